@@ -1,0 +1,146 @@
+"""Reads as much of Arrow IPC's metadata as tells what decoding would allocate, before it does.
+
+Arrow decompresses whatever sizes the bytes claim. This module finds those claims: it walks the
+flatbuffers of an encapsulated stream (schema, one record batch, end), as laid down in Arrow's
+``Message.fbs``, and knows nothing of records. Everything here is little endian, as Arrow is.
+
+All functions raise ValueError, IndexError or struct.error if the bytes are not what they must be.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+CODEC_LZ4_FRAME: Final = 0
+CODEC_ZSTD: Final = 1
+
+_CONTINUATION = 0xFFFFFFFF
+_TYPE_SCHEMA = 1
+_TYPE_RECORD_BATCH = 3
+_PREFIX = struct.Struct("<II")  # continuation, metadata length
+_INT64 = struct.Struct("<q")
+_NOT_COMPRESSED = -1  # instead of the uncompressed length, before a buffer that is stored as it is
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLayout:
+    """What an Arrow stream of one record batch claims about itself. Sizes in bytes."""
+
+    schema_message_bytes: int
+    row_count: int
+    codec: int | None
+    uncompressed_bytes: int
+
+
+def read_layout(stream: memoryview) -> StreamLayout:
+    """Walk a stream that must be exactly a schema, one record batch and the end-of-stream mark."""
+    schema, position = _message(stream, 0)
+    if schema.type != _TYPE_SCHEMA or schema.body_bytes != 0:
+        raise ValueError("the Arrow stream does not start with a schema")
+    schema_message_bytes = position
+    batch, body_stop = _message(stream, position)
+    if batch.type != _TYPE_RECORD_BATCH:
+        raise ValueError("the Arrow schema is not followed by a record batch")
+    if _PREFIX.unpack(stream[body_stop:]) != (_CONTINUATION, 0):
+        raise ValueError("the Arrow record batch is not followed by the end of the stream")
+    return _batch_layout(
+        batch.table, stream[body_stop - batch.body_bytes : body_stop], schema_message_bytes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A flatbuffers table: its fields are found through a vtable of 16-bit offsets."""
+
+    data: memoryview
+    start: int
+
+    def _field(self, number: int) -> int | None:
+        (back,) = struct.unpack_from("<i", self.data, _inside(self.data, self.start))
+        vtable = _inside(self.data, self.start - back)
+        (vtable_bytes,) = struct.unpack_from("<H", self.data, vtable)
+        slot = 4 + 2 * number
+        if slot + 2 > vtable_bytes:
+            return None
+        (offset,) = struct.unpack_from("<H", self.data, vtable + slot)
+        return self.start + offset if offset else None
+
+    def scalar(self, number: int, code: str) -> int:
+        """A number, 0 if the field is left out."""
+        position = self._field(number)
+        if position is None:
+            return 0
+        value: int = struct.unpack_from("<" + code, self.data, position)[0]
+        return value
+
+    def target(self, number: int) -> int | None:
+        """Where the table or vector that the field refers to starts; None if it is left out."""
+        position = self._field(number)
+        if position is None:
+            return None
+        (offset,) = struct.unpack_from("<I", self.data, position)
+        return _inside(self.data, position + offset)
+
+    def table(self, number: int) -> _Table | None:
+        start = self.target(number)
+        return None if start is None else _Table(self.data, start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    type: int
+    body_bytes: int
+    table: _Table
+
+
+def _inside(data: memoryview, position: int) -> int:
+    # struct counts negative positions from the end; here they can only be damage.
+    if not 0 <= position < len(data):
+        raise ValueError("Arrow metadata points outside itself")
+    return position
+
+
+def _message(stream: memoryview, start: int) -> tuple[_Message, int]:
+    """The message at ``start`` and the position after its body."""
+    continuation, metadata_bytes = _PREFIX.unpack_from(stream, start)
+    body = start + _PREFIX.size + metadata_bytes
+    if continuation != _CONTINUATION or body > len(stream):
+        raise ValueError("not an Arrow message")
+    metadata = stream[start + _PREFIX.size : body]
+    (root,) = struct.unpack_from("<I", metadata)
+    message = _Table(metadata, _inside(metadata, root))
+    body_bytes = message.scalar(3, "q")
+    table = message.table(2)
+    if table is None or not 0 <= body_bytes <= len(stream) - body:
+        raise ValueError("an Arrow message has a wrong body length")
+    return _Message(message.scalar(1, "B"), body_bytes, table), body + body_bytes
+
+
+def _batch_layout(batch: _Table, body: memoryview, schema_message_bytes: int) -> StreamLayout:
+    compression = batch.table(3)
+    buffers = batch.target(2)
+    total = 0
+    if buffers is not None:
+        (count,) = struct.unpack_from("<I", batch.data, buffers)
+        first = buffers + 4
+        if first + 16 * count > len(batch.data):
+            raise ValueError("an Arrow record batch has more buffers than metadata")
+        for offset, length in struct.iter_unpack("<qq", batch.data[first : first + 16 * count]):
+            if offset < 0 or length < 0 or offset + length > len(body):
+                raise ValueError("an Arrow buffer lies outside its record batch")
+            claimed = length
+            if compression is not None and length:
+                (claimed,) = _INT64.unpack_from(body, offset)
+                if claimed == _NOT_COMPRESSED:
+                    claimed = length - _INT64.size
+                if claimed < 0:
+                    raise ValueError("an Arrow buffer claims a negative size")
+            total += claimed
+    return StreamLayout(
+        schema_message_bytes=schema_message_bytes,
+        row_count=batch.scalar(0, "q"),
+        codec=None if compression is None else compression.scalar(0, "b"),
+        uncompressed_bytes=total,
+    )

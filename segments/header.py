@@ -1,0 +1,174 @@
+"""The 61-byte header of a record batch, Kafka's version 2 layout. Knows nothing of payloads.
+
+The same header stands before every payload; its magic byte says which payload follows.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from txnlog.segments.compression import Compression
+from txnlog.segments.errors import CorruptRecord, UnsupportedCompression
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 61
+CRC_START: Final = 21  # the CRC-32C covers everything from the attributes to the batch's end
+MAGIC_KAFKA: Final = 2
+MAGIC_COLUMNS: Final = 100
+MAGIC_POSITION: Final = 16  # the same in every version of Kafka's formats
+
+# What a header says when a field does not apply, as in Kafka.
+NO_LEADER_EPOCH: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+
+_LENGTH_BASE = 12  # the length field counts what comes after itself
+_MAX_INT32 = (1 << 31) - 1
+
+_CODEC_BITS = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+_HEADER = struct.Struct(
+    ">"
+    "q"  #  0  base offset
+    "i"  #  8  length: bytes after this field
+    "i"  # 12  leader epoch
+    "b"  # 16  magic
+    "I"  # 17  CRC-32C of bytes 21 to the end
+    "h"  # 21  attributes
+    "i"  # 23  last offset delta
+    "q"  # 27  base timestamp, ms
+    "q"  # 35  max timestamp, ms
+    "q"  # 43  producer id
+    "h"  # 51  producer epoch
+    "i"  # 53  base sequence
+    "i"  # 57  record count
+)
+assert _HEADER.size == HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """One batch's header. Offsets in segments written by txnlog are relative to the segment."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @classmethod
+    def decode(cls, data: BytesLike, *, name: str = "batch", position: int = 0) -> BatchHeader:
+        """Read the header at the start of ``data``; name and position are for the error alone.
+
+        Raises CorruptRecord if there are too few bytes or a field cannot be true of any batch.
+        Whether the batch's checksum holds is not looked at.
+        """
+        if len(data) < HEADER_BYTES:
+            raise CorruptRecord.at(
+                name, position, f"{len(data)} bytes are left, a batch header takes {HEADER_BYTES}"
+            )
+        header = cls(*_HEADER.unpack_from(data))
+        reason = header._implausible()
+        if reason is not None:
+            raise CorruptRecord.at(name, position, reason)
+        return header
+
+    def _implausible(self) -> str | None:
+        if self.length < HEADER_BYTES - _LENGTH_BASE:
+            return f"length {self.length} is shorter than a batch header"
+        if self.base_offset < 0:
+            return f"base offset {self.base_offset} is negative"
+        if self.last_offset_delta < 0:
+            return f"last offset delta {self.last_offset_delta} is negative"
+        # Compaction leaves gaps, so fewer records than offsets are fine; more never are.
+        if not 0 <= self.record_count <= self.last_offset_delta + 1:
+            return (
+                f"record count {self.record_count} does not fit "
+                f"last offset delta {self.last_offset_delta}"
+            )
+        return None
+
+    def encode(self) -> bytes:
+        """The 61 bytes."""
+        return _HEADER.pack(
+            self.base_offset,
+            self.length,
+            self.leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header and payload."""
+        return self.length + _LENGTH_BASE
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the batch's last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; after 2^31 - 1 comes 0. -1 if there are no sequences."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & _MAX_INT32
+
+    @property
+    def codec(self) -> Compression:
+        """Raises UnsupportedCompression for a number that no codec has."""
+        number = self.attributes & _CODEC_BITS
+        try:
+            return Compression(number)
+        except ValueError:
+            raise UnsupportedCompression(f"no codec has the number {number}") from None
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether every record has the max timestamp, given by the log and not by the producer."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether a Kafka producer wrote the batch inside a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is one of Kafka's transaction markers and holds no user's records."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether the base timestamp holds Kafka's delete horizon instead of a timestamp."""
+        return bool(self.attributes & _DELETE_HORIZON)
+
+
+def batch_length(payload_bytes: int) -> int:
+    """The length field of a batch with so many bytes after its 61-byte header."""
+    return HEADER_BYTES - _LENGTH_BASE + payload_bytes

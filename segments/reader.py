@@ -1,0 +1,281 @@
+"""Reads records of one segment: ranges of offsets, in bounded chunks, verified.
+
+Knows a function that reads bytes and nothing of where they lie. Offsets are relative to the
+segment; the log's base is for the caller to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.segments.batches import (
+    DEFAULT_MAX_UNCOMPRESSED_BYTES,
+    MAX_HEADER_BYTES,
+    DecodedBatch,
+    decode_batch,
+    decode_header,
+)
+from txnlog.segments.columns import Int32Array
+from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.header import BatchHeader
+from txnlog.segments.index import SEGMENT_START, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
+from txnlog.segments.records import Int64Array, timestamps_ms
+from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
+
+# A scan of headers fetches this much, and skips payloads that are worth a request of their own;
+# smaller batches are read through, because a request costs as much as some hundred KiB.
+_PEEK_BYTES = 4096
+_SKIP_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentBatch:
+    """Records of one batch, cut to the range asked for; never empty.
+
+    ``position`` is the batch's first byte in the file. ``first_offset`` and ``record_count`` are
+    those of ``records``, the header's are those of the whole batch. ``records`` may have no
+    columns if none were asked for; then ``record_count`` still counts.
+    """
+
+    header: BatchHeader
+    position: int
+    records: pa.RecordBatch
+    record_count: int
+    first_offset: int
+    offset_deltas: Int32Array | None
+
+    def offsets(self) -> Int64Array:
+        """The records' relative offsets: int64, ascending, one for each."""
+        if self.offset_deltas is None:
+            return np.arange(
+                self.first_offset, self.first_offset + self.record_count, dtype=np.int64
+            )
+        return self.offset_deltas.astype(np.int64) + self.header.base_offset
+
+    @property
+    def last_offset(self) -> int:
+        """Relative offset of the last of ``records``."""
+        if self.offset_deltas is None:
+            return self.first_offset + self.record_count - 1
+        return self.header.base_offset + int(self.offset_deltas[-1])
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def read_segment(
+    read: ReadRange,
+    size_bytes: int,
+    *,
+    name: str,
+    start_offset: int = 0,
+    stop_offset: int | None = None,
+    index: OffsetIndex | None = None,
+    columns: Sequence[str] | None = None,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
+) -> Iterator[SegmentBatch]:
+    """Yield the records with offsets in [start_offset, stop_offset), batch by batch.
+
+    ``columns`` are those to return, in that order; others are not decompressed. Held in memory:
+    one chunk and one batch. Nothing is requested behind the batch that ``stop_offset`` ends in,
+    but for the rest of a chunk; with an ``index`` not even that.
+    Raises CorruptRecord where the file is damaged, after what comes before has been yielded.
+    """
+    if stop_offset is not None and stop_offset <= start_offset:
+        return
+    window = Window(read, size_bytes, name)
+    hint = None if index is None or stop_offset is None else index.stop_position(stop_offset)
+    stop_hint = size_bytes if hint is None else min(hint, size_bytes)
+    position = _start_position(window, start_offset, index, chunk_bytes, stop_hint)
+    last_offset = -1
+    while position < size_bytes:
+        ahead_stop = min(position + chunk_bytes, stop_hint)
+        header = read_header(window, position, ahead_stop, last_offset)
+        if stop_offset is not None and header.base_offset >= stop_offset:
+            return
+        if header.last_offset >= start_offset:
+            data = window.get(position, position + header.size_bytes, ahead_stop)
+            decoded = decode_batch(
+                data,
+                name=name,
+                position=position,
+                columns=columns,
+                max_uncompressed_bytes=max_uncompressed_bytes,
+            )
+            batch = _cut(decoded, position, start_offset, stop_offset)
+            if batch is not None:
+                yield batch
+        last_offset = header.last_offset
+        position += header.size_bytes
+        if stop_offset is not None and last_offset >= stop_offset - 1:
+            return
+
+
+def scan_headers(
+    read: ReadRange,
+    size_bytes: int,
+    *,
+    name: str,
+    start_position: int = 0,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of every batch, skipping over large payloads.
+
+    Payloads are not verified (see ``verify``). Raises CorruptRecord at the first header that
+    cannot be right or whose batch does not fit into the file.
+    """
+    window = Window(read, size_bytes, name)
+    position, last_offset, ahead = start_position, -1, _PEEK_BYTES
+    while position < size_bytes:
+        header = read_header(window, position, position + ahead, last_offset)
+        yield position, header
+        last_offset = header.last_offset
+        position += header.size_bytes
+        ahead = _PEEK_BYTES if header.size_bytes > _SKIP_BYTES else chunk_bytes
+
+
+def find_timestamp(
+    read: ReadRange,
+    size_bytes: int,
+    timestamp_ms: int,
+    *,
+    name: str,
+    start_offset: int = 0,
+    stop_offset: int | None = None,
+    time_index: TimeIndex | None = None,
+    index: OffsetIndex | None = None,
+) -> TimestampOffset | None:
+    """The first record of [start_offset, stop_offset) at or after the time; None if there is none.
+
+    An index that contradicts the segment is not used. Raises CorruptRecord as read_segment does.
+    """
+    entry = None if time_index is None else time_index.lookup(timestamp_ms)
+    landing = SEGMENT_START
+    if entry is not None and index is not None:
+        landing = index.lookup(entry.offset)
+        if not _confirmed(read, size_bytes, name, landing, entry):
+            landing = SEGMENT_START
+    for position, header in scan_headers(
+        read, size_bytes, name=name, start_position=landing.position
+    ):
+        if stop_offset is not None and header.base_offset >= stop_offset:
+            return None
+        if header.last_offset < start_offset or header.max_timestamp_ms < timestamp_ms:
+            continue
+        data = read(position, position + header.size_bytes)
+        decoded = decode_batch(data, name=name, position=position, columns=["timestamp"])
+        batch = _cut(decoded, position, start_offset, stop_offset)
+        if batch is None:
+            continue
+        timestamps = timestamps_ms(batch.records)
+        rows = np.flatnonzero(timestamps >= timestamp_ms)
+        if len(rows):
+            row = int(rows[0])
+            return TimestampOffset(int(batch.offsets()[row]), int(timestamps[row]))
+    return None
+
+
+def read_header(window: Window, position: int, ahead_stop: int, last_offset: int) -> BatchHeader:
+    """The header at ``position``, of a batch that lies in the file and begins after last_offset.
+
+    Raises CorruptRecord.
+    """
+    stop = min(position + MAX_HEADER_BYTES, window.size_bytes)
+    header = decode_header(
+        window.get(position, stop, ahead_stop), name=window.name, position=position
+    )
+    if header.base_offset <= last_offset:
+        raise CorruptRecord.at(
+            window.name, position, f"base offset {header.base_offset} comes after {last_offset}"
+        )
+    left = window.size_bytes - position
+    if header.size_bytes > left:
+        reason = f"{header.size_bytes} bytes are claimed, {left} are left"
+        raise CorruptRecord.at(window.name, position, reason, header.base_offset)
+    return header
+
+
+def _start_position(
+    window: Window,
+    start_offset: int,
+    index: OffsetIndex | None,
+    chunk_bytes: int,
+    stop_hint: int,
+) -> int:
+    """Where to start reading for ``start_offset``: the index's word if the file confirms it."""
+    entry = SEGMENT_START if index is None else index.lookup(start_offset)
+    if entry != SEGMENT_START and entry.position < window.size_bytes:
+        ahead_stop = min(entry.position + chunk_bytes, stop_hint)
+        try:
+            if read_header(window, entry.position, ahead_stop, -1).last_offset == entry.offset:
+                return entry.position
+        except CorruptRecord:
+            pass  # the index or the file is wrong; reading from the start will tell
+    if start_offset == 0 or window.size_bytes <= chunk_bytes:
+        return 0
+    # Without an index: jump from header to header instead of fetching what is not wanted.
+    for position, header in scan_headers(
+        window.read, window.size_bytes, name=window.name, chunk_bytes=chunk_bytes
+    ):
+        if header.last_offset >= start_offset:
+            return position
+    return window.size_bytes
+
+
+def _confirmed(
+    read: ReadRange, size_bytes: int, name: str, landing: OffsetEntry, entry: TimeEntry
+) -> bool:
+    """Whether both index entries describe batches that are there, and nothing newer precedes."""
+    try:
+        for position, header in scan_headers(
+            read, size_bytes, name=name, start_position=landing.position
+        ):
+            is_landing = position == landing.position and landing != SEGMENT_START
+            if is_landing and header.last_offset != landing.offset:
+                return False
+            if header.last_offset >= entry.offset:
+                return (header.last_offset, header.max_timestamp_ms) == (
+                    entry.offset,
+                    entry.timestamp_ms,
+                )
+            if header.max_timestamp_ms >= entry.timestamp_ms:
+                return False
+    except CorruptRecord:
+        return False
+    return False
+
+
+def _cut(
+    decoded: DecodedBatch, position: int, start_offset: int, stop_offset: int | None
+) -> SegmentBatch | None:
+    """The part of a batch inside [start_offset, stop_offset); None if there is nothing."""
+    header, deltas = decoded.header, decoded.offset_deltas
+    start = max(start_offset - header.base_offset, 0)
+    stop = header.last_offset_delta + 1
+    if stop_offset is not None:
+        stop = min(stop, stop_offset - header.base_offset)
+    if deltas is not None:
+        start, stop = (int(row) for row in np.searchsorted(deltas, (start, stop)))
+        deltas = deltas[start:stop]
+    count = stop - start
+    if count <= 0:
+        return None
+    whole = count == header.record_count
+    return SegmentBatch(
+        header=header,
+        position=position,
+        records=decoded.records if whole else decoded.records.slice(start, count),
+        record_count=count,
+        first_offset=header.base_offset + (start if deltas is None else int(deltas[0])),
+        offset_deltas=deltas,
+    )

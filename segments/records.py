@@ -1,0 +1,216 @@
+"""The schema of records, and what Arrow input is taken for it. Knows no bytes and no files."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.segments.errors import UnsupportedRecordFormat
+
+TIMESTAMP_TYPE: Final = pa.timestamp("ms", tz="UTC")
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", TIMESTAMP_TYPE),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+Int64Array = npt.NDArray[np.int64]
+
+_OFFSET_BYTES = 4  # what Arrow spends on one value of variable length besides its bytes
+
+
+def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
+    """Cast ``batch`` to exactly RECORD_SCHEMA, zero-copy where it fits already.
+
+    Keys and values may have any string or binary type, dictionary-encoded too; timestamps any
+    unit and zone (finer units are cut to ms, no zone means UTC) or int64 ms; headers are a list of
+    (key, value) structs or a map. Only ``value`` must be there. A missing or null timestamp
+    becomes ``now_ms``; missing or null headers become an empty list, because Kafka's format has no
+    null headers.
+
+    Raises UnsupportedRecordFormat naming the column that does not fit.
+    """
+    names = batch.schema.names
+    for column in names:
+        if column not in RECORD_SCHEMA.names:
+            expected = ", ".join(RECORD_SCHEMA.names)
+            raise UnsupportedRecordFormat(
+                f"column {column!r} is no part of a record; the columns are {expected}"
+            )
+        if names.count(column) > 1:
+            raise UnsupportedRecordFormat(f"column {column!r} is there {names.count(column)} times")
+    if "value" not in names:
+        raise UnsupportedRecordFormat(f"column 'value' is missing; there is {', '.join(names)}")
+    count = batch.num_rows
+    columns = [
+        _binary("key", batch.column("key")) if "key" in names else pa.nulls(count, pa.binary()),
+        _binary("value", batch.column("value")),
+        _timestamps(batch.column("timestamp"), now_ms)
+        if "timestamp" in names
+        else constant_timestamps(now_ms, count),
+        _headers(batch.column("headers")) if "headers" in names else empty_headers(count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+
+
+def constant_timestamps(timestamp_ms: int, count: int) -> pa.Array:
+    """``count`` times the same timestamp."""
+    values = np.full(count, timestamp_ms, dtype=np.int64)
+    return pa.Array.from_buffers(TIMESTAMP_TYPE, count, [None, pa.py_buffer(values)])
+
+
+def empty_headers(count: int) -> pa.Array:
+    """``count`` times no headers."""
+    offsets = pa.array(np.zeros(count + 1, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array([], HEADERS_TYPE.value_type))
+
+
+def left_out_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
+    """The column that stands for one which a batch leaves out; None for a name with no default."""
+    if name == "timestamp":
+        return constant_timestamps(timestamp_ms, count)
+    if name == "headers":
+        return empty_headers(count)
+    if name in RECORD_SCHEMA.names:
+        return pa.nulls(count, RECORD_SCHEMA.field(name).type)
+    return None
+
+
+def timestamps_ms(batch: pa.RecordBatch) -> Int64Array:
+    """The timestamp column as int64 milliseconds, without copying. It must have no nulls."""
+    column = batch.column("timestamp")
+    values: Int64Array = column.view(pa.int64()).to_numpy()
+    return values
+
+
+def record_sizes(batch: pa.RecordBatch) -> Int64Array:
+    """Bytes that each record takes uncompressed: int64, one for each row.
+
+    A record's bytes are those of its values, plus 4 for each value of variable length (20 for an
+    empty record of RECORD_SCHEMA). Any schema is measured; slices count only their own rows.
+    """
+    sizes = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        sizes += _value_sizes(column)
+    return sizes
+
+
+def _value_sizes(array: pa.Array) -> Int64Array:
+    kind = array.type
+    if _is_text_or_bytes(kind):
+        lengths: Int64Array = (
+            pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
+        return lengths + _OFFSET_BYTES
+    if pa.types.is_struct(kind):
+        sizes = np.zeros(len(array), dtype=np.int64)
+        for child in array.flatten():
+            sizes += _value_sizes(child)
+        return sizes
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        return _list_sizes(array)
+    # Fixed widths are exact; for anything rarer the mean is good enough to bound memory.
+    mean = -(-array.nbytes // len(array)) if len(array) else 0
+    return np.full(len(array), mean, dtype=np.int64)
+
+
+def _list_sizes(array: pa.Array) -> Int64Array:
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    start, stop = int(offsets[0]), int(offsets[-1])
+    if start == stop:  # no item anywhere: the usual case for headers
+        return np.full(len(array), _OFFSET_BYTES, dtype=np.int64)
+    items = array.keys if pa.types.is_map(array.type) else array.values
+    totals = np.zeros(stop - start + 1, dtype=np.int64)
+    np.cumsum(_value_sizes(items.slice(start, stop - start)), out=totals[1:])
+    if pa.types.is_map(array.type):
+        both = np.zeros_like(totals)
+        np.cumsum(_value_sizes(array.items.slice(start, stop - start)), out=both[1:])
+        totals += both
+    ends: Int64Array = totals[offsets - start]
+    return np.diff(ends) + _OFFSET_BYTES
+
+
+def _is_text_or_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_string_view(kind)
+    )
+
+
+def _cast(name: str, array: pa.Array, target: pa.DataType, *, safe: bool = True) -> pa.Array:
+    try:
+        return array.cast(target, safe=safe)
+    except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
+        raise UnsupportedRecordFormat(
+            f"column {name!r} of type {array.type} cannot be made {target}: {error}"
+        ) from error
+
+
+def _binary(name: str, array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_binary(kind):
+        return array
+    value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (_is_text_or_bytes(value_type) or pa.types.is_null(value_type)):
+        raise UnsupportedRecordFormat(
+            f"column {name!r} is {kind}; a string or binary type is needed: encode it first"
+        )
+    return _cast(name, array, pa.binary())
+
+
+def _timestamps(array: pa.Array, now_ms: int) -> pa.Array:
+    kind = array.type
+    if pa.types.is_null(kind):
+        return constant_timestamps(now_ms, len(array))
+    if pa.types.is_timestamp(kind):
+        # From coarser units a cast can overflow and must say so; from finer ones it only cuts.
+        array = _cast("timestamp", array, TIMESTAMP_TYPE, safe=kind.unit == "s")
+    elif pa.types.is_int64(kind):
+        array = array.view(TIMESTAMP_TYPE)
+    else:
+        raise UnsupportedRecordFormat(
+            f"column 'timestamp' is {kind}; a timestamp or int64 milliseconds is needed"
+        )
+    if array.null_count:
+        array = pc.fill_null(array, pa.scalar(now_ms, TIMESTAMP_TYPE))
+    return array
+
+
+def _headers(array: pa.Array) -> pa.Array:
+    if pa.types.is_null(array.type):
+        return empty_headers(len(array))
+    if array.type != HEADERS_TYPE:
+        _check_headers_type(array.type)
+        array = _cast("headers", array, HEADERS_TYPE)
+    if array.null_count:
+        array = pc.fill_null(array, pa.scalar([], HEADERS_TYPE))
+    items = array.flatten()
+    if items.null_count or items.field("key").null_count:
+        raise UnsupportedRecordFormat("column 'headers' has a header whose key is null")
+    return array
+
+
+def _check_headers_type(kind: pa.DataType) -> None:
+    if pa.types.is_map(kind):
+        return
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind)
+    if is_list and pa.types.is_struct(kind.value_type):
+        item = kind.value_type
+        if sorted(item.field(number).name for number in range(item.num_fields)) == ["key", "value"]:
+            return
+    raise UnsupportedRecordFormat(
+        f"column 'headers' is {kind}; a list of structs with the fields key and value is needed"
+    )

@@ -1,0 +1,64 @@
+"""Serves pieces of a file from chunks read in order, so that no reader holds a whole file.
+
+Knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.header import BytesLike
+
+# Bytes [start, stop) of a file. Fewer may be returned only if the file has ended.
+ReadRange: TypeAlias = Callable[[int, int], BytesLike]
+
+# Measured on a local disk with default batches: 1, 4 and 16 MiB scan within 15 % of each other,
+# 4 MiB the fastest; on an object store, where a request waits 20 ms or so, 1 MiB would be too few.
+DEFAULT_CHUNK_BYTES: Final = 4 << 20
+
+# A remainder up to this is copied into the next chunk; a larger one only into the piece asked for.
+_SMALL_BYTES = 4096
+
+_NOTHING = memoryview(b"")
+
+
+class Window:
+    """The newest chunk of a file. Pieces are views into it where that is possible."""
+
+    def __init__(self, read: ReadRange, size_bytes: int, name: str) -> None:
+        self.read = read
+        self.size_bytes = size_bytes
+        self.name = name
+        self._start = 0
+        self._data = _NOTHING
+
+    def get(self, start: int, stop: int, ahead_stop: int) -> memoryview:
+        """Bytes [start, stop) of the file, which must be inside it.
+
+        What is not at hand is read, and with it what follows up to ``ahead_stop``.
+        Raises CorruptRecord if the file is shorter than it was said to be.
+        """
+        held_stop = self._start + len(self._data)
+        if not self._start <= start < held_stop:
+            self._data, self._start = _NOTHING, start  # let go of the old chunk before reading
+            self._data = self._fetch(start, max(stop, ahead_stop))
+        elif stop > held_stop:
+            rest = bytes(self._data[start - self._start :])
+            self._data, self._start = _NOTHING, held_stop
+            self._data = self._fetch(held_stop, max(stop, ahead_stop))
+            if len(rest) > _SMALL_BYTES:
+                return memoryview(b"".join((rest, self._data[: stop - held_stop])))
+            # Likely a header: the batch that it starts will be asked for next, from here on.
+            self._data, self._start = memoryview(b"".join((rest, self._data))), start
+        return self._data[start - self._start : stop - self._start]
+
+    def _fetch(self, start: int, stop: int) -> memoryview:
+        stop = min(stop, self.size_bytes)
+        data = memoryview(self.read(start, stop)).cast("B")
+        if len(data) != stop - start:
+            raise CorruptRecord.at(
+                self.name, start, f"{stop - start} bytes were asked for, {len(data)} came"
+            )
+        return data

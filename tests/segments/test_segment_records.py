@@ -1,0 +1,152 @@
+"""Which Arrow input becomes records, and how large records are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from segment_samples import batch_of, random_records, rows_of
+
+from txnlog.segments.errors import UnsupportedRecordFormat
+from txnlog.segments.records import RECORD_SCHEMA, normalize, record_sizes
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.string(),
+        pa.large_binary(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+        pa.binary(1),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.int32(), pa.binary()),
+    ],
+)
+def test_keys_and_values_of_every_text_and_bytes_type(kind: pa.DataType) -> None:
+    """Goal: whatever holds text or bytes becomes binary, nulls staying nulls; slices too."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    array = pa.array([b"q", b"x", None, b"z"], pa.binary())
+    array = pa.array(array.to_pylist(), plain) if plain != pa.string() else array.cast(plain)
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_encode().cast(kind)
+    result = normalize(pa.record_batch({"key": array, "value": array}).slice(1), now_ms=3)
+    assert result.schema == RECORD_SCHEMA
+    assert rows_of(result) == [
+        (b"x", b"x", 3, []),
+        (None, None, 3, []),
+        (b"z", b"z", 3, []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (pa.array([1, None, -1], pa.int64()), [1, 42, -1]),
+        (pa.array([1, None, -1], pa.timestamp("s")), [1000, 42, -1000]),
+        (pa.array([1, None, -1], pa.timestamp("ms", "UTC")), [1, 42, -1]),
+        (pa.array([1999, None, 0], pa.timestamp("us", "Europe/Zurich")), [1, 42, 0]),
+        (pa.array([1_999_999, None, 0], pa.timestamp("ns")), [1, 42, 0]),
+        (pa.nulls(3), [42, 42, 42]),
+    ],
+)
+def test_timestamps_of_every_unit(array: pa.Array, expected: list[int]) -> None:
+    """Goal: any unit and zone, int64 ms, and nulls filled with the time given."""
+    result = normalize(pa.record_batch({"value": pa.nulls(3), "timestamp": array}), now_ms=42)
+    assert [row[2] for row in rows_of(result)] == expected
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])),
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),
+        pa.map_(pa.string(), pa.binary()),
+    ],
+)
+def test_headers_of_every_list_type(kind: pa.DataType) -> None:
+    """Goal: lists of structs and maps become headers; null lists are empty ones, as in Kafka."""
+    rows = [[("a", b"1"), ("a", None)], None, []]
+    if not pa.types.is_map(kind):
+        rows = [row and [{"key": k, "value": v} for k, v in row] for row in rows]  # type: ignore
+    batch = pa.record_batch({"value": pa.nulls(3), "headers": pa.array(rows, kind)})
+    result = normalize(batch, now_ms=0)
+    assert [row[3] for row in rows_of(result)] == [[("a", b"1"), ("a", None)], [], []]
+    assert result.column("headers").null_count == 0
+
+
+def test_columns_in_any_order_and_missing() -> None:
+    """Goal: only the value is needed; the result has all columns in the schema's order."""
+    batch = pa.record_batch({"timestamp": [5], "value": ["v"], "key": ["k"]})
+    assert rows_of(normalize(batch, now_ms=1)) == [(b"k", b"v", 5, [])]
+    assert rows_of(normalize(pa.record_batch({"value": ["v"]}), now_ms=1)) == [(None, b"v", 1, [])]
+    exact = random_records(20, seed=2)
+    assert normalize(exact, now_ms=1).equals(exact)
+    assert normalize(exact.slice(0, 0), now_ms=1).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "word"),
+    [
+        ({"key": ["k"]}, "'value' is missing"),
+        ({"value": ["v"], "partition": [1]}, "'partition'"),
+        ({"value": [1]}, "'value' is int64"),
+        ({"value": ["v"], "key": [[1]]}, "'key' is list"),
+        ({"value": ["v"], "timestamp": ["2024-01-01"]}, "'timestamp' is string"),
+        ({"value": ["v"], "timestamp": pa.array([1 << 60], pa.timestamp("s"))}, "'timestamp'"),
+        ({"value": ["v"], "headers": [["h"]]}, "'headers' is list"),
+        ({"value": ["v"], "headers": [[{"name": "a", "value": b"b"}]]}, "'headers'"),
+        ({"value": ["v"], "headers": [[{"key": None, "value": b"b"}]]}, "key is null"),
+        ({"value": ["v"], "headers": [[None, {"key": "k", "value": b"b"}]]}, "key is null"),
+        (
+            {"value": ["v"], "headers": [[{"key": b"\xff", "value": b"b"}]]},
+            "'headers'.*cannot be made",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(columns: dict[str, object], word: str) -> None:
+    """Goal: the error says which column is wrong and why."""
+    with pytest.raises(UnsupportedRecordFormat, match=word):
+        normalize(pa.record_batch(columns), now_ms=0)
+
+
+def test_repeated_column_is_named() -> None:
+    """Goal: two columns of one name are refused."""
+    twice = pa.RecordBatch.from_arrays([pa.array(["v"])] * 2, names=["value", "value"])
+    with pytest.raises(UnsupportedRecordFormat, match="'value' is there 2 times"):
+        normalize(twice, now_ms=0)
+
+
+def test_record_sizes_against_a_plain_loop() -> None:
+    """Goal: sizes are those a loop over Python values computes, for slices too."""
+    records = random_records(300, seed=9)
+    expected = [
+        20
+        + len(key or b"")
+        + len(value or b"")
+        + sum(8 + len(name.encode()) + len(item or b"") for name, item in headers)
+        for key, value, _, headers in rows_of(records)
+    ]
+    assert record_sizes(records).tolist() == expected
+    assert record_sizes(records).dtype == np.int64
+    assert record_sizes(records.slice(37, 100)).tolist() == expected[37:137]
+    assert record_sizes(batch_of([]).slice(0, 0)).tolist() == []
+
+
+def test_record_sizes_of_other_types() -> None:
+    """Goal: columns of any type count; their sum bounds the memory that they take."""
+    batch = pa.record_batch(
+        {
+            "number": pa.array([1, 2], pa.int64()),
+            "text": pa.array(["a", "bcd"]),
+            "struct": pa.array([{"x": 1.0}, None]),
+            "map": pa.array([[("k", b"vv")], []], pa.map_(pa.string(), pa.binary())),
+            "fixed": pa.array([b"xy", None], pa.binary(2)),
+        }
+    )
+    first, second = record_sizes(batch.select(["text", "map"])).tolist()
+    assert (first, second) == (4 + 1 + 4 + 4 + 1 + 4 + 2, 4 + 3 + 4)
+    assert all(size >= 16 for size in record_sizes(batch).tolist())

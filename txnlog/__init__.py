@@ -1,0 +1,74 @@
+"""txnlog: Kafka's transactional log without Kafka, on any filesystem with put-if-absent.
+
+    import txnlog
+
+    store = txnlog.open("/data/store", create=True)
+    store.create_topic("orders", partitions=8)
+    with store.producer() as producer:
+        producer.send("orders", value=b"...", key=b"...")
+    store.scan("orders").to_arrow()
+
+Names are loaded when they are first used, so importing the package is cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from txnlog.consumer import Consumer, ConsumerRecord
+    from txnlog.errors import TxnlogError
+    from txnlog.group_metadata import GroupMetadata
+    from txnlog.names import TopicPartition
+    from txnlog.producer import Producer
+    from txnlog.scan import Scan
+    from txnlog.snapshot import OffsetAndTimestamp, Snapshot
+    from txnlog.store import Store
+    from txnlog.store import open_store as open
+
+__all__ = [
+    "Consumer",
+    "ConsumerRecord",
+    "GroupMetadata",
+    "OffsetAndTimestamp",
+    "Producer",
+    "Scan",
+    "Snapshot",
+    "Store",
+    "TopicPartition",
+    "TxnlogError",
+    "__version__",
+    "errors",
+    "open",
+]
+
+_HOMES = {
+    "Consumer": "consumer",
+    "ConsumerRecord": "consumer",
+    "GroupMetadata": "group_metadata",
+    "OffsetAndTimestamp": "snapshot",
+    "Producer": "producer",
+    "Scan": "scan",
+    "Snapshot": "snapshot",
+    "Store": "store",
+    "TopicPartition": "names",
+    "TxnlogError": "errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name == "errors":
+        return import_module("txnlog.errors")
+    if name == "open":
+        return import_module("txnlog.store").open_store
+    if name in _HOMES:
+        return getattr(import_module(f"txnlog.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'txnlog' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,181 @@
+"""Configuration of topics and stores: Kafka's keys, typed values, and errors that name the key.
+
+A key that this version would ignore is an error, never a silent wish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from txnlog.errors import InvalidConfig
+from txnlog.segments.compression import Compression
+
+_NOT_YET = {
+    "cleanup.policy": "compaction is not implemented yet",
+    "retention.ms": "retention is not implemented yet; use Store.delete_records",
+    "retention.bytes": "retention is not implemented yet; use Store.delete_records",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    default: str
+    check: Callable[[str], object]
+    meaning: str
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def check(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"an integer is needed, not {text!r}") from None
+        if not low <= value <= high:
+            raise ValueError(f"{value} is not between {low} and {high}")
+        return value
+
+    return check
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
+        return text
+
+    return check
+
+
+_TOPIC_KEYS = {
+    "compression.type": _Key(
+        "lz4", _one_of("none", "uncompressed", "lz4", "zstd"), "codec of the topic's batches"
+    ),
+    "compression.level": _Key(
+        "", lambda text: _integer(-100, 22)(text) if text else None, "empty: the codec's own default"
+    ),
+    "record.format": _Key("columns", _one_of("columns"), "how a batch stores its records"),
+    "segment.bytes": _Key(
+        str(1 << 30), _integer(1024, (1 << 31) - 1), "a segment is rolled at about this size, bytes"
+    ),
+    "index.interval.bytes": _Key(
+        "4096", _integer(0, (1 << 31) - 1), "about one index entry in so many bytes"
+    ),
+    "max.message.bytes": _Key(
+        str(1_048_588), _integer(1, (1 << 31) - 1 - (1 << 20)), "the largest record, bytes"
+    ),
+    "message.timestamp.type": _Key(
+        "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"
+    ),
+}
+
+_STORE_KEYS = {
+    "transaction.max.timeout.ms": _Key(
+        "900000", _integer(1, (1 << 31) - 1), "the longest timeout a transaction may ask for"
+    ),
+    "producer.id.expiration.ms": _Key(
+        "86400000", _integer(1, (1 << 53)), "an idle idempotent producer is forgotten after this"
+    ),
+    "log.cleanup.age.ms": _Key(
+        "86400000",
+        _integer(1, (1 << 53)),
+        "log entries behind a checkpoint of this age are deleted; no writer may stall longer",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings with defaults filled in. Sizes in bytes."""
+
+    compression: Compression
+    compression_level: int | None
+    record_format: str
+    segment_bytes: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    log_append_time: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> TopicConfig:
+        """Read validated settings; keys that are missing have their defaults."""
+        get = {key: config.get(key, entry.default) for key, entry in _TOPIC_KEYS.items()}
+        level = get["compression.level"]
+        return cls(
+            compression=Compression.parse(get["compression.type"]),
+            compression_level=int(level) if level else None,
+            record_format=get["record.format"],
+            segment_bytes=int(get["segment.bytes"]),
+            index_interval_bytes=int(get["index.interval.bytes"]),
+            max_message_bytes=int(get["max.message.bytes"]),
+            log_append_time=get["message.timestamp.type"] == "LogAppendTime",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """A store's settings, fixed when it is created. Times in milliseconds."""
+
+    transaction_max_timeout_ms: int
+    producer_id_expiration_ms: int
+    log_cleanup_age_ms: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> StoreConfig:
+        """Read validated settings; keys that are missing have their defaults."""
+        get = {key: int(config.get(key, entry.default)) for key, entry in _STORE_KEYS.items()}
+        return cls(
+            transaction_max_timeout_ms=get["transaction.max.timeout.ms"],
+            producer_id_expiration_ms=get["producer.id.expiration.ms"],
+            log_cleanup_age_ms=get["log.cleanup.age.ms"],
+        )
+
+
+def check_topic_config(config: Mapping[str, object] | None) -> dict[str, str]:
+    """Validate a topic's settings and return them as strings; raise InvalidConfig."""
+    return _check(config, _TOPIC_KEYS, "topic")
+
+
+def check_topic_changes(config: Mapping[str, object | None] | None) -> dict[str, str | None]:
+    """Validate changes of a topic's settings; None takes a key back to its default."""
+    changes = config or {}
+    for key in changes:
+        if key not in _TOPIC_KEYS:
+            raise InvalidConfig(_unknown(key, _TOPIC_KEYS, "topic"))
+    checked = check_topic_config({k: v for k, v in changes.items() if v is not None})
+    return {key: checked.get(key) for key in changes}
+
+
+def check_store_config(config: Mapping[str, object] | None) -> dict[str, str]:
+    """Validate a store's settings and return them as strings; raise InvalidConfig."""
+    checked = _check(config, _STORE_KEYS, "store")
+    settings = StoreConfig.of(checked)
+    if settings.producer_id_expiration_ms < settings.transaction_max_timeout_ms:
+        raise InvalidConfig(
+            "producer.id.expiration.ms must not be shorter than transaction.max.timeout.ms: "
+            "a producer with an open transaction would be forgotten"
+        )
+    return checked
+
+
+def _check(config: Mapping[str, object] | None, keys: Mapping[str, _Key], of: str) -> dict[str, str]:
+    checked = {}
+    for key, value in (config or {}).items():
+        if key not in keys:
+            raise InvalidConfig(_unknown(key, keys, of))
+        text = str(value)
+        try:
+            keys[key].check(text)
+        except ValueError as error:
+            raise InvalidConfig(f"{of} config {key}: {error} ({keys[key].meaning})") from None
+        checked[key] = text
+    return checked
+
+
+def _unknown(key: str, keys: Mapping[str, _Key], of: str) -> str:
+    if key in _NOT_YET and keys is _TOPIC_KEYS:
+        return f"{of} config {key!r}: {_NOT_YET[key]}"
+    close = get_close_matches(str(key), keys, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown {of} config {key!r}; {hint}known are: {', '.join(sorted(keys))}"

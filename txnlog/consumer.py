@@ -1,0 +1,399 @@
+"""The consumer: reads records one by one or in small lists, as Kafka's consumer does.
+
+It reads up to a consistent cut of all its topics, refreshes when it has read that far, and keeps
+its positions itself. Offsets are committed when it is told to, alone or by a producer's
+transaction. For columns at speed use :meth:`txnlog.Store.scan`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from txnlog.errors import (
+    IllegalState,
+    InvalidOption,
+    NoOffsetForPartition,
+    OffsetOutOfRange,
+)
+from txnlog.group_metadata import GroupMetadata
+from txnlog.names import TopicPartition, check_group_id
+from txnlog.scan import SegmentRange, check_columns, read_range
+from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_isolation_level
+from txnlog.state.group import CommittedOffset, OffsetCommit
+
+if TYPE_CHECKING:
+    from txnlog.store import Store
+
+_RESETS = ("earliest", "latest", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """One record. ``timestamp`` is in milliseconds; ``timestamp_type`` 0 create, 1 append."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Consumer:
+    """Reads topics in the order of their offsets, partition by partition.
+
+    Made by :meth:`txnlog.Store.consumer`. Iterating yields records until everything that was
+    visible is read; iterate or poll again for what came since.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        group_id: str | None,
+        isolation_level: str,
+        auto_offset_reset: str,
+        max_poll_records: int,
+    ) -> None:
+        if auto_offset_reset not in _RESETS:
+            raise InvalidOption(
+                f"auto_offset_reset {auto_offset_reset!r} is not one of {', '.join(_RESETS)}"
+            )
+        if isinstance(max_poll_records, bool) or max_poll_records < 1:
+            raise InvalidOption(f"max_poll_records must be 1 or more, not {max_poll_records!r}")
+        self._store = store
+        self._group_id = None if group_id is None else check_group_id(group_id)
+        self._isolation_level = check_isolation_level(isolation_level)
+        self._reset: Literal["earliest", "latest", "none"] = auto_offset_reset  # type: ignore[assignment]
+        self._max_poll_records = max_poll_records
+        self._topics: tuple[str, ...] = ()
+        self._subscribed = False
+        self._assigned: dict[TopicPartition, None] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int | None] = {}
+        self._paused: set[TopicPartition] = set()
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._rows: deque[ConsumerRecord] = deque()
+        self._closed = False
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget everything. Nothing is committed by closing."""
+        self._drop_buffered()
+        self._closed = True
+
+    # -- what is read ----------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Read all partitions of these topics, those that are added later too."""
+        if isinstance(topics, str):
+            topics = [topics]
+        self._open()
+        self._topics = tuple(dict.fromkeys(topics))
+        if not self._topics:
+            raise InvalidOption("subscribe() needs at least one topic")
+        self._subscribed = True
+        self._assign(self._all_partitions(self._snapshot()))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions."""
+        self._open()
+        wanted = [TopicPartition(*where) for where in partitions]
+        if not wanted:
+            raise InvalidOption("assign() needs at least one partition")
+        self._topics = tuple(dict.fromkeys(where.topic for where in wanted))
+        self._subscribed = False
+        snapshot = self._snapshot()
+        for where in wanted:
+            self._store.logs.topic(where.topic).state.check_partitions(
+                where.topic, [where.partition]
+            )
+        del snapshot
+        self._assign(wanted)
+
+    def _assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._drop_buffered()
+        self._assigned = dict.fromkeys(partitions)
+        self._positions = {w: at for w, at in self._positions.items() if w in self._assigned}
+        self._starts = {w: at for w, at in self._starts.items() if w in self._assigned}
+        self._paused &= set(self._assigned)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return list(self._assigned)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no records of these partitions until they are resumed."""
+        self._check_assigned(partitions)
+        self._paused.update(partitions)
+        self._drop_buffered()
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Read these partitions again."""
+        self._check_assigned(partitions)
+        self._paused.difference_update(partitions)
+        self._drop_buffered()
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return sorted(self._paused)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        while records := self.poll():
+            yield from records
+
+    def poll(self, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, at most ``max_records``; an empty list if there are none now.
+
+        Raises:
+            NoOffsetForPartition: no committed offset, and ``auto_offset_reset`` is none.
+            OffsetOutOfRange: the position is gone, and ``auto_offset_reset`` is none.
+        """
+        self._open()
+        if not self._assigned:
+            raise IllegalState("poll(): subscribe to a topic or assign partitions first")
+        limit = self._max_poll_records if max_records is None else max_records
+        found: list[ConsumerRecord] = []
+        refreshed = False
+        while len(found) < limit:
+            if not self._rows:
+                batch = next(self._batches, None)
+                if batch is None:
+                    if refreshed or found:
+                        break
+                    refreshed = True
+                    self._refresh()
+                    continue
+                self._rows.extend(_records(batch))
+                continue
+            record = self._rows.popleft()
+            self._positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            found.append(record)
+        return found
+
+    def _refresh(self) -> None:
+        """Pin a new snapshot and begin to read from the positions to its ends."""
+        snapshot = self._snapshot()
+        if self._subscribed:
+            for where in self._all_partitions(snapshot):
+                self._assigned.setdefault(where)
+        self._batches = self._read(self._plan(snapshot))
+
+    def _plan(self, snapshot: Snapshot) -> list[SegmentRange]:
+        ranges: list[SegmentRange] = []
+        self._locate(snapshot, self._assigned)
+        for topic in self._topics:
+            ends = snapshot.end_offsets(topic)
+            starts = dict(ends)
+            for where in self._assigned:
+                if where.topic == topic and where not in self._paused:
+                    # Beyond the end there is nothing yet.
+                    starts[where.partition] = min(self._positions[where], ends[where.partition])
+            ranges += snapshot.scan(topic, starts).ranges
+            for where in self._assigned:
+                if where.topic == topic and where not in self._paused:
+                    # Aborted data at the end is passed over here; nothing will be read of it.
+                    if not any(r.partition == where.partition for r in ranges if r.topic == topic):
+                        at = self._positions[where]
+                        self._positions[where] = max(at, ends[where.partition])
+        return ranges
+
+    def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
+        for part in ranges:
+            yield from read_range(self._store.storage, part, check_columns(None))
+
+    def _locate(self, snapshot: Snapshot, partitions: Iterable[TopicPartition]) -> None:
+        """Give every partition a valid position: its own, the group's, or a reset one."""
+        missing = [where for where in partitions if where not in self._positions]
+        if missing and self._group_id is not None:
+            state = self._store.logs.fresh_group(self._group_id).state
+            for where in missing:
+                committed = state.offset_of(*where)
+                self._starts[where] = committed.offset if committed else None
+                if committed:
+                    self._positions[where] = committed.offset
+        for where in partitions:
+            begin = snapshot.beginning_offsets(where.topic)[where.partition]
+            at = self._positions.get(where)
+            if at is None and self._reset == "none":
+                raise NoOffsetForPartition(
+                    f"group {self._group_id!r} has no committed offset for {where} and "
+                    "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
+                )
+            log_end = self._store.logs.topic(where.topic).state.partitions[where.partition]
+            if at is not None and not begin <= at <= log_end.end_offset and self._reset == "none":
+                raise OffsetOutOfRange(
+                    f"position {at} of {where} is out of range: the log has {begin} to "
+                    f"{log_end.end_offset}; seek to an offset in it"
+                )
+            if at is None or at < begin or at > log_end.end_offset:
+                latest = snapshot.end_offsets(where.topic)[where.partition]
+                self._positions[where] = begin if self._reset == "earliest" else latest
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def position(self, where: TopicPartition) -> int:
+        """The offset of the next record that will be read of a partition."""
+        self._check_assigned([where])
+        if where not in self._positions:
+            self._locate(self._snapshot(), [where])
+        return self._positions[where]
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """Read on from an offset. One beyond the end waits there for records."""
+        self._check_assigned([where])
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise InvalidOption(f"seek(): {offset!r} is no offset")
+        if self._group_id is not None and where not in self._starts:
+            self._note_start(where)
+        self._drop_buffered()
+        self._positions[where] = offset
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Read on from the log start, in all assigned partitions if none are named."""
+        chosen = partitions or tuple(self._assigned)
+        for where, offset in self.beginning_offsets(chosen).items():
+            self.seek(where, offset)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read on from the end, in all assigned partitions if none are named."""
+        chosen = partitions or tuple(self._assigned)
+        for where, offset in self.end_offsets(chosen).items():
+            self.seek(where, offset)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log start offset of each partition."""
+        wanted = list(partitions)
+        snapshot = self._snapshot_of(wanted)
+        return {w: snapshot.beginning_offsets(w.topic)[w.partition] for w in wanted}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The end of each partition: its last stable offset under read_committed."""
+        wanted = list(partitions)
+        self._snapshot_of(wanted)
+        ends = {}
+        for where in wanted:
+            state = self._store.logs.topic(where.topic).state
+            stable = state.last_stable_offsets()[where.partition]
+            end = state.partitions[where.partition].end_offset
+            ends[where] = stable if self._isolation_level == "read_committed" else end
+        return ends
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time, by partition; None where there is none."""
+        snapshot = self._snapshot_of(list(timestamps_ms))
+        return {
+            where: snapshot.offset_for_time(where, timestamp_ms)
+            for where, timestamp_ms in timestamps_ms.items()
+        }
+
+    # -- the group -------------------------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
+        """Commit offsets for the group: the positions, if none are given.
+
+        Raises:
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+        """
+        group_id = self._group()
+        chosen = dict(self._positions if offsets is None else offsets)
+        commits = [
+            OffsetCommit(where.topic, where.partition, offset, metadata)
+            for where, offset in sorted(chosen.items())
+        ]
+        for moved in commits:
+            if isinstance(moved.offset, bool) or moved.offset < 0:
+                raise InvalidOption(f"commit(): {moved.offset!r} is no offset")
+        if not commits:
+            return
+        log = self._store.logs.fresh_group(group_id)
+        log.commit(commits, refreshed=True)
+        log.checkpoint_if_due()
+        self._starts.update(chosen)
+
+    def committed(self, where: TopicPartition) -> CommittedOffset | None:
+        """The group's committed offset of a partition, with its metadata; None if there is none."""
+        return self._store.logs.fresh_group(self._group()).state.offset_of(*where)
+
+    def group_metadata(self) -> GroupMetadata:
+        """For ``send_offsets_to_transaction``: the group, and where this consumer began."""
+        group_id = self._group()
+        for where in self._assigned:
+            if where not in self._starts:
+                self._note_start(where)
+        return GroupMetadata(group_id, dict(self._starts))
+
+    def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take note that a transaction has committed these offsets for the group."""
+        self._starts.update(offsets)
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def _group(self) -> str:
+        if self._group_id is None:
+            raise IllegalState("this consumer has no group_id, so it has no committed offsets")
+        return self._group_id
+
+    def _note_start(self, where: TopicPartition) -> None:
+        committed = self._store.logs.fresh_group(self._group()).state.offset_of(*where)
+        self._starts[where] = committed.offset if committed else None
+
+    def _open(self) -> None:
+        if self._closed:
+            raise IllegalState("the consumer is closed")
+
+    def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        self._open()
+        for where in partitions:
+            if where not in self._assigned:
+                raise IllegalState(f"{where} is not assigned to this consumer")
+
+    def _snapshot(self) -> Snapshot:
+        return self._store.snapshot(self._topics, isolation_level=self._isolation_level)
+
+    def _snapshot_of(self, partitions: Sequence[TopicPartition]) -> Snapshot:
+        topics = list(dict.fromkeys(where.topic for where in partitions))
+        snapshot = self._store.snapshot(topics, isolation_level=self._isolation_level)
+        for where in partitions:
+            self._store.logs.topic(where.topic).state.check_partitions(
+                where.topic, [where.partition]
+            )
+        return snapshot
+
+    def _all_partitions(self, snapshot: Snapshot) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, number)
+            for topic in self._topics
+            for number in snapshot.partitions(topic)
+        ]
+
+    def _drop_buffered(self) -> None:
+        self._batches = iter(())
+        self._rows.clear()
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
+    """One object per record: the caller asked for them one by one."""
+    columns = [batch.column(name) for name in ("topic", "partition", "offset")]
+    stamps = batch.column("timestamp").view(pa.int64())
+    columns += [stamps, batch.column("timestampType")]
+    columns += [batch.column(name) for name in ("key", "value", "headers")]
+    for row in zip(*(column.to_pylist() for column in columns), strict=True):
+        headers = tuple((header["key"], header["value"]) for header in row[7] or ())
+        yield ConsumerRecord(row[0], row[1], row[2], row[3] // 1000, *row[4:7], headers)

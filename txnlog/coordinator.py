@@ -1,0 +1,403 @@
+"""One instance of a transactional id: the six steps of a transaction, as its producer takes them.
+
+    1 init      put Empty with the next epoch: older instances are fenced
+    2 begin     put Ongoing, naming the topics and groups that will be written to
+    3 place     one append entry per topic, one offsets entry per group
+    4 decide    put PrepareCommit with the exact list of those entries: this put is the commit
+    5 mark      a control marker beside each entry
+    6 complete  put CompleteCommit
+
+Step 2 waits for the first placement, so that a transaction costs three puts on its own log.
+What a crash at each step means is written in docs/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from txnlog.errors import (
+    CommitStateUnknown,
+    ConcurrentTransactions,
+    InvalidTxnState,
+    ProducerFenced,
+    StorageError,
+    TxnlogError,
+)
+from txnlog.logs import Logs
+from txnlog.names import TopicPartition, check_transactional_id
+from txnlog.state import transaction as transitions
+from txnlog.state.group import OffsetCommit
+from txnlog.state.transaction import (
+    ConsumedOffset,
+    EntryRef,
+    Outcome,
+    Status,
+    TransactionState,
+)
+from txnlog.topic_log import Appended, UploadedSegment
+from txnlog.transaction_log import Head
+
+_logger = logging.getLogger(__name__)
+
+Segments = Mapping[str, Sequence[UploadedSegment]]
+Offsets = Mapping[str, Sequence[OffsetCommit]]
+Placed = dict[TopicPartition, list[range]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A decision that was or is about to be put; kept so that an unknown outcome can be learnt."""
+
+    number: int
+    state: TransactionState
+    since: tuple[float, int]
+
+
+class Coordinator:
+    """The producer's side of the protocol for one instance of one transactional id.
+
+    Not thread-safe: a producer is used by one thread at a time.
+    """
+
+    def __init__(self, logs: Logs, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id = check_transactional_id(transactional_id)
+        self._timeout_ms = transitions.check_timeout(
+            timeout_ms, logs.config.transaction_max_timeout_ms
+        )
+        self._logs = logs
+        self._head: Head | None = None
+        self._since = logs.transactions.now()
+        self._entries: list[EntryRef] = []
+        self._decision: _Decision | None = None
+
+    # -- step 1 ------------------------------------------------------------------------------------
+
+    def initialize(self) -> None:
+        """Take the id over: end what an older instance left, and fence it.
+
+        Raises:
+            StorageError: it can be called again.
+        """
+        transactions, settlement = self._logs.transactions, self._logs.settlement
+        owned_epoch: int | None = None
+        while True:
+            since = transactions.now()
+            head = transactions.head(self.transactional_id)
+            state = head.state if head else None
+            if head is not None and head.state.open:
+                aborted = settlement.abort_for_another(head, since)
+                owned_epoch = aborted.state.producer_epoch if aborted else None
+                if aborted is not None:
+                    settlement.finish(aborted)
+                continue
+            if head is not None and head.state.prepared:
+                settlement.finish(head)
+                continue
+            fresh = transitions.initialize(
+                state,
+                transactional_id=self.transactional_id,
+                timeout_ms=self._timeout_ms,
+                fresh_producer_id=int(self._logs.clock.token(), 16) >> 65,
+                owned_epoch=owned_epoch,
+                now_ms=self._logs.clock.now_ms(),
+                nonce=self._logs.clock.token(),
+            )
+            number = head.number + 1 if head else 0
+            if transactions.put(number, fresh, since):
+                self._adopt(Head(number, fresh), since)
+                self._entries = []
+                self._decision = None
+                self._clean()
+                return
+
+    def resume(self) -> None:
+        """Go on with the open transaction of this id, begun by another process of the same job.
+
+        Raises:
+            InvalidTxnState: there is no open transaction.
+        """
+        self._since = self._logs.transactions.now()
+        head = self._logs.transactions.describe(self.transactional_id)
+        if not head.state.open:
+            raise InvalidTxnState(
+                f"transactional id {self.transactional_id!r} has no open transaction to go on with: "
+                f"it is {head.state.status.value}. It was committed, aborted or timed out since it "
+                "was begun; read again with the same transactional id to begin a new one"
+            )
+        self._head = head
+        self._entries = []
+
+    @property
+    def state(self) -> TransactionState:
+        """The newest state that this instance knows of."""
+        if self._head is None:
+            raise InvalidTxnState(
+                f"transactional id {self.transactional_id!r} is not initialised: "
+                "call init_transactions() first"
+            )
+        return self._head.state
+
+    @property
+    def undecided(self) -> bool:
+        """True if a decision was put and its outcome is unknown."""
+        return self._decision is not None
+
+    # -- steps 2 and 3 -----------------------------------------------------------------------------
+
+    def begin(
+        self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()
+    ) -> None:
+        """Put Ongoing at once, for a transaction that another process will go on with."""
+        self._participate(topics, {c.group_id for c in consumed}, consumed)
+
+    def place(self, segments: Segments, offsets: Offsets | None = None) -> Placed:
+        """Append to the logs of topics and groups, joining them to the transaction first.
+
+        Args:
+            segments: by topic, the uploaded segments, at least one each.
+            offsets: by group, the offsets to commit, at least one each.
+
+        Returns:
+            By partition, the offsets that its segments were given.
+
+        Raises:
+            ProducerFenced: a newer instance has taken over, or the transaction has timed out.
+            CommitFailed, ConcurrentTransactions: the group's offsets cannot be moved.
+            TxnlogError: anything else that leaves only abort.
+        """
+        offsets = offsets or {}
+        topics = {name: self._logs.topic(name) for name in segments}
+        groups = {name: self._logs.group(name) for name in offsets}
+        if not topics and not groups:
+            return {}
+        joined = self.state.open and {*topics} <= {*self.state.topics}
+        joined = joined and {*groups} <= {*self.state.groups}
+        # One round: whoever may append is settled while the logs are listed.
+        self._logs.storage.gather(
+            [
+                self._check_current if joined else lambda: self._participate(topics, groups),
+                *[log.refresh for log in topics.values()],
+                *[log.refresh for log in groups.values()],
+            ]
+        )
+        self._logs.settlement.settle(list(groups.values()))
+        ref = self.state.ref
+        appends: list[Appended | EntryRef] = self._logs.storage.gather(
+            [
+                *[
+                    lambda log=log, name=name: log.place(
+                        segments[name], transaction=ref, refreshed=True
+                    )
+                    for name, log in topics.items()
+                ],
+                *[lambda name=name: self._move(name, offsets[name]) for name in groups],
+            ]
+        )
+        placed: Placed = {}
+        for name, done in zip([*topics, *groups], appends, strict=True):
+            if isinstance(done, EntryRef):
+                self._entries.append(done)
+                continue
+            assert done.entry is not None
+            self._entries.append(topics[name].ref(done.entry))
+            for where, places in done.offsets.items():
+                placed.setdefault(where, []).append(places)
+        return placed
+
+    def _move(self, group_id: str, offsets: Sequence[OffsetCommit]) -> EntryRef:
+        log = self._logs.group(group_id)
+        try:
+            number = log.commit(offsets, transaction=self.state.ref, refreshed=True)
+        except ConcurrentTransactions:
+            # It may have been decided since the log was settled; a second look is final.
+            self._logs.settlement.settle([log])
+            number = log.commit(offsets, transaction=self.state.ref)
+        return log.ref(number)
+
+    def _participate(
+        self, topics: Iterable[str], groups: Iterable[str], consumed: Sequence[ConsumedOffset] = ()
+    ) -> None:
+        self._finish_prepared()
+        if not self.state.open:
+            self._entries = []
+        self._put(
+            transitions.participate(
+                self.state,
+                topics=topics,
+                groups=groups,
+                consumed=consumed,
+                now_ms=self._logs.clock.now_ms(),
+                nonce=self._logs.clock.token(),
+            )
+        )
+
+    def _check_current(self) -> None:
+        """Raise ProducerFenced if the id's log has moved on without us."""
+        assert self._head is not None
+        newest = self._logs.transactions.head(self.transactional_id, self._head.number)
+        if newest is None or newest.number != self._head.number:
+            self._fenced(newest)
+
+    # -- steps 4 to 6 ------------------------------------------------------------------------------
+
+    def commit(self, *, version: tuple[str, int] | None = None) -> None:
+        """Decide to commit everything that was placed, write the markers, complete.
+
+        After an unknown outcome this may be called again, and tells the true one.
+
+        Raises:
+            ProducerFenced: nothing was committed.
+            CommitStateUnknown: the storage failed during the decision.
+        """
+        if self._decision is None:
+            if not self.state.open:
+                return
+            self._decide(
+                transitions.prepare_commit(
+                    self.state,
+                    self._entries,
+                    version=version,
+                    now_ms=self._logs.clock.now_ms(),
+                    nonce=self._logs.clock.token(),
+                )
+            )
+        self._put_decision()
+        self._finish_quietly()
+
+    def abort(self) -> None:
+        """Decide to abort, write the markers, complete. Nothing if nothing was begun.
+
+        Raises:
+            ProducerFenced: a newer instance has taken over; it aborts or has aborted this.
+            InvalidTxnState: an earlier commit whose outcome was unknown has in truth succeeded.
+        """
+        decision = self._decision
+        if decision is not None and decision.state.status is Status.PREPARE_COMMIT:
+            newest = self._logs.transactions.head(self.transactional_id)
+            if newest is not None and newest.number >= decision.number:
+                self._put_decision()
+                self._finish_quietly()
+                raise self._was_committed()
+            self._decision = None
+        if self._decision is None:
+            if not self.state.open:
+                return
+            self._decide(
+                transitions.prepare_abort(
+                    self.state,
+                    now_ms=self._logs.clock.now_ms(),
+                    nonce=self._logs.clock.token(),
+                )
+            )
+        self._put_decision()
+        self._finish_quietly()
+
+    def _was_committed(self) -> InvalidTxnState:
+        return InvalidTxnState(
+            f"{self.state.ref} cannot be aborted: its commit, whose outcome was unknown, "
+            "had succeeded"
+        )
+
+    def _decide(self, state: TransactionState) -> None:
+        assert self._head is not None
+        self._decision = _Decision(self._head.number + 1, state, self._since)
+
+    def _put_decision(self) -> None:
+        decision = self._decision
+        assert decision is not None
+        transactions = self._logs.transactions
+        since = transactions.now()
+        try:
+            ours = transactions.put(decision.number, decision.state, decision.since)
+            newest = None if ours else transactions.head(self.transactional_id)
+        except StorageError as error:
+            what = "commit" if decision.state.outcome is Outcome.COMMIT else "abort"
+            raise CommitStateUnknown(
+                f"the {what} of {decision.state.ref} may or may not have happened: {error}. "
+                f"Nothing was deleted; call {what}_transaction() again to learn the outcome, or "
+                "init_transactions() with the same transactional id, which settles it"
+            ) from error
+        if ours:
+            self._adopt(Head(decision.number, decision.state), since)
+            self._decision = None
+            return
+        self._decision = None
+        if newest is None or not _follows(newest.state, decision.state):
+            if newest is not None and _committed_after_all(newest.state, decision.state):
+                raise self._was_committed()
+            self._fenced(newest)
+        else:
+            # It was there already, and somebody has completed it for us.
+            self._adopt(newest, since)
+
+    def _finish_quietly(self) -> None:
+        """Steps 5 and 6. The decision stands, so trouble here is somebody's later work."""
+        try:
+            self._finish_prepared()
+        except (StorageError, ProducerFenced) as error:
+            _logger.warning("%s is decided but not finished: %s", self.state.ref, error)
+        for entry in self._entries:
+            if entry.log == "topic" or entry.log == "group":
+                self._logs.log(entry.log, entry.name).checkpoint_if_due()
+        if not self.state.prepared:
+            self._entries = []
+
+    def _finish_prepared(self) -> None:
+        if self.state.prepared:
+            assert self._head is not None
+            since = self._logs.transactions.now()
+            done = self._logs.settlement.finish(self._head, own=self._entries)
+            if done is None:
+                self._fenced(None)
+            else:
+                self._adopt(done, since)
+
+    # -- the id's log ------------------------------------------------------------------------------
+
+    def _put(self, state: TransactionState) -> None:
+        assert self._head is not None
+        number = self._head.number + 1
+        since = self._logs.transactions.now()
+        if not self._logs.transactions.put(number, state, self._since):
+            self._fenced(self._logs.transactions.head(self.transactional_id, number))
+        self._adopt(Head(number, state), since)
+
+    def _adopt(self, head: Head, since: tuple[float, int]) -> None:
+        self._head = head
+        self._since = since
+
+    def _fenced(self, newest: Head | None) -> None:
+        ref = self.state.ref
+        if newest is not None:
+            transitions.check_owner(newest.state, ref.producer_id, ref.producer_epoch)
+        raise ProducerFenced(
+            f"{ref} was ended by somebody else, who took it for dead; "
+            "close this producer, make a new one and call init_transactions()"
+        )
+
+    def _clean(self) -> None:
+        try:
+            self._logs.transactions.clean(self.transactional_id)
+        except TxnlogError as error:
+            _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
+
+
+def _follows(newest: TransactionState, decision: TransactionState) -> bool:
+    """True if ``newest`` is what ``decision`` led to: the same transaction, equally decided."""
+    return (
+        newest.ref.key == decision.ref.key
+        and newest.producer_epoch == decision.producer_epoch
+        and newest.outcome is decision.outcome
+        and newest.entries == decision.entries
+    )
+
+
+def _committed_after_all(newest: TransactionState, decision: TransactionState) -> bool:
+    """True if an abort comes too late: the commit before it, thought lost, has landed."""
+    return (
+        newest.ref.key == decision.ref.key
+        and decision.outcome is Outcome.ABORT
+        and newest.outcome is Outcome.COMMIT
+    )

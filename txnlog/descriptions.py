@@ -1,0 +1,234 @@
+"""What topics, groups and transactions look like to a person or a program that asks.
+
+Plain frozen data, made from folded states; what the CLI prints is this and nothing else.
+Offsets are record numbers, sizes bytes, times milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnlog.group_log import GroupLog
+from txnlog.names import TopicPartition
+from txnlog.state.topic import Segment
+from txnlog.state.transaction import TransactionRef, TransactionState
+from txnlog.topic_log import TopicLog
+from txnlog.transaction_log import Head
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDescription:
+    """A placed segment. ``outcome`` is committed, aborted or undecided."""
+
+    topic: str
+    partition: int
+    name: str
+    entry: int
+    base_offset: int
+    record_count: int
+    size_bytes: int
+    batch_count: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition of a topic: offsets, and what its segments take."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    end_offset: int
+    segment_count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as its log has it. ``open_transactions`` are those that hold stable offsets back."""
+
+    topic: str
+    topic_id: str
+    created_at_ms: int
+    config: dict[str, str]
+    partitions: tuple[PartitionDescription, ...]
+    open_transactions: tuple[TransactionRef, ...]
+    entries: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(partition.size_bytes for partition in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """A group's place in one partition. ``end_offset`` is the last stable offset.
+
+    Both it and ``lag`` are None if the topic does not exist any more. ``pending`` is the
+    undecided transaction that is about to move the offset.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    metadata: str
+    committed_at_ms: int | None
+    end_offset: int | None
+    pending: TransactionRef | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.end_offset is None:
+            return None
+        return max(self.end_offset - (self.offset or 0), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group: its offsets, sorted by topic and partition."""
+
+    group_id: str
+    offsets: tuple[GroupOffset, ...]
+
+    @property
+    def lag(self) -> int:
+        """Records that the group has yet to read, over the partitions it has offsets for."""
+        return sum(offset.lag or 0 for offset in self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """The newest state of a transactional id."""
+
+    transactional_id: str
+    status: str
+    producer_id: int
+    producer_epoch: int
+    number: int
+    timeout_ms: int
+    started_at_ms: int | None
+    updated_at_ms: int
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    entries: tuple[str, ...]
+    log_entry: int
+
+
+def describe_topic(log: TopicLog) -> TopicDescription:
+    """Describe a refreshed and settled topic."""
+    with log.lock:
+        state = log.state
+        stable = state.last_stable_offsets()
+        assert state.topic_id is not None
+        return TopicDescription(
+            topic=log.name,
+            topic_id=state.topic_id,
+            created_at_ms=state.created_at_ms,
+            config=dict(state.config),
+            partitions=tuple(
+                PartitionDescription(
+                    number,
+                    partition.log_start_offset,
+                    stable[number],
+                    partition.end_offset,
+                    len(partition.segments),
+                    sum(segment.size_bytes for segment in partition.segments),
+                )
+                for number, partition in enumerate(state.partitions)
+            ),
+            open_transactions=tuple(sorted(set(state.undecided.values()))),
+            entries=state.next_entry,
+        )
+
+
+def describe_segments(log: TopicLog, partition: int | None = None) -> list[SegmentDescription]:
+    """Describe the segments of a refreshed and settled topic, by partition and offset."""
+    with log.lock:
+        state = log.state
+        outcomes = {
+            **dict.fromkeys(state.aborted, "aborted"),
+            **dict.fromkeys(state.undecided, "undecided"),
+        }
+        return [
+            _describe_segment(log.name, number, segment, outcomes.get(segment.entry, "committed"))
+            for number, part in enumerate(state.partitions)
+            if partition in (None, number)
+            for segment in part.segments
+        ]
+
+
+def _describe_segment(
+    topic: str, partition: int, segment: Segment, outcome: str
+) -> SegmentDescription:
+    return SegmentDescription(
+        topic=topic,
+        partition=partition,
+        name=segment.name,
+        entry=segment.entry,
+        base_offset=segment.base_offset,
+        record_count=segment.record_count,
+        size_bytes=segment.size_bytes,
+        batch_count=segment.batch_count,
+        min_timestamp_ms=segment.min_timestamp_ms,
+        max_timestamp_ms=segment.max_timestamp_ms,
+        producer_id=segment.producer_id,
+        producer_epoch=segment.producer_epoch,
+        base_sequence=segment.base_sequence,
+        outcome=outcome,
+    )
+
+
+def describe_group(
+    log: GroupLog, end_offsets: dict[TopicPartition, int]
+) -> GroupDescription:
+    """Describe a refreshed and settled group against the last stable offsets of its topics."""
+    with log.lock:
+        pending = {
+            TopicPartition(moved.topic, moved.partition): entry.transaction
+            for entry in log.state.pending.values()
+            for moved in entry.offsets
+        }
+        committed = {
+            TopicPartition(topic, partition): offset
+            for topic, partitions in log.state.committed.items()
+            for partition, offset in partitions.items()
+        }
+    offsets = []
+    for where in sorted({*pending, *committed}):
+        known = committed.get(where)
+        offsets.append(
+            GroupOffset(
+                topic=where.topic,
+                partition=where.partition,
+                offset=known.offset if known else None,
+                metadata=known.metadata if known else "",
+                committed_at_ms=known.at_ms if known else None,
+                end_offset=end_offsets.get(where),
+                pending=pending.get(where),
+            )
+        )
+    return GroupDescription(log.name, tuple(offsets))
+
+
+def describe_transaction(head: Head) -> TransactionDescription:
+    """Describe the newest state of a transactional id."""
+    state: TransactionState = head.state
+    return TransactionDescription(
+        transactional_id=state.transactional_id,
+        status=state.status.value,
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        number=state.number,
+        timeout_ms=state.timeout_ms,
+        started_at_ms=state.started_at_ms,
+        updated_at_ms=state.updated_at_ms,
+        topics=state.topics,
+        groups=state.groups,
+        entries=tuple(f"{entry.log} {entry.name} {entry.number}" for entry in state.entries),
+        log_entry=head.number,
+    )

@@ -1,0 +1,221 @@
+"""Every error of txnlog, in one place, with Kafka's names where Kafka has one.
+
+The tree is grouped by who is at fault; the three booleans on each class (see
+:class:`~txnlog.segments.errors.TxnlogError`) say what a handler can do. Messages say what
+happened, where (path, topic, partition, offset) and what to do about it.
+"""
+
+from __future__ import annotations
+
+from txnlog.segments.errors import (
+    CorruptRecord,
+    RecordTooLarge,
+    TxnlogError,
+    UnsupportedCompression,
+    UnsupportedRecordFormat,
+)
+
+__all__ = [
+    "CommitFailed",
+    "CommitStateUnknown",
+    "ConcurrentTransactions",
+    "CorruptEntry",
+    "CorruptRecord",
+    "GroupIdNotFound",
+    "IllegalState",
+    "InvalidConfig",
+    "InvalidGroupId",
+    "InvalidOption",
+    "InvalidPartitions",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidTopic",
+    "InvalidTransactionTimeout",
+    "InvalidTransactionalId",
+    "InvalidTxnState",
+    "NoOffsetForPartition",
+    "NotAStore",
+    "ObjectNotFound",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PutIfAbsentBroken",
+    "ProducerFenced",
+    "RecordTooLarge",
+    "StorageError",
+    "StoreExists",
+    "StoreNotFound",
+    "TopicAlreadyExists",
+    "TransactionalIdNotFound",
+    "TxnlogError",
+    "UnknownTopicOrPartition",
+    "UnsupportedCompression",
+    "UnsupportedFilesystem",
+    "UnsupportedRecordFormat",
+    "UnsupportedVersion",
+]
+
+
+# -- storage -----------------------------------------------------------------------------------
+
+
+class StorageError(TxnlogError):
+    """A request to the filesystem failed; what it did, if anything, is unknown.
+
+    The original exception is the ``__cause__``.
+    """
+
+    retriable = True
+
+
+class ObjectNotFound(StorageError):
+    """There is no object of this name."""
+
+    retriable = False
+
+
+class UnsupportedFilesystem(TxnlogError):
+    """The filesystem has no atomic put-if-absent that txnlog knows how to use."""
+
+
+class PutIfAbsentBroken(TxnlogError):
+    """The probe found that the filesystem lets two writers create the same name."""
+
+
+# -- the store and what lies in it ---------------------------------------------------------------
+
+
+class StoreNotFound(TxnlogError):
+    """The folder does not exist or is empty; it can be made a store with ``create=True``."""
+
+
+class StoreExists(TxnlogError):
+    """The folder is a store already, with settings other than those asked for."""
+
+
+class NotAStore(TxnlogError):
+    """The folder holds other files and is not a txnlog store."""
+
+
+class UnsupportedVersion(TxnlogError):
+    """Something was written by a newer txnlog, in a format this version does not know."""
+
+
+class CorruptEntry(TxnlogError):
+    """A log entry, checkpoint or store file is damaged: it does not decode or its checksum is wrong."""
+
+
+# -- what the caller asked for ---------------------------------------------------------------------
+
+
+class InvalidTopic(TxnlogError):
+    """The topic's name breaks Kafka's rules: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``."""
+
+
+class InvalidGroupId(TxnlogError):
+    """The group id is empty or too long."""
+
+
+class InvalidTransactionalId(TxnlogError):
+    """The transactional id is empty or too long."""
+
+
+class InvalidTransactionTimeout(TxnlogError):
+    """The transaction timeout is not between 1 ms and the store's ``transaction.max.timeout.ms``."""
+
+
+class InvalidConfig(TxnlogError):
+    """A configuration key is unknown, or its value is out of range."""
+
+
+class InvalidPartitions(TxnlogError):
+    """A partition count or number is out of range, or would shrink a topic."""
+
+
+class InvalidOption(TxnlogError):
+    """An argument or option is unknown, missing, malformed, or contradicts another one."""
+
+
+class InvalidRecord(TxnlogError):
+    """A record or record batch does not have the columns, types or values a topic takes."""
+
+    abortable = True
+
+
+class TopicAlreadyExists(TxnlogError):
+    """A topic of this name exists."""
+
+
+class UnknownTopicOrPartition(TxnlogError):
+    """There is no such topic, or it has no such partition, or it was deleted and made anew."""
+
+
+class GroupIdNotFound(TxnlogError):
+    """The consumer group has never committed an offset."""
+
+
+class TransactionalIdNotFound(TxnlogError):
+    """No producer has ever been initialised with this transactional id."""
+
+
+class IllegalState(TxnlogError):
+    """The call does not fit what was called before it (a closed consumer, no assignment, ...)."""
+
+
+# -- producing -------------------------------------------------------------------------------------
+
+
+class ProducerFenced(TxnlogError):
+    """A newer producer with the same transactional id has taken over; this one is finished."""
+
+    fatal = True
+
+
+class InvalidProducerEpoch(ProducerFenced):
+    """A batch carries a producer epoch older than one the topic has seen."""
+
+
+class OutOfOrderSequence(TxnlogError):
+    """A batch's sequence number is neither the next one nor that of a recent batch."""
+
+    abortable = True
+
+
+class InvalidTxnState(TxnlogError):
+    """The transaction is in a state that does not allow the call."""
+
+
+class ConcurrentTransactions(TxnlogError):
+    """Another transaction is still undecided where this one wants to write; try again later."""
+
+    retriable = True
+    abortable = True
+
+
+class CommitFailed(TxnlogError):
+    """The consumer group moved on since these offsets were read; nothing was committed.
+
+    Somebody else has committed the same records: abort, read the group's offsets again, redo.
+    """
+
+    abortable = True
+
+
+class CommitStateUnknown(TxnlogError):
+    """The storage failed in such a way that a commit may or may not have happened.
+
+    Nothing was deleted. Call ``commit_transaction`` again to learn the outcome, or
+    ``init_transactions`` with the same transactional id, which settles it.
+    """
+
+    retriable = True
+
+
+# -- consuming -------------------------------------------------------------------------------------
+
+
+class OffsetOutOfRange(TxnlogError):
+    """The offset lies below the log start offset or beyond the end of the partition."""
+
+
+class NoOffsetForPartition(TxnlogError):
+    """The group has no committed offset here and ``auto_offset_reset`` is ``none``."""

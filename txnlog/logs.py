@@ -1,0 +1,81 @@
+"""The logs of one store that are open in this process: one object per topic and per group.
+
+They are shared by every producer, consumer and scan of a :class:`~txnlog.store.Store`, so each
+of them refreshes by one listing whatever the others have read before.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal
+
+from txnlog.clock import Clock
+from txnlog.config import StoreConfig
+from txnlog.group_log import GroupLog
+from txnlog.settlement import Settlement
+from txnlog.state_log import LogPolicy, StateLog
+from txnlog.storage.base import Storage
+from txnlog.topic_log import TopicLog
+from txnlog.transaction_log import TransactionLog
+
+_SKEW_MS = 60_000
+
+
+class Logs:
+    """Opens each log once, and settles what is undecided in them."""
+
+    def __init__(self, storage: Storage, config: StoreConfig, clock: Clock) -> None:
+        self.storage = storage
+        self.config = config
+        self.clock = clock
+        self.transactions = TransactionLog(storage, clock, config.log_cleanup_age_ms)
+        self.settlement = Settlement(storage, self.transactions, clock, self)
+        # Two timeouts: that of the transaction to be cut, and that of the one it hides behind.
+        self._policy = LogPolicy(
+            cleanup_age_ms=config.log_cleanup_age_ms,
+            recent_ms=2 * config.transaction_max_timeout_ms + _SKEW_MS,
+        )
+        self._lock = threading.Lock()
+        self._topics: dict[str, TopicLog] = {}
+        self._groups: dict[str, GroupLog] = {}
+
+    def topic(self, topic: str) -> TopicLog:
+        """The log of a topic, whether it exists or not. Raises InvalidTopic."""
+        with self._lock:
+            if topic not in self._topics:
+                self._topics[topic] = TopicLog(
+                    self.storage,
+                    topic,
+                    self.clock,
+                    self._policy,
+                    self.config.producer_id_expiration_ms,
+                )
+            return self._topics[topic]
+
+    def group(self, group_id: str) -> GroupLog:
+        """The log of a consumer group, whether it exists or not. Raises InvalidGroupId."""
+        with self._lock:
+            if group_id not in self._groups:
+                self._groups[group_id] = GroupLog(
+                    self.storage, group_id, self.clock, self._policy
+                )
+            return self._groups[group_id]
+
+    def log(self, kind: Literal["topic", "group"], name: str) -> StateLog[Any, Any]:
+        """The log that an entry reference names."""
+        return self.topic(name) if kind == "topic" else self.group(name)
+
+    def fresh_topic(self, topic: str) -> TopicLog:
+        """A topic's log, refreshed and settled. Raises UnknownTopicOrPartition if there is none."""
+        log = self.topic(topic)
+        log.refresh()
+        log.state.check_exists(topic)
+        self.settlement.settle([log])
+        return log
+
+    def fresh_group(self, group_id: str) -> GroupLog:
+        """A group's log, refreshed and settled."""
+        log = self.group(group_id)
+        log.refresh()
+        self.settlement.settle([log])
+        return log

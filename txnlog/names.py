@@ -1,0 +1,166 @@
+"""Names: what users may call things, and what the files of a store are called.
+
+The only module that builds or parses a file name. A name that comes from a user is validated as
+Kafka validates it, or percent-encoded, so that no name can leave its folder.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from txnlog.errors import InvalidGroupId, InvalidTopic, InvalidTransactionalId
+
+STORE_FILE = "txnlog.json"
+TOPICS = "topics"
+TRANSACTIONS = "transactions"
+GROUPS = "groups"
+STAGING = "staging"
+
+NUMBER_DIGITS = 20
+_MAX_TOPIC_CHARS = 249
+_MAX_ENCODED_BYTES = 250
+"""Local filesystems take 255 bytes for one path component."""
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_LOG_FILE = re.compile(r"(\d{20})\.(json|commit|abort|checkpoint)")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, as in Kafka's clients."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}"
+
+
+class LogFile(Enum):
+    """The kinds of files in a log folder, by the ending of their names."""
+
+    ENTRY = "json"
+    COMMIT = "commit"
+    ABORT = "abort"
+    CHECKPOINT = "checkpoint"
+
+
+def check_topic(topic: str) -> str:
+    """Return ``topic`` if Kafka would accept it as a topic's name, else raise InvalidTopic."""
+    if not isinstance(topic, str) or not topic:
+        raise InvalidTopic(f"a topic's name must be a non-empty string, not {topic!r}")
+    if topic in (".", ".."):
+        raise InvalidTopic(f"a topic cannot be called {topic!r}")
+    if len(topic) > _MAX_TOPIC_CHARS:
+        raise InvalidTopic(
+            f"topic name {topic[:40]!r}... has {len(topic)} characters; "
+            f"at most {_MAX_TOPIC_CHARS} are allowed"
+        )
+    if not _TOPIC.fullmatch(topic):
+        raise InvalidTopic(
+            f"topic name {topic!r} has characters other than ASCII letters, digits, "
+            "'.', '_' and '-'"
+        )
+    return topic
+
+
+def check_group_id(group_id: str) -> str:
+    """Return ``group_id`` if it can name a consumer group, else raise InvalidGroupId."""
+    if not isinstance(group_id, str) or not group_id:
+        raise InvalidGroupId(f"a group id must be a non-empty string, not {group_id!r}")
+    if len(_encode(group_id)) > _MAX_ENCODED_BYTES:
+        raise InvalidGroupId(f"group id {group_id[:40]!r}... is too long for a file name")
+    return group_id
+
+
+def check_transactional_id(transactional_id: str) -> str:
+    """Return ``transactional_id`` if it is usable, else raise InvalidTransactionalId."""
+    if not isinstance(transactional_id, str) or not transactional_id:
+        raise InvalidTransactionalId(
+            f"a transactional id must be a non-empty string, not {transactional_id!r}"
+        )
+    if len(_encode(transactional_id)) > _MAX_ENCODED_BYTES:
+        raise InvalidTransactionalId(
+            f"transactional id {transactional_id[:40]!r}... is too long for a file name"
+        )
+    return transactional_id
+
+
+def _encode(name: str) -> str:
+    """Percent-encode everything but ``[A-Za-z0-9_-]``: also the dot, so '..' is harmless."""
+    return quote(name, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E")
+
+
+def _decode(component: str) -> str:
+    return unquote(component, errors="surrogatepass")
+
+
+# -- folders -----------------------------------------------------------------------------------
+
+
+def topic_log(topic: str) -> str:
+    return f"{TOPICS}/{check_topic(topic)}/log"
+
+
+def topic_data(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{check_topic(topic)}/data/{partition:d}"
+
+
+def transaction_log(transactional_id: str) -> str:
+    return f"{TRANSACTIONS}/{_encode(check_transactional_id(transactional_id))}"
+
+
+def group_log(group_id: str) -> str:
+    return f"{GROUPS}/{_encode(check_group_id(group_id))}"
+
+
+def decoded(components: list[str]) -> list[str]:
+    """The ids that folders below ``transactions`` or ``groups`` stand for."""
+    return [_decode(component) for component in components]
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def log_file(number: int, kind: LogFile) -> str:
+    """The name of a file in a log folder: ``00000000000000000041.commit``."""
+    return f"{number:0{NUMBER_DIGITS}d}.{kind.value}"
+
+
+def log_file_prefix(number: int) -> str:
+    """Sorts before every file of entry ``number`` and after every file of those before it."""
+    return f"{number:0{NUMBER_DIGITS}d}"
+
+
+def parse_log_file(name: str) -> tuple[int, LogFile] | None:
+    """The entry number and kind of a file in a log folder; None if it is something else."""
+    match = _LOG_FILE.fullmatch(name)
+    return (int(match[1]), LogFile(match[2])) if match else None
+
+
+def segment_name(writer: str, counter: int) -> str:
+    """The stem of a segment's files: unique, because ``writer`` is a fresh random token."""
+    return f"{writer}-{counter:d}"
+
+
+def segment_order(partition: int, stem: str) -> tuple[int, int]:
+    """Sorts the segments of one writer by partition, then in the order they were begun."""
+    return partition, int(stem.rpartition("-")[2])
+
+
+def segment_file(topic: str, partition: int, stem: str) -> str:
+    return f"{topic_data(topic, partition)}/{stem}.log"
+
+
+def offset_index_file(topic: str, partition: int, stem: str) -> str:
+    return f"{topic_data(topic, partition)}/{stem}.index"
+
+
+def time_index_file(topic: str, partition: int, stem: str) -> str:
+    return f"{topic_data(topic, partition)}/{stem}.timeindex"
+
+
+def staging_folder(token: str) -> str:
+    """Where the writes of one not yet committed Spark transaction leave their manifests."""
+    return f"{STAGING}/{_encode(token)}"

@@ -1,0 +1,592 @@
+"""The producer: buffers records, uploads them as segments, places them, alone or in transactions.
+
+``send`` and ``send_batch`` only buffer. ``flush`` uploads and places what is buffered: at once
+visible without a transactional id, visible with the commit otherwise. Like Kafka's producer it
+is for one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.coordinator import Coordinator
+from txnlog.errors import (
+    CommitStateUnknown,
+    IllegalState,
+    InvalidOption,
+    InvalidRecord,
+    InvalidTxnState,
+    StorageError,
+    TxnlogError,
+    UnsupportedRecordFormat,
+)
+from txnlog.group_metadata import GroupMetadata
+from txnlog.names import TopicPartition, check_group_id
+from txnlog.partitioner import DefaultPartitioner, Int32Array
+from txnlog.segments.records import RECORD_SCHEMA, normalize
+from txnlog.state.group import OffsetCommit
+from txnlog.state.topic import ProducerRef, advance_sequence
+from txnlog.topic_log import TopicSpec, UploadedSegment
+from txnlog.uploads import DEFAULT_MEMORY_BYTES, SegmentUploader
+
+if TYPE_CHECKING:
+    from txnlog.store import Store
+
+_ROWS_PER_BATCH = 10_000
+"""Records sent one by one are made an Arrow batch when there are so many of one topic."""
+
+Key = bytes | str | None
+Headers = Sequence[tuple[str, bytes | None]]
+Placed = dict[TopicPartition, list[range]]
+
+
+class _Phase(Enum):
+    NEW = "not initialised"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    FAILED = "in a transaction that can only be aborted"
+    UNKNOWN = "in a transaction whose outcome is unknown"
+    FENCED = "fenced"
+    CLOSED = "closed"
+
+
+class _Rows:
+    """Records that were sent one by one and are not Arrow yet."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int | None] = []
+        self.headers: list[list[tuple[str, bytes | None]]] = []
+        self.partitions: list[int] = []
+
+    def to_batch(self) -> pa.RecordBatch:
+        types = {field.name: field.type for field in RECORD_SCHEMA}
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.keys, types["key"]),
+                pa.array(self.values, types["value"]),
+                pa.array(self.timestamps, pa.int64()),
+                pa.array(
+                    [[{"key": k, "value": v} for k, v in row] for row in self.headers],
+                    types["headers"],
+                ),
+            ],
+            names=["key", "value", "timestamp", "headers"],
+        )
+
+
+class _TopicBuffer:
+    """What is buffered for one topic: rows, and the uploader that bounds memory."""
+
+    def __init__(self, store: Store, spec: TopicSpec, memory_bytes: int) -> None:
+        self.spec = spec
+        self.partitioner = DefaultPartitioner(spec.partitions)
+        self.rows = _Rows()
+        self._store = store
+        self._memory_bytes = memory_bytes
+        self._uploader: SegmentUploader | None = None
+
+    def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
+        if self._uploader is None:
+            self._uploader = SegmentUploader(
+                self._store.storage, self.spec, self._store.logs.clock, self._memory_bytes
+            )
+        self._uploader.write(batch, partitions)
+
+    def finish(self) -> list[UploadedSegment]:
+        uploader, self._uploader = self._uploader, None
+        return uploader.finish() if uploader else []
+
+    def discard(self) -> None:
+        self.rows = _Rows()
+        uploader, self._uploader = self._uploader, None
+        if uploader:
+            uploader.discard()
+
+
+class Producer:
+    """Writes records to topics. Made by :meth:`txnlog.Store.producer`.
+
+    With a transactional id: ``init_transactions`` once, then ``begin_transaction``, sends, and
+    ``commit_transaction`` or ``abort_transaction``. Without: ``send`` and ``flush``; each flush
+    is atomic per topic. A context manager that closes; closing flushes, or aborts what is open.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        transactional_id: str | None,
+        transaction_timeout_ms: int,
+        buffer_memory_bytes: int | None = None,
+    ) -> None:
+        self._store = store
+        self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
+        self._coordinator = (
+            None
+            if transactional_id is None
+            else Coordinator(store.logs, transactional_id, transaction_timeout_ms)
+        )
+        clock = store.logs.clock
+        self._producer = ProducerRef(int(clock.token(), 16) >> 65, 0)
+        self._phase = _Phase.READY if transactional_id is None else _Phase.NEW
+        self._buffers: dict[str, _TopicBuffer] = {}
+        self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
+        self._unplaced: list[tuple[str, list[UploadedSegment]]] = []
+        self._sequences: dict[str, dict[int, int]] = {}
+        self._placed: Placed = {}
+        self._last_outcome: str | None = None
+
+    # -- the context -----------------------------------------------------------------------------
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(flush=kind is None)
+
+    def close(self, *, flush: bool = True) -> None:
+        """Flush (without a transactional id) or abort an open transaction, and finish.
+
+        A transaction whose outcome is unknown is left for the next ``init_transactions``.
+        """
+        if self._phase is _Phase.CLOSED:
+            return
+        try:
+            if self._coordinator is None and flush:
+                self.flush()
+            elif self._phase in (_Phase.IN_TRANSACTION, _Phase.FAILED):
+                self.abort_transaction()
+        finally:
+            self._discard()
+            self._phase = _Phase.CLOSED
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Take the transactional id over: end what an older instance left, and fence it.
+
+        Raises:
+            InvalidTxnState: called twice, or there is no transactional id.
+            StorageError: it may be called again.
+        """
+        coordinator = self._transactional("init_transactions")
+        if self._phase is not _Phase.NEW:
+            raise InvalidTxnState(f"init_transactions() was called before; it is {self._is()}")
+        coordinator.initialize()
+        self._phase = _Phase.READY
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction. Nothing is written before the first flush or the commit."""
+        self._transactional("begin_transaction")
+        self._require(_Phase.READY, "begin_transaction")
+        self._placed = {}
+        self._phase = _Phase.IN_TRANSACTION
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group: str | GroupMetadata
+    ) -> None:
+        """Commit a group's offsets together with the transaction.
+
+        Args:
+            offsets: the next offset to read, by partition.
+            group: ``consumer.group_metadata()``, which knows where the consumer began: if
+                the group has moved since, the commit is refused. With a bare group id the
+                offsets as they are now take that part.
+
+        Raises:
+            CommitFailed: at the commit, if the group has moved.
+        """
+        self._transactional("send_offsets_to_transaction")
+        self._require(_Phase.IN_TRANSACTION, "send_offsets_to_transaction")
+        if isinstance(group, GroupMetadata):
+            metadata = group
+        else:
+            log = self._store.logs.fresh_group(check_group_id(group))
+            metadata = GroupMetadata.of(log.state, group, offsets)
+        waiting = self._offsets.setdefault(metadata.group_id, {})
+        for where, offset in offsets.items():
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                raise InvalidOption(f"{offset!r} is no offset to commit for {where}")
+            before = waiting.get(where)
+            waiting[where] = OffsetCommit(
+                topic=where.topic,
+                partition=where.partition,
+                offset=offset,
+                compare=True,
+                start=before.start if before else metadata.start_of(where),
+            )
+
+    def commit_transaction(self) -> Placed:
+        """Flush, then commit everything at once.
+
+        Returns:
+            By partition, the offsets that the transaction's records have.
+
+        Raises:
+            ProducerFenced: a newer instance took over; nothing was committed.
+            CommitFailed: the group had moved; nothing was committed; abort.
+            CommitStateUnknown: call it again to learn the outcome.
+        """
+        coordinator = self._transactional("commit_transaction")
+        if self._phase is _Phase.READY and self._last_outcome is not None:
+            return self._repeat("commit")
+        if self._phase is not _Phase.UNKNOWN:
+            self._require(_Phase.IN_TRANSACTION, "commit_transaction")
+            self._place(self._finish_buffers(), self._take_offsets())
+        try:
+            coordinator.commit()
+        except CommitStateUnknown:
+            self._phase = _Phase.UNKNOWN
+            raise
+        except TxnlogError as error:
+            self._fail(error)
+            raise
+        self._last_outcome = "commit"
+        self._phase = _Phase.READY
+        return self._placed
+
+    def abort_transaction(self) -> None:
+        """Abort the transaction: nothing of it will ever be seen under read_committed."""
+        coordinator = self._transactional("abort_transaction")
+        if self._phase is _Phase.READY and self._last_outcome is not None:
+            self._repeat("abort")
+            return
+        if self._phase not in (_Phase.IN_TRANSACTION, _Phase.FAILED, _Phase.UNKNOWN):
+            raise InvalidTxnState(f"abort_transaction(): the producer is {self._is()}")
+        self._discard()
+        try:
+            coordinator.abort()
+        except CommitStateUnknown:
+            self._phase = _Phase.UNKNOWN
+            raise
+        except InvalidTxnState:
+            self._last_outcome = "commit"
+            self._phase = _Phase.READY
+            raise
+        except TxnlogError as error:
+            self._fail(error)
+            raise
+        self._last_outcome = "abort"
+        self._phase = _Phase.READY
+
+    @contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        """Begin; commit at the end of the block; abort if an exception leaves it."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            if self._phase in (_Phase.IN_TRANSACTION, _Phase.FAILED):
+                try:
+                    self.abort_transaction()
+                except TxnlogError:
+                    # The block's own exception matters; the next init or reader ends this.
+                    self._discard()
+            raise
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: Key = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Buffer one record.
+
+        Args:
+            topic: where to; it must exist.
+            value: bytes, or a string to be encoded as UTF-8; None is a tombstone.
+            key: as the value; equal keys go to the same partition.
+            partition: overrules the key.
+            timestamp_ms: milliseconds since the epoch; now if left out.
+            headers: pairs of a name and bytes or None.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
+        """
+        buffer = self._buffer(topic)
+        rows = buffer.rows
+        with self._failing():
+            row = (
+                _to_bytes(key, "key"),
+                _to_bytes(value, "value"),
+                _check_timestamp(timestamp_ms),
+                _check_headers(headers),
+                _check_partition(partition, buffer.spec),
+            )
+        rows.keys.append(row[0])
+        rows.values.append(row[1])
+        rows.timestamps.append(row[2])
+        rows.headers.append(row[3])
+        rows.partitions.append(row[4])
+        if len(rows.keys) >= _ROWS_PER_BATCH:
+            self._flush_rows(buffer)
+
+    def send_batch(
+        self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
+    ) -> None:
+        """Buffer a whole batch: columns ``value`` and, as wanted, key, timestamp, headers,
+        partition (int32, null: by key).
+
+        Args:
+            topic: where to; it must exist.
+            batch: Arrow; strings are taken as UTF-8, timestamps in any unit.
+            partition: for all of them; overrules the key and the column.
+        """
+        buffer = self._buffer(topic)
+        with self._failing():
+            if isinstance(batch, pa.Table):
+                batches = batch.to_batches()
+            elif isinstance(batch, pa.RecordBatch):
+                batches = [batch]
+            else:
+                raise InvalidRecord(
+                    f"send_batch takes a pyarrow RecordBatch or Table, not {type(batch).__name__}"
+                )
+        self._flush_rows(buffer)
+        for part in batches:
+            with self._failing():
+                explicit = _partition_column(part, partition, buffer.spec)
+                if "partition" in part.schema.names:
+                    part = part.drop_columns(["partition"])
+                try:
+                    records = normalize(part, now_ms=self._store.logs.clock.now_ms())
+                except UnsupportedRecordFormat as error:
+                    raise InvalidRecord(f"topic {topic!r}: {error}") from error
+            self._add(buffer, records, explicit)
+
+    def flush(self) -> Placed:
+        """Upload and place everything that is buffered.
+
+        Returns:
+            By partition, the offsets given to what this call placed.
+
+        Raises:
+            CommitStateUnknown: without a transaction, if the storage failed; flush again: what
+                had been placed is recognised and not placed twice.
+        """
+        if self._coordinator is None:
+            self._require(_Phase.READY, "flush")
+            return self._flush_plain()
+        self._require(_Phase.IN_TRANSACTION, "flush")
+        return self._place(self._finish_buffers(), {})
+
+    # -- the steps -------------------------------------------------------------------------------
+
+    def _buffer(self, topic: str) -> _TopicBuffer:
+        """The topic's buffer; checks that sending is allowed."""
+        needed = _Phase.READY if self._coordinator is None else _Phase.IN_TRANSACTION
+        self._require(needed, "send")
+        if topic not in self._buffers:
+            with self._failing():
+                spec = self._store.topic_spec(topic)
+            self._buffers[topic] = _TopicBuffer(self._store, spec, self._memory_bytes)
+        return self._buffers[topic]
+
+    def _flush_rows(self, buffer: _TopicBuffer) -> None:
+        if not buffer.rows.keys:
+            return
+        rows, buffer.rows = buffer.rows, _Rows()
+        records = normalize(rows.to_batch(), now_ms=self._store.logs.clock.now_ms())
+        self._add(buffer, records, np.array(rows.partitions, dtype=np.int32))
+
+    def _add(
+        self, buffer: _TopicBuffer, records: pa.RecordBatch, explicit: Int32Array | None
+    ) -> None:
+        """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
+        with self._failing():
+            if explicit is None:
+                partitions = buffer.partitioner(records.column("key"))
+            else:
+                partitions = explicit
+                free = np.flatnonzero(explicit < 0)
+                if free.size:
+                    partitions = explicit.copy()
+                    keys = records.column("key").take(pa.array(free))
+                    partitions[free] = buffer.partitioner(keys)
+            buffer.add(records, partitions)
+
+    def _finish_buffers(self) -> dict[str, list[UploadedSegment]]:
+        finished = {}
+        for topic, buffer in self._buffers.items():
+            self._flush_rows(buffer)
+            with self._failing():
+                segments = buffer.finish()
+            if segments:
+                finished[topic] = segments
+        return finished
+
+    def _take_offsets(self) -> dict[str, list[OffsetCommit]]:
+        taken = {group: list(waiting.values()) for group, waiting in self._offsets.items()}
+        self._offsets = {}
+        return {group: offsets for group, offsets in taken.items() if offsets}
+
+    def _place(
+        self, segments: dict[str, list[UploadedSegment]], offsets: dict[str, list[OffsetCommit]]
+    ) -> Placed:
+        assert self._coordinator is not None
+        with self._failing():
+            placed = self._coordinator.place(segments, offsets)
+        for where, ranges in placed.items():
+            self._placed.setdefault(where, []).extend(ranges)
+        return placed
+
+    def _flush_plain(self) -> Placed:
+        """Place without a transaction: one entry per topic, recognisable if it is repeated."""
+        self._unplaced += self._finish_buffers().items()
+        placed: Placed = {}
+        while self._unplaced:
+            topic, segments = self._unplaced[0]
+            for where, offsets in self._place_plain(topic, segments).items():
+                placed.setdefault(where, []).append(offsets)
+        return placed
+
+    def _place_plain(
+        self, topic: str, segments: list[UploadedSegment]
+    ) -> dict[TopicPartition, range]:
+        log = self._store.logs.topic(topic)
+        sequences = self._sequences.setdefault(topic, {})
+        written = {segment.partition for segment in segments}
+        try:
+            done = log.place(
+                segments,
+                producer=self._producer,
+                sequences={partition: sequences.get(partition, 0) for partition in written},
+            )
+        except StorageError as error:
+            raise CommitStateUnknown(
+                f"records for topic {topic!r} may or may not have been written: {error}. "
+                "Nothing was deleted; flush() again: what was written is not written twice"
+            ) from error
+        except TxnlogError:
+            self._unplaced.pop(0)
+            raise
+        # Only now, so that after an unknown outcome exactly the same append is repeated.
+        self._unplaced.pop(0)
+        for where, offsets in done.offsets.items():
+            before = sequences.get(where.partition, 0)
+            sequences[where.partition] = advance_sequence(before, len(offsets))
+        log.checkpoint_if_due()
+        return done.offsets
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def _transactional(self, call: str) -> Coordinator:
+        if self._coordinator is None:
+            raise InvalidTxnState(f"{call}(): this producer has no transactional_id")
+        return self._coordinator
+
+    def _require(self, phase: _Phase, call: str) -> None:
+        if self._phase is phase:
+            return
+        if self._phase is _Phase.CLOSED:
+            raise IllegalState(f"{call}(): the producer is closed")
+        hints = {
+            _Phase.NEW: "call init_transactions() first",
+            _Phase.READY: "call begin_transaction() first",
+            _Phase.IN_TRANSACTION: "commit or abort it first",
+            _Phase.FAILED: "call abort_transaction()",
+            _Phase.UNKNOWN: "call commit_transaction() or abort_transaction() again",
+            _Phase.FENCED: "close it; a newer instance has its transactional id",
+        }
+        raise InvalidTxnState(f"{call}(): the producer is {self._is()}; {hints[self._phase]}")
+
+    def _is(self) -> str:
+        return self._phase.value
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """An error inside a transaction leaves only abort; a fatal one, nothing."""
+        try:
+            yield
+        except TxnlogError as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: TxnlogError) -> None:
+        if error.fatal:
+            self._discard()
+            self._phase = _Phase.FENCED
+        elif self._phase is _Phase.IN_TRANSACTION:
+            self._phase = _Phase.FAILED
+
+    def _repeat(self, call: str) -> Placed:
+        if self._last_outcome != call:
+            raise InvalidTxnState(
+                f"{call}_transaction(): the last transaction ended with {self._last_outcome}, "
+                "and no other was begun"
+            )
+        return self._placed if call == "commit" else {}
+
+    def _discard(self) -> None:
+        for buffer in self._buffers.values():
+            buffer.discard()
+        self._offsets = {}
+
+
+def _to_bytes(value: bytes | str | None, what: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise InvalidRecord(f"a record's {what} must be bytes, a string or None, not {value!r:.60}")
+
+
+def _check_timestamp(timestamp_ms: int | None) -> int | None:
+    if timestamp_ms is None or (isinstance(timestamp_ms, int) and -1 <= timestamp_ms < 1 << 53):
+        return timestamp_ms
+    raise InvalidRecord(f"timestamp_ms must be milliseconds since the epoch, not {timestamp_ms!r}")
+
+
+def _check_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    checked = []
+    for header in headers:
+        if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
+            raise InvalidRecord(f"a header must be a pair of a string and bytes, not {header!r:.60}")
+        checked.append((header[0], _to_bytes(header[1], "header")))
+    return checked
+
+
+def _check_partition(partition: int | None, spec: TopicSpec) -> int:
+    if partition is None:
+        return -1
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidRecord(f"partition must be a whole number, not {partition!r}")
+    if not 0 <= partition < spec.partitions:
+        raise InvalidRecord(
+            f"topic {spec.topic!r} has no partition {partition}; it has {spec.partitions}"
+        )
+    return partition
+
+
+def _partition_column(
+    batch: pa.RecordBatch, partition: int | None, spec: TopicSpec
+) -> Int32Array | None:
+    """The explicit partition of each record, -1 where there is none; None if there is none at all."""
+    if partition is not None:
+        return np.full(batch.num_rows, _check_partition(partition, spec), dtype=np.int32)
+    if "partition" not in batch.schema.names:
+        return None
+    column = batch.column("partition")
+    if not pa.types.is_integer(column.type):
+        raise InvalidRecord(f"column 'partition' is {column.type}; an integer type is needed")
+    chosen = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    if chosen.size and (int(chosen.min()) < -1 or int(chosen.max()) >= spec.partitions):
+        raise InvalidRecord(
+            f"column 'partition' holds {int(chosen.min())} to {int(chosen.max())}, but topic "
+            f"{spec.topic!r} has {spec.partitions} partitions"
+        )
+    return chosen.astype(np.int32)

@@ -1,0 +1,345 @@
+"""Scans: ranges of pinned segments, read as Arrow record batches.
+
+A scan is planned from a snapshot without touching a segment, and is then plain data: its ranges
+can be pickled and read anywhere, one by one, which is what Spark's tasks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog import names
+from txnlog.config import TopicConfig
+from txnlog.errors import CorruptRecord, InvalidOption, ObjectNotFound, OffsetOutOfRange
+from txnlog.names import TopicPartition
+from txnlog.segments.index import OffsetIndex
+from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
+from txnlog.segments.records import HEADERS_TYPE
+from txnlog.state.topic import Partition, Segment
+from txnlog.storage.base import Storage
+
+if TYPE_CHECKING:
+    import pandas
+
+SCAN_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+"""What a scan can return: the row of Spark's Kafka source. timestampType: 0 create, 1 append."""
+
+EARLIEST = -2
+LATEST = -1
+
+Offsets = Literal["earliest", "latest"] | Mapping[int, int] | Mapping[TopicPartition, int] | None
+"""Where to start or end: by partition; -2 is earliest, -1 latest; partitions left out default."""
+
+_STORED_COLUMNS = ("key", "value", "timestamp", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """The offsets [start_offset, stop_offset) of one partition, all in one segment."""
+
+    topic: str
+    partition: int
+    segment: Segment
+    start_offset: int
+    stop_offset: int
+    log_append_time: bool = False
+
+    @property
+    def record_count(self) -> int:
+        return self.stop_offset - self.start_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of the segment the range takes."""
+        return self.segment.size_bytes * self.record_count // max(self.segment.record_count, 1)
+
+
+class Scan:
+    """A pinned range of one topic. Iterating twice gives the same records.
+
+    ``start_offsets`` and ``end_offsets`` are resolved, by partition.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        ranges: Sequence[SegmentRange],
+        columns: Sequence[str],
+        start_offsets: Mapping[int, int],
+        end_offsets: Mapping[int, int],
+    ) -> None:
+        self._storage = storage
+        self.ranges = tuple(ranges)
+        self.columns = tuple(columns)
+        self.start_offsets = dict(start_offsets)
+        self.end_offsets = dict(end_offsets)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the scan, in the order they were asked for."""
+        return scan_schema(self.columns)
+
+    @property
+    def record_count(self) -> int:
+        """How many records the scan returns; nothing is read to know it."""
+        return sum(part.record_count for part in self.ranges)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Read record batches, partition by partition in the order of their offsets.
+
+        Memory is bounded by a chunk and a batch, however large the topic is.
+
+        Raises:
+            CorruptRecord: a segment is damaged or gone.
+        """
+        for part in self.ranges:
+            yield from read_range(self._storage, part, self.columns)
+
+    def to_arrow(self) -> pa.Table:
+        """Read everything into one table."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Read everything into a pandas DataFrame."""
+        frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The batches as an Arrow reader, for anything that streams."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """Arrow's PyCapsule interface: Polars, DuckDB and others read a scan as it is."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+
+def scan_schema(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of these columns of a scan."""
+    return pa.schema([SCAN_SCHEMA.field(name) for name in columns])
+
+
+def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns to read, all of them if None. Raises InvalidOption."""
+    if columns is None:
+        return tuple(SCAN_SCHEMA.names)
+    if isinstance(columns, str):
+        raise InvalidOption(f"columns must be a list of names, not the string {columns!r}")
+    chosen = tuple(columns)
+    for name in chosen:
+        if name not in SCAN_SCHEMA.names:
+            raise InvalidOption(
+                f"unknown column {name!r}; a scan has {', '.join(SCAN_SCHEMA.names)}"
+            )
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise InvalidOption("columns must name at least one column, and none twice")
+    return chosen
+
+
+def plan_scan(
+    storage: Storage,
+    topic: str,
+    config: Mapping[str, str],
+    partitions: Sequence[Partition],
+    hidden_entries: frozenset[int],
+    starting_offsets: Offsets,
+    ending_offsets: Offsets,
+    columns: Sequence[str] | None,
+) -> Scan:
+    """Choose the segment ranges between two resolved ends; no file is touched.
+
+    Raises:
+        OffsetOutOfRange: an offset lies below the log's start or beyond its end.
+        InvalidOption: a malformed offset or column.
+    """
+    chosen = check_columns(columns)
+    start = _resolve(topic, partitions, starting_offsets, "starting_offsets", EARLIEST)
+    end = _resolve(topic, partitions, ending_offsets, "ending_offsets", LATEST)
+    log_append_time = TopicConfig.of(config).log_append_time
+    ranges = [
+        SegmentRange(
+            topic,
+            number,
+            segment,
+            max(segment.base_offset, start[number]),
+            min(segment.end_offset, end[number]),
+            log_append_time,
+        )
+        for number, partition in enumerate(partitions)
+        for segment in partition.overlapping(start[number], end[number])
+        if segment.entry not in hidden_entries
+    ]
+    return Scan(storage, ranges, chosen, start, end)
+
+
+def _resolve(
+    topic: str, partitions: Sequence[Partition], offsets: Offsets, what: str, default: int
+) -> dict[int, int]:
+    if isinstance(offsets, str):
+        if offsets not in ("earliest", "latest"):
+            raise InvalidOption(f"{what} is {offsets!r}; it can be 'earliest' or 'latest'")
+        default, offsets = (EARLIEST if offsets == "earliest" else LATEST), None
+    resolved = dict.fromkeys(range(len(partitions)), default)
+    for where, offset in (offsets or {}).items():
+        number = where.partition if isinstance(where, TopicPartition) else where
+        if isinstance(where, TopicPartition) and where.topic != topic:
+            raise InvalidOption(f"{what} has {where}, but the scan is of topic {topic!r}")
+        if isinstance(number, bool) or not isinstance(number, int) or number not in resolved:
+            raise InvalidOption(
+                f"{what}: topic {topic!r} has no partition {number!r}; it has {len(partitions)}"
+            )
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+            raise InvalidOption(f"{what}: {offset!r} is no offset (partition {number})")
+        resolved[number] = offset
+    for number, offset in resolved.items():
+        partition = partitions[number]
+        if offset == EARLIEST:
+            resolved[number] = partition.log_start_offset
+        elif offset == LATEST:
+            resolved[number] = partition.end_offset
+        elif not partition.log_start_offset <= offset <= partition.end_offset:
+            raise OffsetOutOfRange(
+                f"{what}: offset {offset} of {topic}:{number} is out of range; "
+                f"the log has {partition.log_start_offset} to {partition.end_offset}"
+            )
+    return resolved
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def read_range(
+    storage: Storage, part: SegmentRange, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Read one range as record batches of exactly ``scan_schema(columns)``.
+
+    Raises:
+        CorruptRecord: the segment is damaged or gone; the message says where.
+    """
+    path = names.segment_file(part.topic, part.partition, part.segment.name)
+    base = part.segment.base_offset
+    first = part.start_offset - base
+    stored = [name for name in _STORED_COLUMNS if name in columns]
+    assemble = _Assembler(part, columns)
+    try:
+        for batch in read_segment(
+            partial(storage.get_range, path),
+            part.segment.size_bytes,
+            name=path,
+            start_offset=first,
+            stop_offset=part.stop_offset - base,
+            index=_load_index(storage, part) if first > 0 else None,
+            columns=stored,
+        ):
+            yield assemble(batch)
+    except ObjectNotFound as error:
+        raise _gone(part, path) from error
+
+
+def first_at_or_after(
+    storage: Storage, part: SegmentRange, timestamp_ms: int
+) -> tuple[int, int] | None:
+    """The first record of a range at or after a time: (offset, timestamp in ms), or None."""
+    path = names.segment_file(part.topic, part.partition, part.segment.name)
+    base = part.segment.base_offset
+    try:
+        found = find_timestamp(
+            partial(storage.get_range, path),
+            part.segment.size_bytes,
+            timestamp_ms,
+            name=path,
+            start_offset=part.start_offset - base,
+            stop_offset=part.stop_offset - base,
+        )
+    except ObjectNotFound as error:
+        raise _gone(part, path) from error
+    return None if found is None else (base + found[0], found[1])
+
+
+def _gone(part: SegmentRange, path: str) -> CorruptRecord:
+    return CorruptRecord(
+        f"segment {path} is gone, with offsets {part.start_offset} to {part.stop_offset - 1} of "
+        f"{part.topic}:{part.partition}; restore it from a backup"
+    )
+
+
+def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
+    """The offset index, if there is one that can be used. It only saves reading from the start."""
+    if part.segment.batch_count < 2:
+        return None
+    path = names.offset_index_file(part.topic, part.partition, part.segment.name)
+    try:
+        return OffsetIndex.decode(storage.get(path))
+    except (ObjectNotFound, CorruptRecord, ValueError):
+        return None
+
+
+class _Assembler:
+    """Adds the columns that are not stored: topic, partition, offset, timestampType.
+
+    The constant columns are made once and sliced, so they cost nothing per batch.
+    """
+
+    def __init__(self, part: SegmentRange, columns: Sequence[str]) -> None:
+        self._part = part
+        self._columns = columns
+        self._schema = scan_schema(columns)
+        self._constants: dict[str, pa.Array] = {}
+        self._length = 0
+
+    def __call__(self, batch: SegmentBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [self._column(name, batch) for name in self._columns], schema=self._schema
+        )
+
+    def _column(self, name: str, batch: SegmentBatch) -> pa.Array:
+        if name == "offset":
+            return pa.array(batch.offsets() + self._part.segment.base_offset)
+        if name == "timestamp":
+            milliseconds = batch.records.column("timestamp").view(pa.int64()).to_numpy()
+            return pa.array(milliseconds * np.int64(1000)).view(SCAN_SCHEMA.field(name).type)
+        if name in _STORED_COLUMNS:
+            return batch.records.column(name)
+        return self._constant(name, batch.record_count)
+
+    def _constant(self, name: str, length: int) -> pa.Array:
+        if length > self._length:
+            self._constants.clear()
+            self._length = length
+        if name not in self._constants:
+            value: object = {
+                "topic": self._part.topic,
+                "partition": self._part.partition,
+                "timestampType": int(self._part.log_append_time),
+            }[name]
+            self._constants[name] = pa.repeat(
+                pa.scalar(value, SCAN_SCHEMA.field(name).type), self._length
+            )
+        return self._constants[name].slice(0, length)
+
+
+def limit_ranges(ranges: Iterable[SegmentRange], max_records: int) -> Iterator[SegmentRange]:
+    """Cut a sequence of ranges after ``max_records`` records."""
+    left = max_records
+    for part in ranges:
+        if left <= 0:
+            return
+        taken = min(left, part.record_count)
+        left -= taken
+        yield replace(part, stop_offset=part.start_offset + taken)

@@ -1,0 +1,163 @@
+"""The sequence log: a folder of entries numbered without gaps. All concurrency control is here.
+
+Entry N is created with put-if-absent by somebody who has read entry N-1, so whoever creates N has
+seen everything before it. Beside the entries lie control markers and checkpoints. Knows files and
+bytes; what an entry means is the business of those who fold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
+from txnlog.names import LogFile
+from txnlog.state.transaction import Outcome
+from txnlog.storage.base import Storage
+
+_PUT_ATTEMPTS = 5
+_FIRST_PAUSE_S = 0.05
+
+
+def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
+    """Put-if-absent that survives a lost response (hazard 1).
+
+    After a conflict or an error the object is read back: if it holds exactly ``data``, which
+    carries a nonce of ours, the put was ours. Putting the same bytes again is harmless, also if
+    an earlier request lands late.
+
+    Returns:
+        True if the object is ours, False if somebody else's.
+
+    Raises:
+        StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
+    """
+    pause_s = _FIRST_PAUSE_S
+    failure: StorageError | None = None
+    for _ in range(_PUT_ATTEMPTS):
+        taken = False
+        try:
+            if storage.put_if_absent(name, data):
+                return True
+            taken = True
+        except StorageError as error:
+            failure = error
+        try:
+            return storage.get(name) == data
+        except ObjectNotFound as error:
+            if taken:
+                # The name was taken and is free again: cleaned up behind a checkpoint.
+                return False
+            failure = failure or error
+        except StorageError as error:
+            failure = error
+        clock.sleep(pause_s * (0.5 + clock.jitter()))
+        pause_s *= 2
+    assert failure is not None
+    raise failure
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one listing of a log folder shows. Numbers ascend."""
+
+    entries: tuple[int, ...]
+    outcomes: dict[int, Outcome]
+    checkpoints: tuple[int, ...]
+
+    def contiguous(self, first: int) -> tuple[int, ...]:
+        """The entries from ``first`` on, up to the first gap.
+
+        A listing is not one instant: an entry may show while one before it does not yet.
+        """
+        wanted = [number for number in self.entries if number >= first]
+        return tuple(n for expected, n in enumerate(wanted, start=first) if n == expected)
+
+
+class SequenceLog:
+    """The files of one log folder."""
+
+    def __init__(self, storage: Storage, folder: str, clock: Clock) -> None:
+        self.storage = storage
+        self.folder = folder
+        self._clock = clock
+
+    def path(self, number: int, kind: LogFile = LogFile.ENTRY) -> str:
+        """The name of a file of this log within the store."""
+        return f"{self.folder}/{names.log_file(number, kind)}"
+
+    def list(self, first: int = 0) -> Listing:
+        """Everything from entry ``first`` on, in one listing.
+
+        Raises:
+            CorruptEntry: an entry has both a commit and an abort marker (invariant L3).
+        """
+        start_after = names.log_file_prefix(first) if first > 0 else ""
+        entries: list[int] = []
+        checkpoints: list[int] = []
+        outcomes: dict[int, Outcome] = {}
+        for name in self.storage.list(self.folder, start_after):
+            parsed = names.parse_log_file(name)
+            if parsed is None:
+                continue
+            number, kind = parsed
+            if kind is LogFile.ENTRY:
+                entries.append(number)
+            elif kind is LogFile.CHECKPOINT:
+                checkpoints.append(number)
+            else:
+                outcome = Outcome(kind.value)
+                if outcomes.setdefault(number, outcome) is not outcome:
+                    raise CorruptEntry(
+                        f"{self.path(number)} has both a commit and an abort marker; "
+                        "run `txnlog log dump` and keep the store as it is"
+                    )
+        return Listing(tuple(entries), outcomes, tuple(checkpoints))
+
+    def read(self, numbers: Sequence[int]) -> list[bytes]:
+        """The bytes of these entries, read in parallel. Raises ObjectNotFound if one is gone."""
+        paths = [self.path(number) for number in numbers]
+        if len(paths) == 1:
+            return [self.storage.get(paths[0])]
+        return self.storage.gather([lambda path=path: self.storage.get(path) for path in paths])
+
+    def create(self, number: int, data: bytes) -> bool:
+        """Put entry ``number``; see :func:`create_once`."""
+        return create_once(self.storage, self.path(number), data, self._clock)
+
+    def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
+        """Put the control marker of an entry. Idempotent: every writer writes the same outcome."""
+        create_once(self.storage, self.path(number, LogFile(outcome.value)), data, self._clock)
+
+    def read_checkpoint(self, number: int) -> bytes:
+        """The bytes of the checkpoint after entry ``number``."""
+        return self.storage.get(self.path(number, LogFile.CHECKPOINT))
+
+    def put_checkpoint(self, number: int, data: bytes) -> bool:
+        """Put the checkpoint after entry ``number``; False if there is one already."""
+        return self.storage.put_if_absent(self.path(number, LogFile.CHECKPOINT), data)
+
+    def delete_below(self, number: int) -> int:
+        """Delete every file of the entries below ``number``; returns how many there were."""
+        doomed = [
+            f"{self.folder}/{name}"
+            for name in self.storage.list(self.folder)
+            if (parsed := names.parse_log_file(name)) is not None and parsed[0] < number
+        ]
+        self.storage.delete(doomed)
+        return len(doomed)
+
+    def was_freed(self, number: int) -> bool:
+        """True if entry ``number``, which we have just put, fills a name that cleaning had freed.
+
+        Cleaning deletes everything below a checkpoint, so if our name was freed, the entry
+        before it was too, or (for entry 0) later ones stand without entry 1 (hazard 3).
+        """
+        listing = self.list(max(number - 1, 0))
+        if number > 0 and listing.entries[:1] != (number - 1,):
+            return True
+        later = [n for n in listing.entries if n > number]
+        later += [n for n in listing.checkpoints if n > number]
+        return bool(later) and number + 1 not in listing.entries

@@ -1,0 +1,205 @@
+"""Snapshots: topics pinned at one consistent cut, from which any number of scans can be made."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from txnlog.errors import InvalidOption, UnknownTopicOrPartition
+from txnlog.logs import Logs
+from txnlog.names import TopicPartition
+from txnlog.scan import Offsets, Scan, first_at_or_after, plan_scan
+from txnlog.state.cut import Part, consistent_cut
+from txnlog.state.topic import Partition, RecentEntry
+from txnlog.topic_log import TopicLog
+
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
+ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """The first offset at or after a time, and the timestamp (ms) of its record."""
+
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic as a snapshot has pinned it.
+
+    ``partitions`` end at the snapshot's cut; ``hidden_entries`` are those whose data was aborted
+    (none under read_uncommitted).
+    """
+
+    topic: str
+    topic_id: str
+    config: Mapping[str, str]
+    partitions: tuple[Partition, ...]
+    hidden_entries: frozenset[int]
+
+
+class Snapshot:
+    """Topics at one consistent cut: of each transaction, all or nothing is in it.
+
+    What it shows never changes; it holds the places of segments, and reads no record itself.
+    """
+
+    def __init__(
+        self, logs: Logs, views: Mapping[str, TopicView], isolation_level: IsolationLevel
+    ) -> None:
+        self._logs = logs
+        self._views = dict(views)
+        self.isolation_level = isolation_level
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the topics, in the order they were asked for."""
+        return list(self._views)
+
+    def view(self, topic: str) -> TopicView:
+        """One pinned topic. Raises UnknownTopicOrPartition if the snapshot does not have it."""
+        try:
+            return self._views[topic]
+        except KeyError:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} is not in this snapshot of {', '.join(self._views)}"
+            ) from None
+
+    def partitions(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions."""
+        return list(range(len(self.view(topic).partitions)))
+
+    def beginning_offsets(self, topic: str) -> dict[int, int]:
+        """The log start offset of each partition."""
+        return {p: part.log_start_offset for p, part in enumerate(self.view(topic).partitions)}
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Where the snapshot ends in each partition: the offset after its last record."""
+        return {p: part.end_offset for p, part in enumerate(self.view(topic).partitions)}
+
+    def scan(
+        self,
+        topic: str,
+        starting_offsets: Offsets = None,
+        ending_offsets: Offsets = None,
+        columns: Sequence[str] | None = None,
+    ) -> Scan:
+        """Plan a scan of one topic within this snapshot; see :meth:`txnlog.Store.scan`."""
+        view = self.view(topic)
+        return plan_scan(
+            self._logs.storage,
+            topic,
+            view.config,
+            view.partitions,
+            view.hidden_entries,
+            starting_offsets,
+            ending_offsets,
+            columns,
+        )
+
+    def offset_for_time(
+        self, where: TopicPartition, timestamp_ms: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record of a partition at or after a time; None if there is none.
+
+        Reads only segments whose newest record is not older.
+        """
+        if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
+            raise InvalidOption(f"a time is milliseconds since the epoch, not {timestamp_ms!r}")
+        for part in self.scan(where.topic).ranges:
+            if part.partition == where.partition and part.segment.max_timestamp_ms >= timestamp_ms:
+                found = first_at_or_after(self._logs.storage, part, timestamp_ms)
+                if found is not None:
+                    return OffsetAndTimestamp(*found)
+        return None
+
+
+def check_isolation_level(isolation_level: str) -> IsolationLevel:
+    """Return the level if there is such a one, else raise InvalidOption."""
+    for level in ISOLATION_LEVELS:
+        if isolation_level == level:
+            return level
+    raise InvalidOption(
+        f"isolation_level {isolation_level!r} is not one of {', '.join(ISOLATION_LEVELS)}"
+    )
+
+
+def take_snapshot(
+    logs: Logs, topics: Sequence[str], isolation_level: IsolationLevel = "read_committed"
+) -> Snapshot:
+    """Read every topic once, list each again, and cut (invariant S1).
+
+    The second listing finds the transactions that reached a topic only after it was read; it is
+    left out for a single topic, whose one listing cannot disagree with itself.
+
+    Raises:
+        UnknownTopicOrPartition: one of the topics does not exist.
+    """
+    names = list(dict.fromkeys(topics))
+    if not names:
+        raise InvalidOption("a snapshot needs at least one topic")
+    opened = [logs.topic(name) for name in names]
+    logs.storage.gather([log.refresh for log in opened])
+    for log in opened:
+        log.state.check_exists(log.name)
+    if isolation_level == "read_committed":
+        logs.settlement.settle(opened)
+    views = {log.name: _pin(log, isolation_level) for log in opened}
+    if isolation_level == "read_uncommitted":
+        return Snapshot(logs, views, isolation_level)
+    if len(opened) > 1:
+        logs.storage.gather([log.refresh for log in opened])
+    cut = consistent_cut(
+        {
+            TopicPartition(view.topic, number): partition.end_offset
+            for view in views.values()
+            for number, partition in enumerate(view.partitions)
+        },
+        [part for log in opened for part in _parts(log)],
+    )
+    for where, end in cut.items():
+        views[where.topic].partitions[where.partition].end_offset = end
+    return Snapshot(logs, views, isolation_level)
+
+
+def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
+    """Copy what a reader may see of a topic at this moment, each partition up to its own end."""
+    with log.lock:
+        state = log.state
+        assert state.topic_id is not None
+        committed = isolation_level == "read_committed"
+        ends = (
+            state.last_stable_offsets() if committed else [p.end_offset for p in state.partitions]
+        )
+        return TopicView(
+            topic=log.name,
+            topic_id=state.topic_id,
+            config=dict(state.config),
+            partitions=tuple(
+                Partition(partition.log_start_offset, end, list(partition.segments))
+                for partition, end in zip(state.partitions, ends, strict=True)
+            ),
+            hidden_entries=frozenset(state.aborted) if committed else frozenset(),
+        )
+
+
+def _parts(log: TopicLog) -> list[Part]:
+    """The appends of a topic that a cut may have to fall before; those aborted are nobody's."""
+    with log.lock:
+        aborted = set(log.state.aborted)
+        return [
+            Part(
+                _unit(log, entry),
+                {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
+            )
+            for entry in log.state.recent
+            if entry.number not in aborted
+        ]
+
+
+def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:
+    """What becomes visible together with this append: its transaction, or it alone."""
+    return entry.transaction.key if entry.transaction else (log.name, entry.number)

@@ -1,0 +1,63 @@
+"""The consistent cut: ends of many partitions such that each transaction shows whole or not at all.
+
+Pure. The last stable offsets alone tear: a commit can be visible in one partition and lie behind
+somebody's open transaction in another. So what lies beyond an end is hidden everywhere, and what
+that hides joins it, until nothing changes. Ends only shrink, so it stops (invariant S1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from txnlog.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one append wrote, as a unit of visibility.
+
+    ``unit`` is the same for all appends of one transaction, and its own for any other append.
+    ``first_offsets`` holds the first offset that the append wrote, by partition.
+    """
+
+    unit: Hashable
+    first_offsets: Mapping[TopicPartition, int]
+
+
+def consistent_cut(
+    ends: Mapping[TopicPartition, int], parts: Iterable[Part]
+) -> dict[TopicPartition, int]:
+    """Shrink ``ends`` until every unit lies wholly below or wholly beyond them.
+
+    Args:
+        ends: the end of each partition; those of other partitions do not matter.
+        parts: the visible and undecided appends that may lie on both sides; aborted ones are
+            left out, because nobody sees them.
+    """
+    cut = dict(ends)
+    by_unit: dict[Hashable, list[Part]] = {}
+    by_partition: dict[TopicPartition, list[tuple[int, Hashable]]] = {}
+    for part in parts:
+        by_unit.setdefault(part.unit, []).append(part)
+        for where, offset in part.first_offsets.items():
+            by_partition.setdefault(where, []).append((offset, part.unit))
+    hidden: set[Hashable] = set()
+    todo = [
+        unit
+        for where, items in by_partition.items()
+        if where in cut
+        for offset, unit in items
+        if offset >= cut[where]
+    ]
+    while todo:
+        unit = todo.pop()
+        if unit in hidden:
+            continue
+        hidden.add(unit)
+        for part in by_unit[unit]:
+            for where, offset in part.first_offsets.items():
+                if where in cut and offset < cut[where]:
+                    cut[where] = offset
+                    todo += [other for at, other in by_partition[where] if at >= offset]
+    return cut

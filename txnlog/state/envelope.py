@@ -1,0 +1,61 @@
+"""The frame around every small persisted object: format version, checksum, one JSON object.
+
+    {"format":1,"checksum":"9a3c01ff","kind":"append",...}\\n
+
+The checksum is the CRC-32C of every byte after the comma that follows it, so it needs no
+canonical JSON and a person can still read the file. Knows nothing of what the objects mean.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from txnlog.errors import CorruptEntry, UnsupportedVersion
+
+FORMAT_VERSION = 1
+
+_HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
+_FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
+
+T = TypeVar("T")
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Serialise a struct with its format version and checksum, ending in a newline."""
+    body = msgspec.json.encode(value)[1:] + b"\n"
+    return b'{"format":%d,"checksum":"%08x",' % (FORMAT_VERSION, crc32c(body)) + body
+
+
+def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str) -> T:
+    """Check and decode what :func:`encode` wrote.
+
+    Raises:
+        UnsupportedVersion: a newer txnlog wrote it.
+        CorruptEntry: anything else that is wrong; the message names ``path``.
+    """
+    version = _FORMAT.match(data)
+    if version and int(version[1]) > FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"{path} has format version {int(version[1])}; this txnlog reads versions up to "
+            f"{FORMAT_VERSION}: install a newer txnlog to use this store"
+        )
+    head = _HEAD.match(data)
+    if head is None or int(head[1]) < 1:
+        raise CorruptEntry(
+            f"{path} is damaged: it does not begin with a format version and a checksum "
+            f"({len(data)} bytes); restore this file from a backup"
+        )
+    body = data[head.end() :]
+    if crc32c(body) != int(head[2], 16):
+        raise CorruptEntry(
+            f"{path} is damaged: its checksum is {crc32c(body):08x}, "
+            f"{head[2].decode()} was written; restore this file from a backup"
+        )
+    try:
+        return decoder.decode(b"{" + body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise CorruptEntry(f"{path} does not decode: {error}") from error

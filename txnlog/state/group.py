@@ -1,0 +1,138 @@
+"""A consumer group: the entries of its log, and the committed offsets they fold into.
+
+An entry takes effect where it stands in the log. Entries of undecided transactions wait in
+``undecided``; while one does, nobody else may commit offsets for the same partitions
+(invariant G2), so the order of decisions never matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from txnlog.errors import CommitFailed, ConcurrentTransactions
+from txnlog.names import TopicPartition
+from txnlog.state.log_state import LogState
+from txnlog.state.transaction import Outcome, TransactionRef
+
+
+class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The next offset that the group will read of one partition.
+
+    ``start`` is the committed offset that the consumer began from, None if there was none; it is
+    compared only where ``compare`` is set.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str = ""
+    compare: bool = False
+    start: int | None = None
+
+
+class OffsetsCommitted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets"):
+    """Offsets of any number of partitions move, alone or as a part of a transaction."""
+
+    nonce: str
+    at_ms: int
+    offsets: tuple[OffsetCommit, ...]
+    transaction: TransactionRef | None = None
+
+
+class GroupDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
+    """The group's offsets end here."""
+
+    nonce: str
+    at_ms: int
+
+
+GroupEntry = OffsetsCommitted | GroupDeleted
+ENTRY_DECODER: msgspec.json.Decoder[GroupEntry] = msgspec.json.Decoder(GroupEntry)
+
+
+class CommittedOffset(msgspec.Struct, frozen=True):
+    """A committed offset: the next one to read, with the committer's metadata and time."""
+
+    offset: int
+    metadata: str
+    at_ms: int
+
+
+class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
+    """A group as its log has it: committed offsets, and those of undecided transactions."""
+
+    committed: dict[str, dict[int, CommittedOffset]] = {}
+    pending: dict[int, OffsetsCommitted] = {}
+
+    def undecided_entries(self) -> dict[int, TransactionRef]:
+        return {
+            number: entry.transaction
+            for number, entry in self.pending.items()
+            if entry.transaction is not None
+        }
+
+    def fold(self, entry: GroupEntry, number: int) -> int:
+        match entry:
+            case OffsetsCommitted(transaction=None):
+                self._commit(entry)
+            case OffsetsCommitted():
+                self.pending[number] = entry
+            case GroupDeleted():
+                self.committed = {}
+                self.pending = {}
+        return entry.at_ms
+
+    def _commit(self, entry: OffsetsCommitted) -> None:
+        for moved in entry.offsets:
+            self.committed.setdefault(moved.topic, {})[moved.partition] = CommittedOffset(
+                moved.offset, moved.metadata, entry.at_ms
+            )
+
+    def decide(self, number: int, outcome: Outcome) -> None:
+        entry = self.pending.pop(number, None)
+        if entry is not None and outcome is Outcome.COMMIT:
+            self._commit(entry)
+
+    def forget(self, before_ms: int) -> None:
+        """Nothing is kept only because it is recent."""
+
+    def offset_of(self, topic: str, partition: int) -> CommittedOffset | None:
+        """The committed offset of a partition; None if there is none."""
+        return self.committed.get(topic, {}).get(partition)
+
+    def check_commit(self, group_id: str, offsets: Iterable[OffsetCommit]) -> None:
+        """Raise unless these offsets may be committed now (invariants G1 and G2).
+
+        Raises:
+            ConcurrentTransactions: an undecided transaction holds one of the partitions.
+            CommitFailed: the group has moved since the offsets were read.
+        """
+        held = {
+            (moved.topic, moved.partition): entry.transaction
+            for entry in self.pending.values()
+            for moved in entry.offsets
+        }
+        for moved in offsets:
+            where = TopicPartition(moved.topic, moved.partition)
+            if where in held:
+                raise ConcurrentTransactions(
+                    f"group {group_id!r}: {held[where]} is about to move {where} and is not "
+                    "decided yet; wait for it to end, then read the group's offsets again"
+                )
+            current = self.offset_of(*where)
+            found = current.offset if current else None
+            if moved.compare and found != moved.start:
+                raise CommitFailed(
+                    f"group {group_id!r} has moved on {where}: these records were read from "
+                    f"offset {_shown(moved.start)}, but the group is at {_shown(found)} now; "
+                    "somebody else has committed them. Abort, read from the group's offsets, redo"
+                )
+
+
+def _shown(offset: int | None) -> str:
+    return "none" if offset is None else str(offset)
+
+
+CHECKPOINT_DECODER: msgspec.json.Decoder[GroupState] = msgspec.json.Decoder(GroupState)

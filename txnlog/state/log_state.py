@@ -1,0 +1,46 @@
+"""What the states of topics and of groups have in common: both are folds over a sequence log."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from txnlog.state.transaction import Outcome, TransactionRef
+
+EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+
+
+class LogState(msgspec.Struct, Generic[EntryT]):
+    """Everything that a log says before entry ``next_entry``; also the content of a checkpoint.
+
+    ``log_time_ms`` is the latest wall-clock time that any entry carries. ``checkpoints`` are
+    the older checkpoints that this state knows of, as (entry number, time in ms).
+    """
+
+    next_entry: int = 0
+    log_time_ms: int = 0
+    checkpoints: list[tuple[int, int]] = []
+
+    def undecided_entries(self) -> dict[int, TransactionRef]:
+        """The transactional entries whose outcome is not known yet, by entry number."""
+        raise NotImplementedError
+
+    def fold(self, entry: EntryT, number: int) -> int:
+        """Fold ``entry`` in; returns the wall-clock time that it carries."""
+        raise NotImplementedError
+
+    def decide(self, number: int, outcome: Outcome) -> None:
+        """Take note of the outcome of entry ``number``; known outcomes are not changed."""
+        raise NotImplementedError
+
+    def forget(self, before_ms: int) -> None:
+        """Drop what is kept only because it is recent and dates from before ``before_ms``."""
+        raise NotImplementedError
+
+    def apply(self, number: int, entry: EntryT) -> None:
+        """Fold entry ``number`` in. Entries come in order and without gaps (invariant L1)."""
+        if number != self.next_entry:
+            raise ValueError(f"entry {number} folded where {self.next_entry} is next")
+        self.next_entry = number + 1
+        self.log_time_ms = max(self.log_time_ms, self.fold(entry, number))

@@ -1,0 +1,445 @@
+"""A topic: the entries of its log, and the state they fold into.
+
+One log serves all partitions of a topic. The fold is the same for everybody who has read the same
+entries; what is decided about transactional entries comes in from outside through
+:meth:`TopicState.decide`. docs/PROTOCOL.md numbers the invariants (L1, L2, ...) cited here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from txnlog.errors import (
+    InvalidPartitions,
+    InvalidProducerEpoch,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from txnlog.state.log_state import LogState
+from txnlog.state.transaction import Outcome, TransactionRef
+
+MAX_PARTITIONS = 100_000
+RECENT_BATCHES = 5
+"""How many of a producer's batches a partition remembers, as in Kafka."""
+_SEQUENCES = 1 << 31
+"""Sequence numbers wrap: after 2^31 - 1 comes 0."""
+
+
+class ProducerRef(msgspec.Struct, frozen=True, order=True):
+    """An idempotent producer without a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The place that an append gives to one uploaded segment. Times in ms, sizes in bytes."""
+
+    partition: int
+    name: str
+    base_offset: int
+    record_count: int
+    size_bytes: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batch_count: int = 1
+    base_sequence: int = -1
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.record_count
+
+
+class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created"):
+    """The topic begins here: entry 0, or the first entry after a deletion."""
+
+    nonce: str
+    at_ms: int
+    topic_id: str
+    partitions: int
+    config: dict[str, str]
+
+
+class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_defaults=True):
+    """Segments of any number of partitions get their places, all of them or none."""
+
+    nonce: str
+    at_ms: int
+    segments: tuple[Placement, ...]
+    transaction: TransactionRef | None = None
+    producer: ProducerRef | None = None
+
+
+class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
+    """More partitions, or other settings: a value of None takes a key back to its default."""
+
+    nonce: str
+    at_ms: int
+    partitions: int | None = None
+    config: dict[str, str | None] = {}
+
+
+class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
+    """Records below these offsets (by partition) are no longer a part of the topic."""
+
+    nonce: str
+    at_ms: int
+    log_start_offsets: dict[int, int]
+
+
+class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
+    """The topic ends here; its log stays, so that a later topic of this name goes on in it."""
+
+    nonce: str
+    at_ms: int
+
+
+TopicEntry = Created | Append | Altered | Trimmed | Deleted
+ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A placed segment as the state keeps it: its placement and the entry that placed it."""
+
+    entry: int
+    name: str
+    base_offset: int
+    record_count: int
+    size_bytes: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batch_count: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.record_count
+
+
+class Partition(msgspec.Struct):
+    """One partition: its ends and its segments in the order of their offsets."""
+
+    log_start_offset: int = 0
+    end_offset: int = 0
+    segments: list[Segment] = []
+
+    def overlapping(self, start: int, end: int) -> list[Segment]:
+        """The segments that hold any offset of [start, end), in order."""
+        first = bisect_right(self.segments, start, key=lambda segment: segment.base_offset) - 1
+        found = []
+        for segment in self.segments[max(first, 0) :]:
+            if segment.base_offset >= end:
+                break
+            if segment.end_offset > start:
+                found.append(segment)
+        return found
+
+
+class RecentEntry(msgspec.Struct, frozen=True):
+    """An append that is kept apart, so that a consistent cut can fall before it."""
+
+    number: int
+    at_ms: int
+    first_offsets: dict[int, int]
+    transaction: TransactionRef | None = None
+
+
+class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch that a producer wrote to a partition: its sequences and where it went."""
+
+    base_sequence: int
+    record_count: int
+    base_offset: int
+
+    @property
+    def next_sequence(self) -> int:
+        return advance_sequence(self.base_sequence, self.record_count)
+
+
+class ProducerState(msgspec.Struct):
+    """What a topic remembers of a producer, to refuse repeats, gaps and old epochs."""
+
+    producer_epoch: int
+    last_at_ms: int
+    partitions: dict[int, list[SequenceRange]] = {}
+
+
+class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
+    """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``."""
+
+    topic_id: str | None = None
+    created_at_ms: int = 0
+    config: dict[str, str] = {}
+    partitions: list[Partition] = []
+    undecided: dict[int, TransactionRef] = {}
+    aborted: list[int] = []
+    recent: list[RecentEntry] = []
+    producers: dict[int, ProducerState] = {}
+    producer_id_expiration_ms: int = 86_400_000
+
+    # -- folding ---------------------------------------------------------------------------------
+
+    def undecided_entries(self) -> dict[int, TransactionRef]:
+        return self.undecided
+
+    def fold(self, entry: TopicEntry, number: int) -> int:
+        match entry:
+            case Append():
+                self._apply_append(number, entry)
+            case Created():
+                self.topic_id = entry.topic_id
+                self.created_at_ms = entry.at_ms
+                self.config = dict(entry.config)
+                self.partitions = [Partition() for _ in range(entry.partitions)]
+            case Altered():
+                merged = {**self.config, **entry.config}
+                self.config = {key: value for key, value in merged.items() if value is not None}
+                missing = (entry.partitions or 0) - len(self.partitions)
+                self.partitions += [Partition() for _ in range(missing)]
+            case Trimmed():
+                for index, offset in entry.log_start_offsets.items():
+                    self._trim(self.partitions[index], offset)
+                self._drop_unused_aborts()
+            case Deleted():
+                self.topic_id = None
+                self.config = {}
+                self.partitions = []
+                self.undecided = {}
+                self.aborted = []
+                self.recent = []
+                self.producers = {}
+        return entry.at_ms
+
+    def _apply_append(self, number: int, entry: Append) -> None:
+        producer = entry.transaction or entry.producer
+        producer_id = producer.producer_id if producer else -1
+        producer_epoch = producer.producer_epoch if producer else -1
+        first_offsets: dict[int, int] = {}
+        for place in entry.segments:
+            partition = self.partitions[place.partition]
+            first_offsets.setdefault(place.partition, place.base_offset)
+            partition.segments.append(
+                Segment(
+                    number,
+                    place.name,
+                    place.base_offset,
+                    place.record_count,
+                    place.size_bytes,
+                    place.min_timestamp_ms,
+                    place.max_timestamp_ms,
+                    place.batch_count,
+                    producer_id,
+                    producer_epoch,
+                    place.base_sequence,
+                )
+            )
+            partition.end_offset = place.end_offset
+        if entry.transaction is not None:
+            self.undecided[number] = entry.transaction
+        self.recent.append(RecentEntry(number, entry.at_ms, first_offsets, entry.transaction))
+        if producer is not None:
+            self._remember(producer_id, producer_epoch, entry)
+        self._expire_producers(max(self.log_time_ms, entry.at_ms))
+
+    def _remember(self, producer_id: int, producer_epoch: int, entry: Append) -> None:
+        # Popped and put back, so that the dict is ordered by last activity.
+        known = self.producers.pop(producer_id, None)
+        if known is None or known.producer_epoch < producer_epoch:
+            known = ProducerState(producer_epoch, entry.at_ms)
+        if producer_epoch == known.producer_epoch:
+            for partition, batch in _batches(entry.segments).items():
+                batches = known.partitions.setdefault(partition, [])
+                batches.append(batch)
+                del batches[:-RECENT_BATCHES]
+        known.last_at_ms = max(known.last_at_ms, entry.at_ms)
+        self.producers[producer_id] = known
+
+    def _expire_producers(self, at_ms: int) -> None:
+        oldest_ms = at_ms - self.producer_id_expiration_ms
+        in_use = {ref.producer_id for ref in self.undecided.values()}
+        for producer_id, known in list(self.producers.items()):
+            if known.last_at_ms >= oldest_ms:
+                break
+            if producer_id not in in_use:
+                del self.producers[producer_id]
+
+    @staticmethod
+    def _trim(partition: Partition, offset: int) -> None:
+        partition.log_start_offset = max(partition.log_start_offset, offset)
+        partition.segments = [
+            segment
+            for segment in partition.segments
+            if segment.end_offset > partition.log_start_offset
+        ]
+
+    def _drop_unused_aborts(self) -> None:
+        used = {segment.entry for part in self.partitions for segment in part.segments}
+        self.aborted = [number for number in self.aborted if number in used]
+
+    def decide(self, number: int, outcome: Outcome) -> None:
+        if self.undecided.pop(number, None) is not None and outcome is Outcome.ABORT:
+            self.aborted.append(number)
+
+    def forget(self, before_ms: int) -> None:
+        # Decided appends of that age can be cut no more (invariant L6).
+        self.recent = [
+            entry
+            for entry in self.recent
+            if entry.at_ms >= before_ms or entry.number in self.undecided
+        ]
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        return self.topic_id is not None
+
+    def last_stable_offsets(self) -> list[int]:
+        """By partition, the offset at which read_committed stops (invariant L5)."""
+        ends = [partition.end_offset for partition in self.partitions]
+        if self.undecided:
+            for entry in self.recent:
+                if entry.number in self.undecided:
+                    for partition, offset in entry.first_offsets.items():
+                        ends[partition] = min(ends[partition], offset)
+        return [
+            max(end, partition.log_start_offset)
+            for end, partition in zip(ends, self.partitions, strict=True)
+        ]
+
+    def next_sequence(self, producer: ProducerRef | TransactionRef, partition: int) -> int:
+        """The sequence number that the producer's next record to the partition must have."""
+        known = self.producers.get(producer.producer_id)
+        if known is None or known.producer_epoch != producer.producer_epoch:
+            return 0
+        batches = known.partitions.get(partition)
+        return batches[-1].next_sequence if batches else 0
+
+    # -- what may be added -----------------------------------------------------------------------
+
+    def check_exists(self, topic: str, topic_id: str | None = None) -> None:
+        """Raise UnknownTopicOrPartition unless the topic is there (and still the same one)."""
+        if self.topic_id is None:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} does not exist; make it with create_topic or "
+                f"`txnlog topics create {topic}`"
+            )
+        if topic_id is not None and topic_id != self.topic_id:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} was deleted and made anew since this operation began; "
+                "nothing was written to the new topic: start again"
+            )
+
+    def check_absent(self, topic: str) -> None:
+        """Raise TopicAlreadyExists if the topic is there."""
+        if self.topic_id is not None:
+            raise TopicAlreadyExists(f"topic {topic!r} exists already")
+
+    def check_partitions(self, topic: str, partitions: Iterable[int]) -> None:
+        """Raise UnknownTopicOrPartition for a partition that the topic does not have."""
+        for partition in partitions:
+            if not 0 <= partition < len(self.partitions):
+                raise UnknownTopicOrPartition(
+                    f"topic {topic!r} has no partition {partition}; "
+                    f"it has {len(self.partitions)}, numbered from 0"
+                )
+
+    def check_sequences(
+        self,
+        topic: str,
+        producer: ProducerRef | TransactionRef,
+        batches: Mapping[int, tuple[int, int]],
+    ) -> dict[int, int] | None:
+        """Judge one append of an idempotent producer (invariant L4). Changes nothing.
+
+        Args:
+            topic: for messages.
+            producer: who appends.
+            batches: by partition, (base sequence, record count).
+
+        Returns:
+            None if the append is new; if it repeats a recent one, the offsets that one was given.
+
+        Raises:
+            InvalidProducerEpoch: the topic has seen a newer epoch.
+            OutOfOrderSequence: neither the next sequence nor that of a recent batch.
+        """
+        known = self.producers.get(producer.producer_id)
+        if known is not None and producer.producer_epoch < known.producer_epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer.producer_id} writes to topic {topic!r} with epoch "
+                f"{producer.producer_epoch}, but epoch {known.producer_epoch} has written already: "
+                "this instance was replaced by a newer one"
+            )
+        repeated: dict[int, int] = {}
+        for partition, (sequence, count) in batches.items():
+            recent: Sequence[SequenceRange] = ()
+            if known is not None and known.producer_epoch == producer.producer_epoch:
+                recent = known.partitions.get(partition, ())
+            expected = recent[-1].next_sequence if recent else 0
+            for batch in recent:
+                if (batch.base_sequence, batch.record_count) == (sequence, count):
+                    repeated[partition] = batch.base_offset
+            if partition not in repeated and sequence != expected:
+                raise OutOfOrderSequence(
+                    f"producer {producer.producer_id} (epoch {producer.producer_epoch}) sent "
+                    f"sequence {sequence} to {topic}:{partition} where {expected} is next"
+                )
+        if repeated and len(repeated) != len(batches):
+            raise OutOfOrderSequence(
+                f"producer {producer.producer_id} sent to topic {topic!r} an append that repeats "
+                f"partitions {sorted(repeated)} but is new to others; an append is repeated whole"
+            )
+        return repeated or None
+
+    def check_trim(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Raise unless each offset lies between the log's start and its last stable offset."""
+        self.check_partitions(topic, offsets)
+        stable = self.last_stable_offsets()
+        for partition, offset in offsets.items():
+            if not 0 <= offset <= stable[partition]:
+                raise OffsetOutOfRange(
+                    f"cannot delete the records of {topic}:{partition} below {offset}: "
+                    f"the last stable offset is {stable[partition]}"
+                )
+
+
+def advance_sequence(sequence: int, record_count: int) -> int:
+    """The sequence number ``record_count`` records after ``sequence``; it wraps at 2^31."""
+    return (sequence + record_count) % _SEQUENCES
+
+
+def check_partition_count(partitions: int, current: int = 0) -> int:
+    """Return ``partitions`` if a topic may have so many, else raise InvalidPartitions."""
+    if isinstance(partitions, bool) or not isinstance(partitions, int):
+        raise InvalidPartitions(f"partitions must be a whole number, not {partitions!r}")
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidPartitions(f"partitions is {partitions}; it must be 1 to {MAX_PARTITIONS}")
+    if partitions < current:
+        raise InvalidPartitions(f"the topic has {current} partitions; it cannot shrink to {partitions}")
+    return partitions
+
+
+def _batches(segments: Iterable[Placement]) -> dict[int, SequenceRange]:
+    """What an append adds to each partition, as one batch of the producer."""
+    batches: dict[int, SequenceRange] = {}
+    for place in segments:
+        before = batches.get(place.partition)
+        batches[place.partition] = (
+            SequenceRange(place.base_sequence, place.record_count, place.base_offset)
+            if before is None
+            else SequenceRange(
+                before.base_sequence, before.record_count + place.record_count, before.base_offset
+            )
+        )
+    return batches
+
+
+CHECKPOINT_DECODER: msgspec.json.Decoder[TopicState] = msgspec.json.Decoder(TopicState)

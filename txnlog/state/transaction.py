@@ -1,0 +1,306 @@
+"""The state of one transactional id, and Kafka's transitions between its states.
+
+Each entry of an id's log is the whole :class:`TransactionState`, so the newest one is enough.
+A transition is a function from one state to the next; it raises when Kafka's coordinator would
+refuse. docs/PROTOCOL.md numbers the invariants (T1, T2, ...) that the functions cite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFenced
+
+MAX_PRODUCER_EPOCH = 32767
+
+
+class Status(str, Enum):
+    """Kafka's names for the states of a transaction. Persisted: append only."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+
+
+class Outcome(str, Enum):
+    """How an entry was decided. The values are the endings of control-marker files."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class TransactionRef(msgspec.Struct, frozen=True, order=True):
+    """Which transaction an entry belongs to: carried by every transactional entry."""
+
+    transactional_id: str
+    number: int
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Identity of the transaction. The epoch is no part of it: a time-out bumps it."""
+        return (self.transactional_id, self.producer_id, self.number)
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} of {self.transactional_id!r} (epoch {self.producer_epoch})"
+
+
+class EntryRef(msgspec.Struct, frozen=True, order=True):
+    """One entry of a topic's or a group's log, as a decision's list names it."""
+
+    log: Literal["topic", "group"]
+    name: str
+    number: int
+
+
+class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
+    """What a transaction consumed of one partition: offsets [start, end) of ``topic``.
+
+    ``start`` is the group's committed offset it began from, None if there was none.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    start: int | None
+    end: int
+    metadata: str = ""
+
+
+class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction"):
+    """One entry of a transactional id's log. Times are wall-clock milliseconds since the epoch.
+
+    ``entries`` is the exact list that a decision to commit covers. ``consumed`` holds what a
+    transaction that spans processes has read, to be committed with it. ``versions`` maps an
+    application to the last idempotence version (say, a batch id) that it committed.
+    """
+
+    transactional_id: str
+    status: Status
+    producer_id: int
+    producer_epoch: int
+    number: int
+    timeout_ms: int
+    updated_at_ms: int
+    nonce: str
+    started_at_ms: int | None = None
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    entries: tuple[EntryRef, ...] = ()
+    consumed: tuple[ConsumedOffset, ...] = ()
+    versions: dict[str, int] = {}
+
+    @property
+    def ref(self) -> TransactionRef:
+        """The reference that entries of this id's current transaction carry."""
+        return TransactionRef(
+            self.transactional_id, self.number, self.producer_id, self.producer_epoch
+        )
+
+    @property
+    def open(self) -> bool:
+        """True while the outcome is not decided."""
+        return self.status is Status.ONGOING
+
+    @property
+    def prepared(self) -> bool:
+        """True between the decision and its completion."""
+        return self.status in (Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The decision over the current transaction; None while there is none."""
+        if self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT):
+            return Outcome.COMMIT
+        if self.status in (Status.PREPARE_ABORT, Status.COMPLETE_ABORT):
+            return Outcome.ABORT
+        return None
+
+    def expired(self, now_ms: int) -> bool:
+        """True if an open transaction has outlived its timeout."""
+        return self.open and now_ms - (self.started_at_ms or 0) > self.timeout_ms
+
+
+DECODER = msgspec.json.Decoder(TransactionState)
+
+
+def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
+    """Return ``timeout_ms`` if 1 <= it <= max_timeout_ms, else raise InvalidTransactionTimeout."""
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or not (
+        1 <= timeout_ms <= max_timeout_ms
+    ):
+        raise InvalidTransactionTimeout(
+            f"transaction_timeout_ms is {timeout_ms!r}; it must be a whole number from 1 to "
+            f"{max_timeout_ms} (the store's transaction.max.timeout.ms)"
+        )
+    return timeout_ms
+
+
+def decide_entry(
+    entry: EntryRef, transaction: TransactionRef, state: TransactionState | None
+) -> Outcome | None | Literal["past"]:
+    """Rule b of how a reader decides an entry that has no marker (invariant T5).
+
+    Returns:
+        The outcome if ``state`` holds it, None if the transaction is open, or ``"past"`` if the
+        id has moved on (or is gone): then a marker was written before, or the entry is a zombie's.
+    """
+    if state is None or state.ref.key != transaction.key:
+        return "past"
+    outcome = state.outcome
+    if outcome is Outcome.COMMIT:
+        return Outcome.COMMIT if entry in state.entries else Outcome.ABORT
+    if outcome is Outcome.ABORT:
+        return Outcome.ABORT
+    return None if state.open else "past"
+
+
+# -- transitions -------------------------------------------------------------------------------
+
+
+def initialize(
+    state: TransactionState | None,
+    *,
+    transactional_id: str,
+    timeout_ms: int,
+    fresh_producer_id: int,
+    owned_epoch: int | None,
+    now_ms: int,
+    nonce: str,
+) -> TransactionState:
+    """Take the id over: Empty with an epoch that fences every older instance (invariant T1).
+
+    ``owned_epoch`` is the epoch that this very initialisation has bumped already, when it
+    aborted the previous transaction; it is not bumped twice. After epoch 32767 comes a new
+    producer id with epoch 0.
+    """
+    if state is None or state.status is Status.DEAD:
+        producer_id, epoch, number = fresh_producer_id, 0, state.number if state else 0
+        versions: Mapping[str, int] = {}
+    else:
+        if state.open or state.prepared:
+            raise InvalidTxnState(f"{state.ref} is {state.status.value}; it must be ended first")
+        producer_id, number, versions = state.producer_id, state.number, state.versions
+        epoch = state.producer_epoch + (0 if owned_epoch == state.producer_epoch else 1)
+        if epoch > MAX_PRODUCER_EPOCH:
+            producer_id, epoch = fresh_producer_id, 0
+    return TransactionState(
+        transactional_id=transactional_id,
+        status=Status.EMPTY,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        number=number,
+        timeout_ms=timeout_ms,
+        updated_at_ms=now_ms,
+        nonce=nonce,
+        versions=dict(versions),
+    )
+
+
+def participate(
+    state: TransactionState,
+    *,
+    topics: Iterable[str],
+    groups: Iterable[str],
+    now_ms: int,
+    nonce: str,
+    consumed: Iterable[ConsumedOffset] = (),
+) -> TransactionState:
+    """Begin a transaction, or add topics and groups to the open one (invariant T2).
+
+    Must be put before anything is appended to the logs that it names.
+    """
+    if state.prepared or state.status is Status.DEAD:
+        raise InvalidTxnState(f"{state.ref} is {state.status.value}: no transaction can begin")
+    fresh = not state.open
+    return msgspec.structs.replace(
+        state,
+        status=Status.ONGOING,
+        number=state.number + 1 if fresh else state.number,
+        started_at_ms=now_ms if fresh else state.started_at_ms,
+        updated_at_ms=now_ms,
+        nonce=nonce,
+        topics=tuple(sorted({*topics, *(() if fresh else state.topics)})),
+        groups=tuple(sorted({*groups, *(() if fresh else state.groups)})),
+        entries=(),
+        consumed=tuple(consumed) if fresh else (*state.consumed, *consumed),
+    )
+
+
+def prepare_commit(
+    state: TransactionState,
+    entries: Iterable[EntryRef],
+    *,
+    now_ms: int,
+    nonce: str,
+    version: tuple[str, int] | None = None,
+) -> TransactionState:
+    """Decide to commit exactly ``entries`` (invariant T3). Putting this state is the commit."""
+    if not state.open:
+        raise InvalidTxnState(f"{state.ref} is {state.status.value}: there is nothing to commit")
+    versions = dict(state.versions)
+    if version is not None:
+        versions[version[0]] = version[1]
+    return msgspec.structs.replace(
+        state,
+        status=Status.PREPARE_COMMIT,
+        entries=tuple(sorted(set(entries))),
+        versions=versions,
+        updated_at_ms=now_ms,
+        nonce=nonce,
+    )
+
+
+def prepare_abort(
+    state: TransactionState, *, now_ms: int, nonce: str, fence: bool = False
+) -> TransactionState:
+    """Decide to abort. ``fence`` bumps the epoch: somebody else than the producer does it.
+
+    At the last epoch the bump is left to the next initialisation's new producer id; the
+    producer is fenced all the same, because its next put on this log loses.
+    """
+    if not state.open:
+        raise InvalidTxnState(f"{state.ref} is {state.status.value}: there is nothing to abort")
+    epoch = min(state.producer_epoch + 1, MAX_PRODUCER_EPOCH) if fence else state.producer_epoch
+    return msgspec.structs.replace(
+        state,
+        status=Status.PREPARE_ABORT,
+        producer_epoch=epoch,
+        entries=(),
+        updated_at_ms=now_ms,
+        nonce=nonce,
+    )
+
+
+def complete(state: TransactionState, *, now_ms: int, nonce: str) -> TransactionState:
+    """End a prepared transaction after its markers were written (invariant T4)."""
+    if not state.prepared:
+        raise InvalidTxnState(f"{state.ref} is {state.status.value}: it is not prepared")
+    done = (
+        Status.COMPLETE_COMMIT
+        if state.status is Status.PREPARE_COMMIT
+        else Status.COMPLETE_ABORT
+    )
+    return msgspec.structs.replace(state, status=done, updated_at_ms=now_ms, nonce=nonce)
+
+
+def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:
+    """Raise ProducerFenced unless ``state`` belongs to this producer id and epoch (invariant T6)."""
+    if state is None or (state.producer_id, state.producer_epoch) != (producer_id, producer_epoch):
+        found = "is gone" if state is None else f"has epoch {state.producer_epoch}"
+        if state is not None and state.producer_id != producer_id:
+            found = f"belongs to producer {state.producer_id}"
+        raise ProducerFenced(
+            f"producer {producer_id} with epoch {producer_epoch} was fenced: its transactional id "
+            f"now {found}; another instance took over, or the transaction outlived its timeout. "
+            "Close this producer; make a new one and call init_transactions()"
+        )

@@ -1,0 +1,263 @@
+"""A sequence log together with the state that it folds into: what topics and groups share.
+
+Refreshing is one listing and the new entries. Adding is: refresh, let the caller build an entry
+for the state at hand, put it under the next number, and do it over if somebody else was first.
+Every few dozen entries a writer leaves a checkpoint, and cleans up behind an old one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
+from txnlog.names import LogFile
+from txnlog.sequence_log import Listing, SequenceLog
+from txnlog.state import envelope
+from txnlog.state.log_state import LogState
+from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
+
+CHECKPOINT_INTERVAL = 32
+"""Entries between checkpoints: opening a log reads at most about this many small files."""
+_DELIVERY_TIMEOUT_S = 120.0
+"""How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
+_ATTEMPTS = 20
+"""Listings in a row that may contradict themselves before a log is called damaged."""
+_STALL_FRACTION = 4
+"""A writer that took longer than this part of the cleaning age checks its put (hazard 3)."""
+
+_logger = logging.getLogger(__name__)
+
+EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+StateT = TypeVar("StateT", bound=LogState)  # type: ignore[type-arg]
+
+
+class Marker(msgspec.Struct, frozen=True, tag_field="kind", tag="marker"):
+    """The content of a control-marker file, for people: its name alone decides."""
+
+    outcome: Outcome
+    transaction: TransactionRef
+
+
+@dataclass(frozen=True, slots=True)
+class LogPolicy:
+    """How logs of a store age. Milliseconds.
+
+    ``cleanup_age_ms``: entries behind a checkpoint of this age may be deleted.
+    ``recent_ms``: appends younger than this are kept apart for consistent cuts.
+    """
+
+    cleanup_age_ms: int
+    recent_ms: int
+
+
+class StateLog(Generic[EntryT, StateT]):
+    """One log and its state in this process. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        log: SequenceLog,
+        kind: Literal["topic", "group"],
+        name: str,
+        *,
+        new_state: Callable[[], StateT],
+        entry_decoder: msgspec.json.Decoder[EntryT],
+        checkpoint_decoder: msgspec.json.Decoder[StateT],
+        clock: Clock,
+        policy: LogPolicy,
+    ) -> None:
+        self.log = log
+        self.kind: Literal["topic", "group"] = kind
+        self.name = name
+        self.lock = threading.RLock()
+        self.clock = clock
+        self.state: StateT = new_state()
+        self._new_state = new_state
+        self._entry_decoder = entry_decoder
+        self._checkpoint_decoder = checkpoint_decoder
+        self._policy = policy
+        self._listed_at = self._now()
+        self._newest_checkpoint = -1
+
+    def ref(self, number: int) -> EntryRef:
+        """How a decision's list names entry ``number`` of this log."""
+        return EntryRef(self.kind, self.name, number)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Fold in whatever has come since the last time: one listing and the new entries.
+
+        Raises:
+            CorruptEntry: an entry is missing or damaged, and no checkpoint stands in for it.
+        """
+        with self.lock:
+            for _ in range(_ATTEMPTS):
+                if self._catch_up():
+                    return
+            raise CorruptEntry(
+                f"{self.log.path(self.state.next_entry)} is missing, though later entries exist; "
+                "restore it from a backup"
+            )
+
+    def _catch_up(self) -> bool:
+        """One attempt to refresh; False if the listing contradicts itself or files vanished."""
+        state = self.state
+        first = min([state.next_entry, *state.undecided_entries()])
+        listed_at = self._now()
+        listing = self.log.list(first)
+        numbers = listing.contiguous(state.next_entry)
+        end = state.next_entry + len(numbers)
+        newest = listing.checkpoints[-1] if listing.checkpoints else -1
+        self._newest_checkpoint = max(self._newest_checkpoint, newest)
+        try:
+            # Also where a gap lies before the checkpoint: what stands before that gap is a
+            # stray that a stalled writer put into a name which cleaning had freed.
+            if newest >= min(end, state.next_entry + CHECKPOINT_INTERVAL) or (
+                state.next_entry == 0 and newest >= 0
+            ):
+                state = self._load_checkpoint(listing) or state
+                numbers = listing.contiguous(state.next_entry)
+                end = state.next_entry + len(numbers)
+            self._fold(state, numbers)
+        except ObjectNotFound:
+            self.state = self._new_state()
+            return False
+        for number, outcome in listing.outcomes.items():
+            state.decide(number, outcome)
+        self.state = state
+        self._listed_at = listed_at
+        gap = bool(listing.entries) and listing.entries[-1] >= end
+        unlisted = any(number < first for number in state.undecided_entries())
+        return not gap and not unlisted
+
+    def _load_checkpoint(self, listing: Listing) -> StateT | None:
+        """The newest checkpoint that can be read and is ahead of us; None if there is none."""
+        for number in reversed(listing.checkpoints):
+            if number < self.state.next_entry:
+                break
+            path = self.log.path(number, LogFile.CHECKPOINT)
+            try:
+                return envelope.decode(
+                    self.log.read_checkpoint(number), self._checkpoint_decoder, path
+                )
+            except CorruptEntry as error:
+                _logger.warning("%s; going on from an older checkpoint", error)
+        return None
+
+    def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
+        if not numbers:
+            return
+        for number, data in zip(numbers, self.log.read(numbers), strict=True):
+            entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+            try:
+                state.apply(number, entry)
+            except (IndexError, KeyError, ValueError) as error:
+                raise CorruptEntry(
+                    f"{self.log.path(number)} contradicts the entries before it: {error!r}"
+                ) from error
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(
+        self, build: Callable[[StateT], EntryT | None], *, refreshed: bool = False
+    ) -> int | None:
+        """Add the entry that ``build`` makes for the newest state, retrying lost races.
+
+        Args:
+            build: validates and returns an entry, or None to add nothing; raises to refuse.
+            refreshed: the state was refreshed just now; the first attempt does without a listing.
+
+        Returns:
+            The entry's number, None if ``build`` returned None.
+
+        Raises:
+            StorageError: the storage failed; the entry may be there or appear later.
+        """
+        with self.lock:
+            deadline_s = self.clock.monotonic_s() + _DELIVERY_TIMEOUT_S
+            lost = 0
+            while True:
+                if not refreshed:
+                    self.refresh()
+                refreshed = False
+                entry = build(self.state)
+                if entry is None:
+                    return None
+                number = self.state.next_entry
+                if self.log.create(number, envelope.encode(entry)):
+                    if not self._stalled() or not self.log.was_freed(number):
+                        self.state.apply(number, entry)
+                        return number
+                    _logger.warning(
+                        "%s was put into a name that cleaning had freed", self.log.path(number)
+                    )
+                    self.state = self._new_state()
+                lost += 1
+                if self.clock.monotonic_s() > deadline_s:
+                    raise StorageError(
+                        f"{self.kind} {self.name!r}: other writers were faster {lost} times in "
+                        f"{_DELIVERY_TIMEOUT_S:.0f} s; nothing was written: try again later"
+                    )
+                self.clock.sleep(self.clock.jitter() * min(0.002 * 2**lost, 0.25))
+
+    def mark(self, number: int, outcome: Outcome, transaction: TransactionRef) -> None:
+        """Put the control marker of an entry, and take note of it."""
+        self.log.mark(number, outcome, envelope.encode(Marker(outcome, transaction)))
+        self.decide(number, outcome)
+
+    def decide(self, number: int, outcome: Outcome) -> None:
+        """Take note of an outcome that was found elsewhere than in a marker."""
+        with self.lock:
+            self.state.decide(number, outcome)
+
+    def checkpoint_if_due(self) -> None:
+        """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""
+        with self.lock:
+            number = self.state.next_entry - 1
+            if number - self._newest_checkpoint < CHECKPOINT_INTERVAL:
+                return
+            try:
+                self.checkpoint()
+            except StorageError as error:
+                _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
+
+    def checkpoint(self) -> None:
+        """Put the state as it is beside the newest entry, and clean up behind an old checkpoint."""
+        with self.lock:
+            now_ms = self.clock.now_ms()
+            number = self.state.next_entry - 1
+            # The older of two clocks: one that runs ahead must not make us forget too early.
+            self.state.forget(min(now_ms, self.state.log_time_ms) - self._policy.recent_ms)
+            self._newest_checkpoint = max(self._newest_checkpoint, number)
+            if self.log.put_checkpoint(number, envelope.encode(self.state)):
+                self.state.checkpoints.append((number, now_ms))
+            self._clean(now_ms)
+
+    def _clean(self, now_ms: int) -> None:
+        """Delete what lies behind the newest checkpoint that is old enough (hazard 3)."""
+        old_ms = now_ms - self._policy.cleanup_age_ms
+        behind = [number for number, at_ms in self.state.checkpoints if at_ms <= old_ms]
+        if behind:
+            self.log.delete_below(behind[-1])
+            self.state.checkpoints = [
+                known for known in self.state.checkpoints if known[0] > behind[-1]
+            ]
+
+    def _now(self) -> tuple[float, int]:
+        return self.clock.monotonic_s(), self.clock.now_ms()
+
+    def _stalled(self) -> bool:
+        """True if the listing we built on is so old that cleaning may have overtaken us.
+
+        Both clocks are asked: the monotonic one may stand still while a machine sleeps.
+        """
+        monotonic_s, now_ms = self._now()
+        elapsed_ms = max((monotonic_s - self._listed_at[0]) * 1000, now_ms - self._listed_at[1])
+        return elapsed_ms > self._policy.cleanup_age_ms / _STALL_FRACTION

@@ -1,0 +1,401 @@
+"""A store: a folder on some filesystem with topics, consumer groups and transactions in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from txnlog import names
+from txnlog.clock import Clock, SystemClock
+from txnlog.config import StoreConfig, check_store_config, check_topic_changes, check_topic_config
+from txnlog.descriptions import (
+    GroupDescription,
+    SegmentDescription,
+    TopicDescription,
+    TransactionDescription,
+    describe_group,
+    describe_segments,
+    describe_topic,
+    describe_transaction,
+)
+from txnlog.errors import (
+    GroupIdNotFound,
+    NotAStore,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+    StoreNotFound,
+    TxnlogError,
+)
+from txnlog.logs import Logs
+from txnlog.names import TopicPartition
+from txnlog.scan import Offsets, Scan
+from txnlog.sequence_log import create_once
+from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
+from txnlog.state import envelope
+from txnlog.state.store import DECODER, StoreFile
+from txnlog.state.topic import (
+    Altered,
+    Created,
+    Deleted,
+    TopicState,
+    Trimmed,
+    check_partition_count,
+)
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+from txnlog.storage.probe import probe
+from txnlog.topic_log import TopicSpec
+from txnlog.uploads import SegmentFiles, discard_segments
+
+if TYPE_CHECKING:
+    from txnlog.consumer import Consumer
+    from txnlog.producer import Producer
+
+_logger = logging.getLogger(__name__)
+
+
+def open_store(
+    url: str,
+    *,
+    create: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+    config: Mapping[str, object] | None = None,
+    unsafe_single_writer: bool = False,
+    clock: Clock | None = None,
+) -> Store:
+    """Open a store, or create it.
+
+    Args:
+        url: a path, or a URL such as ``s3://bucket/folder`` or ``memory://name``.
+        create: make the folder a store if it is empty or missing; an existing store is opened.
+        storage_options: for the filesystem (keys, endpoint, ...), as fsspec takes them.
+        config: settings of a new store; see docs/CONFIG in the README.
+        unsafe_single_writer: allow a filesystem without put-if-absent. Only one process may
+            ever write to such a store at a time; nothing checks that.
+        clock: for tests.
+
+    Raises:
+        StoreNotFound: there is no store and ``create`` is False.
+        NotAStore: the folder holds something else.
+        UnsupportedVersion: a newer txnlog made the store.
+        UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
+    """
+    storage = open_storage(
+        url, storage_options, unsafe_single_writer=unsafe_single_writer
+    )
+    return attach(storage, create=create, config=config, clock=clock or SystemClock())
+
+
+def attach(
+    storage: Storage,
+    *,
+    create: bool = False,
+    config: Mapping[str, object] | None = None,
+    clock: Clock,
+) -> Store:
+    """Like :func:`open_store`, over a storage that is open already."""
+    checked = check_store_config(config)
+    try:
+        found = _read_store_file(storage)
+    except ObjectNotFound:
+        if storage.list("") or _foreign_folders(storage):
+            raise NotAStore(
+                f"{storage.url} holds files but no {names.STORE_FILE}: it is not a txnlog store; "
+                "choose an empty folder"
+            ) from None
+        if not create:
+            raise StoreNotFound(
+                f"there is no store at {storage.url}; create one with txnlog.open(..., create=True)"
+            ) from None
+        probe(storage)
+        found = StoreFile(store_id=clock.token(), created_at_ms=clock.now_ms(), config=checked)
+        if not create_once(storage, names.STORE_FILE, envelope.encode(found), clock):
+            found = _read_store_file(storage)
+    if checked and checked != found.config:
+        raise StoreExists(
+            f"{storage.url} exists with the settings {found.config or 'default'}, not {checked}; "
+            "a store's settings are fixed when it is created"
+        )
+    return Store(storage, found, clock)
+
+
+def _foreign_folders(storage: Storage) -> list[str]:
+    return [name for name in storage.list_folders("") if not name.startswith(".")]
+
+
+def _read_store_file(storage: Storage) -> StoreFile:
+    return envelope.decode(
+        storage.get(names.STORE_FILE), DECODER, f"{storage.url}/{names.STORE_FILE}"
+    )
+
+
+class Store:
+    """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
+
+    A store holds no connection that must be closed, and may be used from several threads;
+    producers and consumers are for one thread each.
+    """
+
+    def __init__(self, storage: Storage, store_file: StoreFile, clock: Clock) -> None:
+        self._storage = storage
+        self._file = store_file
+        self._clock = clock
+        self._logs = Logs(storage, StoreConfig.of(store_file.config), clock)
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[object, ...]]:
+        # Travels as an address; what it has read is read anew where it arrives.
+        return Store, (self._storage, self._file, self._clock)
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without credentials."""
+        return self._storage.url
+
+    @property
+    def store_id(self) -> str:
+        """The store's own random id."""
+        return self._file.store_id
+
+    @property
+    def storage(self) -> Storage:
+        """The storage that the store lies on."""
+        return self._storage
+
+    @property
+    def logs(self) -> Logs:
+        """The open logs: for the parts of txnlog that build on a store, not for applications."""
+        return self._logs
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def create_topic(
+        self, topic: str, *, partitions: int = 1, config: Mapping[str, object] | None = None
+    ) -> TopicDescription:
+        """Create a topic.
+
+        Raises:
+            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig.
+        """
+        checked = check_topic_config(config)
+        check_partition_count(partitions)
+        nonce, topic_id = self._clock.token(), self._clock.token()
+        log = self._logs.topic(topic)
+
+        def build(state: TopicState) -> Created:
+            state.check_absent(topic)
+            return Created(nonce, self._clock.now_ms(), topic_id, partitions, checked)
+
+        log.append(build)
+        return describe_topic(log)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted. Reads the log of each."""
+        found = self._storage.list_folders(names.TOPICS)
+        logs = [self._logs.topic(name) for name in found]
+        self._storage.gather([log.refresh for log in logs])
+        return sorted(log.name for log in logs if log.state.exists)
+
+    def describe_topic(self, topic: str) -> TopicDescription:
+        """Offsets, sizes, settings and open transactions of a topic.
+
+        Raises UnknownTopicOrPartition.
+        """
+        return describe_topic(self._logs.fresh_topic(topic))
+
+    def segments(self, topic: str, partition: int | None = None) -> list[SegmentDescription]:
+        """The placed segments of a topic or of one partition, in the order of their offsets."""
+        log = self._logs.fresh_topic(topic)
+        if partition is not None:
+            log.state.check_partitions(topic, [partition])
+        return describe_segments(log, partition)
+
+    def alter_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, object | None] | None = None,
+    ) -> TopicDescription:
+        """Give a topic more partitions or other settings; None takes a key back to its default.
+
+        Keys hash differently once there are more partitions, as in Kafka.
+        """
+        checked = check_topic_changes(config)
+        nonce = self._clock.token()
+        log = self._logs.topic(topic)
+
+        def build(state: TopicState) -> Altered:
+            state.check_exists(topic)
+            if partitions is not None:
+                check_partition_count(partitions, len(state.partitions))
+            return Altered(nonce, self._clock.now_ms(), partitions, checked)
+
+        log.append(build)
+        return self.describe_topic(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its data. Scans that are pinned to it fail from then on."""
+        nonce = self._clock.token()
+        log = self._logs.topic(topic)
+        doomed: list[SegmentFiles] = []
+
+        def build(state: TopicState) -> Deleted:
+            state.check_exists(topic)
+            doomed[:] = [
+                SegmentFiles(topic, number, segment.name, segment.batch_count)
+                for number, partition in enumerate(state.partitions)
+                for segment in partition.segments
+            ]
+            return Deleted(nonce, self._clock.now_ms())
+
+        log.append(build)
+        discard_segments(self._storage, doomed)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Move log start offsets up: records below them are no longer a part of their topics.
+
+        One atomic step per topic. The files stay where they are for readers that are pinned to
+        them.
+
+        Raises:
+            OffsetOutOfRange: an offset lies beyond the last stable offset.
+        """
+        by_topic: dict[str, dict[int, int]] = {}
+        for where, offset in offsets.items():
+            by_topic.setdefault(where.topic, {})[where.partition] = offset
+        for topic, starts in by_topic.items():
+            log = self._logs.fresh_topic(topic)
+            nonce = self._clock.token()
+
+            def build(
+                state: TopicState,
+                topic: str = topic,
+                starts: dict[int, int] = starts,
+                nonce: str = nonce,
+            ) -> Trimmed:
+                state.check_exists(topic)
+                state.check_trim(topic, starts)
+                return Trimmed(nonce, self._clock.now_ms(), starts)
+
+            log.append(build)
+
+    def topic_spec(self, topic: str) -> TopicSpec:
+        """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
+        log = self._logs.topic(topic)
+        log.refresh()
+        return log.spec()
+
+    # -- reading and writing ---------------------------------------------------------------------
+
+    def snapshot(
+        self, topics: Sequence[str], *, isolation_level: str = "read_committed"
+    ) -> Snapshot:
+        """Pin several topics at one consistent cut: of each transaction, all or nothing shows."""
+        return take_snapshot(self._logs, topics, check_isolation_level(isolation_level))
+
+    def scan(
+        self,
+        topic: str,
+        starting_offsets: Offsets = None,
+        ending_offsets: Offsets = None,
+        columns: Sequence[str] | None = None,
+        *,
+        isolation_level: str = "read_committed",
+    ) -> Scan:
+        """Pin a range of one topic for reading as Arrow.
+
+        Args:
+            topic: its name.
+            starting_offsets: 'earliest' (also None), 'latest', or offsets by partition.
+            ending_offsets: 'latest' (also None), 'earliest', or offsets by partition, exclusive.
+            columns: of key, value, topic, partition, offset, timestamp, timestampType, headers;
+                those left out are not decompressed either.
+            isolation_level: 'read_committed' or 'read_uncommitted'.
+        """
+        snapshot = self.snapshot([topic], isolation_level=isolation_level)
+        return snapshot.scan(topic, starting_offsets, ending_offsets, columns)
+
+    def producer(
+        self,
+        *,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        buffer_memory_bytes: int | None = None,
+    ) -> Producer:
+        """A producer: transactional if it has a transactional id, idempotent in any case."""
+        from txnlog.producer import Producer
+
+        return Producer(
+            self,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            buffer_memory_bytes=buffer_memory_bytes,
+        )
+
+    def consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        isolation_level: str = "read_committed",
+        auto_offset_reset: str = "latest",
+        max_poll_records: int = 500,
+    ) -> Consumer:
+        """A consumer, subscribed to all partitions of ``topics`` if any are given."""
+        from txnlog.consumer import Consumer
+
+        consumer = Consumer(
+            self,
+            group_id=group_id,
+            isolation_level=isolation_level,
+            auto_offset_reset=auto_offset_reset,
+            max_poll_records=max_poll_records,
+        )
+        if topics:
+            consumer.subscribe(topics)
+        return consumer
+
+    # -- groups and transactions -----------------------------------------------------------------
+
+    def groups(self) -> list[str]:
+        """The ids of all consumer groups, sorted."""
+        return sorted(names.decoded(self._storage.list_folders(names.GROUPS)))
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """A group's offsets and lag. Raises GroupIdNotFound."""
+        log = self._logs.fresh_group(group_id)
+        if not log.state.committed and not log.state.pending:
+            raise GroupIdNotFound(f"group {group_id!r} has no offsets in {self.url}")
+        ends: dict[TopicPartition, int] = {}
+        known = {*log.state.committed} | {
+            moved.topic for entry in log.state.pending.values() for moved in entry.offsets
+        }
+        for topic in sorted(known):
+            topic_log = self._logs.topic(topic)
+            topic_log.refresh()
+            self._logs.settlement.settle([topic_log])
+            for partition, end in enumerate(topic_log.state.last_stable_offsets()):
+                ends[TopicPartition(topic, partition)] = end
+        return describe_group(log, ends)
+
+    def transactions(self) -> list[TransactionDescription | TxnlogError]:
+        """The newest state of every transactional id; the error in place of one that is damaged."""
+        return self._storage.gather(
+            [lambda i=i: self._describe_or_error(i) for i in self._logs.transactions.ids()]
+        )
+
+    def _describe_or_error(self, transactional_id: str) -> TransactionDescription | TxnlogError:
+        try:
+            return self.describe_transaction(transactional_id)
+        except StorageError:
+            raise
+        except TxnlogError as error:
+            return error
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """The newest state of a transactional id. Raises TransactionalIdNotFound."""
+        return describe_transaction(self._logs.transactions.describe(transactional_id))

@@ -1,0 +1,179 @@
+"""The log of one topic in this process: which entries may be added, and how they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.names import TopicPartition
+from txnlog.sequence_log import SequenceLog
+from txnlog.state import topic as kinds
+from txnlog.state.topic import Append, Placement, ProducerRef, TopicEntry, TopicState
+from txnlog.state.transaction import TransactionRef
+from txnlog.state_log import LogPolicy, StateLog
+from txnlog.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """What an uploader must know of a topic. Plain data, to travel to Spark's tasks."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedSegment:
+    """A segment whose files are uploaded and that no log entry names yet.
+
+    ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
+    same name. Sizes in bytes, times in milliseconds since the epoch.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    name: str
+    record_count: int
+    batch_count: int
+    size_bytes: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where an append went: its entry, and the offsets of each partition it wrote to.
+
+    ``entry`` is None if the append repeated an earlier one, which is not written again.
+    """
+
+    entry: int | None
+    offsets: dict[TopicPartition, range]
+
+
+class TopicLog(StateLog[TopicEntry, TopicState]):
+    """A topic's log and state."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        clock: Clock,
+        policy: LogPolicy,
+        producer_id_expiration_ms: int,
+    ) -> None:
+        super().__init__(
+            SequenceLog(storage, names.topic_log(topic), clock),
+            "topic",
+            topic,
+            new_state=lambda: TopicState(producer_id_expiration_ms=producer_id_expiration_ms),
+            entry_decoder=kinds.ENTRY_DECODER,
+            checkpoint_decoder=kinds.CHECKPOINT_DECODER,
+            clock=clock,
+            policy=policy,
+        )
+
+    def spec(self) -> TopicSpec:
+        """What an uploader must know of the topic. Raises UnknownTopicOrPartition."""
+        with self.lock:
+            self.state.check_exists(self.name)
+            assert self.state.topic_id is not None
+            return TopicSpec(
+                self.name, self.state.topic_id, len(self.state.partitions), dict(self.state.config)
+            )
+
+    def place(
+        self,
+        segments: Sequence[UploadedSegment],
+        *,
+        transaction: TransactionRef | None = None,
+        producer: ProducerRef | None = None,
+        sequences: Mapping[int, int] | None = None,
+        refreshed: bool = False,
+    ) -> Appended:
+        """Give uploaded segments their offsets, all in one entry.
+
+        Args:
+            segments: at least one, all of this topic; a partition's are placed in this order.
+            transaction: the open transaction that they belong to, or
+            producer: the idempotent producer that wrote them.
+            sequences: by partition, the producer's base sequence; the next one if left out.
+            refreshed: the log was refreshed just now.
+
+        Raises:
+            UnknownTopicOrPartition: the topic or a partition is not there (any more).
+            InvalidProducerEpoch, OutOfOrderSequence: see ``TopicState.check_sequences``.
+            StorageError: the outcome is unknown.
+        """
+        nonce = self.clock.token()
+        offsets: dict[TopicPartition, range] = {}
+        counts: dict[int, int] = {}
+        for segment in segments:
+            counts[segment.partition] = counts.get(segment.partition, 0) + segment.record_count
+
+        def build(state: TopicState) -> Append | None:
+            state.check_exists(self.name, segments[0].topic_id)
+            state.check_partitions(self.name, counts)
+            owner = transaction or producer
+            given = dict(sequences or {})
+            if owner is not None:
+                for partition in counts:
+                    given.setdefault(partition, state.next_sequence(owner, partition))
+                repeated = state.check_sequences(
+                    self.name, owner, {p: (given[p], count) for p, count in counts.items()}
+                )
+                if repeated is not None:
+                    offsets.update(self._ranges(repeated, counts))
+                    return None
+            ends = {p: state.partitions[p].end_offset for p in counts}
+            offsets.clear()
+            offsets.update(self._ranges(ends, counts))
+            return Append(
+                nonce=nonce,
+                at_ms=self.clock.now_ms(),
+                segments=_placements(segments, ends, given),
+                transaction=transaction,
+                producer=producer,
+            )
+
+        return Appended(self.append(build, refreshed=refreshed), offsets)
+
+    def _ranges(
+        self, bases: Mapping[int, int], counts: Mapping[int, int]
+    ) -> dict[TopicPartition, range]:
+        return {
+            TopicPartition(self.name, partition): range(base, base + counts[partition])
+            for partition, base in sorted(bases.items())
+        }
+
+
+def _placements(
+    segments: Sequence[UploadedSegment], ends: Mapping[int, int], sequences: Mapping[int, int]
+) -> tuple[Placement, ...]:
+    next_offsets, next_sequences = dict(ends), dict(sequences)
+    placed = []
+    for segment in segments:
+        partition = segment.partition
+        sequence = next_sequences.get(partition, -1)
+        placed.append(
+            Placement(
+                partition=partition,
+                name=segment.name,
+                base_offset=next_offsets[partition],
+                record_count=segment.record_count,
+                size_bytes=segment.size_bytes,
+                min_timestamp_ms=segment.min_timestamp_ms,
+                max_timestamp_ms=segment.max_timestamp_ms,
+                batch_count=segment.batch_count,
+                base_sequence=sequence,
+            )
+        )
+        next_offsets[partition] += segment.record_count
+        if sequence >= 0:
+            next_sequences[partition] = kinds.advance_sequence(sequence, segment.record_count)
+    return tuple(placed)

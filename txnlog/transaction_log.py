@@ -1,0 +1,115 @@
+"""The logs of transactional ids: finding the newest state of an id, and putting the next one.
+
+Every entry is the whole state, so only the newest counts. Knows nothing of topics or groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, ObjectNotFound, TransactionalIdNotFound
+from txnlog.sequence_log import SequenceLog
+from txnlog.state import envelope
+from txnlog.state.transaction import DECODER, TransactionState
+from txnlog.storage.base import Storage
+
+_KEPT_ENTRIES = 64
+"""Cleaning begins when an id's log holds more entries than this."""
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest state of a transactional id, and its place in the id's log."""
+
+    number: int
+    state: TransactionState
+
+
+class TransactionLog:
+    """The states of all transactional ids of a store."""
+
+    def __init__(self, storage: Storage, clock: Clock, cleanup_age_ms: int) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._cleanup_age_ms = cleanup_age_ms
+
+    def ids(self) -> list[str]:
+        """Every transactional id that has a log, in the order of their names."""
+        return sorted(names.decoded(self._storage.list_folders(names.TRANSACTIONS)))
+
+    def head(self, transactional_id: str, known: int = 0) -> Head | None:
+        """The newest state: one listing and one read; None if the id has none.
+
+        Args:
+            transactional_id: whose.
+            known: the number of an entry that is known to exist, to list no older ones.
+
+        Raises:
+            CorruptEntry: the newest state is damaged; other ids are not affected.
+        """
+        log = self._log(transactional_id)
+        for _ in range(_ATTEMPTS):
+            listing = log.list(known)
+            if not listing.entries:
+                if known == 0:
+                    return None
+                known = 0
+                continue
+            number = listing.entries[-1]
+            try:
+                return Head(number, self._decode(log, number))
+            except ObjectNotFound:
+                continue
+        raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
+
+    def describe(self, transactional_id: str) -> Head:
+        """Like :meth:`head`; raises TransactionalIdNotFound if there is none."""
+        found = self.head(transactional_id)
+        if found is None:
+            raise TransactionalIdNotFound(
+                f"transactional id {transactional_id!r} is not known in {self._storage.url}"
+            )
+        return found
+
+    def put(self, number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+        """Put ``state`` as entry ``number`` of its id's log: True if it is ours.
+
+        Args:
+            number: one more than the entry that ``state`` follows.
+            state: the next state; its nonce tells it from everybody else's.
+            since: :meth:`now` from before that entry was read, to notice a stall (hazard 3).
+
+        Raises:
+            StorageError: the outcome is unknown (hazard 2).
+        """
+        log = self._log(state.transactional_id)
+        if not log.create(number, envelope.encode(state)):
+            return False
+        monotonic_s, now_ms = self.now()
+        elapsed_ms = max((monotonic_s - since[0]) * 1000, now_ms - since[1])
+        return elapsed_ms <= self._cleanup_age_ms / 4 or not log.was_freed(number)
+
+    def now(self) -> tuple[float, int]:
+        """The monotonic clock in seconds and the wall clock in ms; see :meth:`put`."""
+        return self._clock.monotonic_s(), self._clock.now_ms()
+
+    def clean(self, transactional_id: str) -> None:
+        """Delete states that are superseded and older than the cleaning age."""
+        log = self._log(transactional_id)
+        entries = log.list().entries
+        if len(entries) <= _KEPT_ENTRIES:
+            return
+        number = entries[-_KEPT_ENTRIES]
+        age_ms = self._clock.now_ms() - self._decode(log, number).updated_at_ms
+        if age_ms > self._cleanup_age_ms:
+            log.delete_below(number)
+
+    def _log(self, transactional_id: str) -> SequenceLog:
+        return SequenceLog(self._storage, names.transaction_log(transactional_id), self._clock)
+
+    @staticmethod
+    def _decode(log: SequenceLog, number: int) -> TransactionState:
+        return envelope.decode(log.read([number])[0], DECODER, log.path(number))

@@ -1,0 +1,213 @@
+"""Uploading: records of one topic become segment files that no log entry names yet.
+
+Done by whoever has the data: a producer, or a Spark task. Nothing uploaded here is visible until
+somebody places it; what is never placed is an orphan and harms nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.config import TopicConfig
+from txnlog.errors import StorageError
+from txnlog.segments.records import constant_timestamps
+from txnlog.segments.writer import SegmentWriter
+from txnlog.storage.base import Storage, Upload
+from txnlog.topic_log import TopicSpec, UploadedSegment
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_MEMORY_BYTES = 64 << 20
+_MAX_OPEN_SEGMENTS = 128
+"""Open files are bounded too: past this, the fullest segment is finished early."""
+
+
+@dataclass(slots=True)
+class _OpenSegment:
+    name: str
+    upload: Upload
+    writer: SegmentWriter
+
+    @property
+    def size_bytes(self) -> int:
+        return self.writer.size_bytes + self.writer.buffered_bytes
+
+
+class SegmentUploader:
+    """Writes records into one growing segment per partition, in bounded memory.
+
+    Records of a partition keep their order. Use it once: :meth:`write` any number of times, then
+    :meth:`finish` or :meth:`discard`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: TopicSpec,
+        clock: Clock,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    ) -> None:
+        self._storage = storage
+        self._spec = spec
+        self._clock = clock
+        self._config = TopicConfig.of(spec.config)
+        self._memory_bytes = memory_bytes
+        self._writer_token = clock.token()
+        self._counter = 0
+        self._open: dict[int, _OpenSegment] = {}
+        self._finished: list[UploadedSegment] = []
+
+    def write(self, records: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> None:
+        """Add records, each to its partition.
+
+        Args:
+            records: of exactly the segments' RECORD_SCHEMA.
+            partitions: int32, the partition of each record, all of them in range.
+
+        Raises:
+            RecordTooLarge: a record exceeds the topic's ``max.message.bytes``.
+            StorageError: the upload failed; only :meth:`discard` makes sense now.
+        """
+        if records.num_rows == 0:
+            return
+        if self._config.log_append_time:
+            records = self._stamp(records)
+        first = int(partitions[0])
+        if (partitions == first).all():
+            self._append(first, records)
+        else:
+            order = np.argsort(partitions, kind="stable")
+            chosen = partitions[order]
+            records = records.take(pa.array(order))
+            starts = np.flatnonzero(np.diff(chosen, prepend=chosen[0] - 1))
+            for start, stop in zip(starts, [*starts[1:], len(chosen)], strict=True):
+                self._append(int(chosen[start]), records.slice(start, stop - start))
+        self._bound_memory()
+
+    def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        column = records.schema.get_field_index("timestamp")
+        stamps = constant_timestamps(self._clock.now_ms(), records.num_rows)
+        return records.set_column(column, records.schema.field(column), stamps)
+
+    def _append(self, partition: int, records: pa.RecordBatch) -> None:
+        segment = self._open.get(partition)
+        if segment is None:
+            if len(self._open) >= _MAX_OPEN_SEGMENTS:
+                self._finish_segment(max(self._open, key=lambda p: self._open[p].size_bytes))
+            segment = self._open[partition] = self._new_segment(partition)
+        segment.writer.append(records)
+        if segment.size_bytes >= self._config.segment_bytes:
+            self._finish_segment(partition)
+
+    def _new_segment(self, partition: int) -> _OpenSegment:
+        name = names.segment_name(self._writer_token, self._counter)
+        self._counter += 1
+        upload = self._storage.upload(names.segment_file(self._spec.topic, partition, name))
+        writer = SegmentWriter(
+            upload,
+            record_format=self._config.record_format,
+            compression=self._config.compression,
+            level=self._config.compression_level,
+            max_record_bytes=self._config.max_message_bytes,
+            index_interval_bytes=self._config.index_interval_bytes,
+        )
+        return _OpenSegment(name, upload, writer)
+
+    def _bound_memory(self) -> None:
+        while sum(s.writer.buffered_bytes for s in self._open.values()) > self._memory_bytes:
+            max(self._open.values(), key=lambda s: s.writer.buffered_bytes).writer.flush()
+
+    def _finish_segment(self, partition: int) -> None:
+        segment = self._open[partition]
+        summary = segment.writer.finish()
+        segment.upload.close()
+        del self._open[partition]
+        if summary.batch_count > 1:
+            # Accelerators: a reader that does not find them reads the segment itself.
+            topic, name = self._spec.topic, segment.name
+            self._storage.gather(
+                [
+                    lambda: self._storage.put(
+                        names.offset_index_file(topic, partition, name), summary.index
+                    ),
+                    lambda: self._storage.put(
+                        names.time_index_file(topic, partition, name), summary.time_index
+                    ),
+                ]
+            )
+        self._finished.append(
+            UploadedSegment(
+                topic=self._spec.topic,
+                topic_id=self._spec.topic_id,
+                partition=partition,
+                name=segment.name,
+                record_count=summary.record_count,
+                batch_count=summary.batch_count,
+                size_bytes=summary.size_bytes,
+                min_timestamp_ms=summary.min_timestamp_ms,
+                max_timestamp_ms=summary.max_timestamp_ms,
+            )
+        )
+
+    @property
+    def written_bytes(self) -> int:
+        """About how many bytes were taken and are not in a finished segment yet."""
+        return sum(segment.size_bytes for segment in self._open.values())
+
+    def finish(self) -> list[UploadedSegment]:
+        """Upload what is open and return every segment, those of a partition in their order."""
+        self._storage.gather(
+            [lambda p=p: self._finish_segment(p) for p in list(self._open)]
+        )
+        return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
+
+    def discard(self) -> None:
+        """Drop everything, best effort: what is uploaded already is deleted or left an orphan."""
+        for segment in self._open.values():
+            segment.upload.discard()
+        self._open.clear()
+        discard_segments(self._storage, self._finished)
+        self._finished.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """Which files a segment has: it has indexes if it has more than one batch."""
+
+    topic: str
+    partition: int
+    name: str
+    batch_count: int
+
+    def paths(self) -> list[str]:
+        where = (self.topic, self.partition, self.name)
+        paths = [names.segment_file(*where)]
+        if self.batch_count > 1:
+            paths += [names.offset_index_file(*where), names.time_index_file(*where)]
+        return paths
+
+
+def discard_segments(
+    storage: Storage, segments: Sequence[SegmentFiles | UploadedSegment]
+) -> None:
+    """Delete the files of segments that no log entry names (any more), best effort.
+
+    Never after a commit whose outcome is unknown (hazard 2).
+    """
+    files = [
+        path
+        for s in segments
+        for path in SegmentFiles(s.topic, s.partition, s.name, s.batch_count).paths()
+    ]
+    try:
+        storage.delete(files)
+    except StorageError as error:
+        _logger.warning("%d orphan files were left: %s", len(files), error)
