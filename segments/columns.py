@@ -134,13 +134,14 @@ def _arrow_codec(compression: Compression) -> int | None:
 def _write_options(compression: Compression, level: int | None) -> pa.ipc.IpcWriteOptions:
     if _arrow_codec(compression) is None:
         return pa.ipc.IpcWriteOptions()
-    try:
-        codec = pa.Codec(compression.kafka_name, compression_level=level)
-    except (pa.ArrowException, ValueError) as error:
-        raise UnsupportedCompression(
-            f"{compression.kafka_name} has no compression level {level}: {error}"
-        ) from error
-    return pa.ipc.IpcWriteOptions(compression=codec)
+    name = compression.kafka_name
+    if level is not None:
+        # Arrow would take any number and quietly use the nearest level that there is.
+        least = pa.Codec.minimum_compression_level(name)
+        most = pa.Codec.maximum_compression_level(name)
+        if not least <= level <= most:
+            raise UnsupportedCompression(f"{name} has levels {least} to {most}, not {level}")
+    return pa.ipc.IpcWriteOptions(compression=pa.Codec(name, compression_level=level))
 
 
 def _leave_out(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatch:

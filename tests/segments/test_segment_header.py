@@ -66,7 +66,9 @@ def test_header_decodes_what_kafka_writes() -> None:
     header = BatchHeader.decode(data)
     assert (header.base_offset, header.last_offset, header.size_bytes) == (9, 14, 78)
     assert header.codec is Compression.LZ4
-    assert header.is_log_append_time and header.is_transactional and header.is_control
+    assert header.is_log_append_time
+    assert header.is_transactional
+    assert header.is_control
     assert not header.has_delete_horizon
     assert header.last_sequence == 2  # 2^31 - 3, plus 5, wraps to 0 after 2^31 - 1
     assert header.encode() == data
@@ -95,7 +97,7 @@ def test_too_few_bytes() -> None:
     """Goal: every truncation of a batch is CorruptRecord, with the file and the position."""
     data = encode_batch(numbered(3))
     for size in range(len(data)):
-        with pytest.raises(CorruptRecord, match="x.log at byte 8"):
+        with pytest.raises(CorruptRecord, match=r"x\.log at byte 8"):
             decode_batch(data[:size], name="x.log", position=8)
 
 
@@ -124,7 +126,7 @@ def test_codec_numbers_and_names() -> None:
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY])
 def test_codecs_that_arrow_has_not(codec: Compression) -> None:
     """Goal: gzip and snappy are refused with the way out."""
-    with pytest.raises(UnsupportedCompression, match="record.format=kafka"):
+    with pytest.raises(UnsupportedCompression, match=r"record\.format=kafka"):
         encode_batch(numbered(1), compression=codec)
 
 

@@ -69,10 +69,10 @@ def test_timestamps_of_every_unit(array: pa.Array, expected: list[int]) -> None:
 )
 def test_headers_of_every_list_type(kind: pa.DataType) -> None:
     """Goal: lists of structs and maps become headers; null lists are empty ones, as in Kafka."""
-    rows = [[("a", b"1"), ("a", None)], None, []]
-    if not pa.types.is_map(kind):
-        rows = [row and [{"key": k, "value": v} for k, v in row] for row in rows]  # type: ignore
-    batch = pa.record_batch({"value": pa.nulls(3), "headers": pa.array(rows, kind)})
+    pairs: list[object] = [[("a", b"1"), ("a", None)], None, []]
+    structs: list[object] = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []]
+    headers = pa.array(pairs if pa.types.is_map(kind) else structs, kind)
+    batch = pa.record_batch({"value": pa.nulls(3), "headers": headers})
     result = normalize(batch, now_ms=0)
     assert [row[3] for row in rows_of(result)] == [[("a", b"1"), ("a", None)], [], []]
     assert result.column("headers").null_count == 0

@@ -1,0 +1,67 @@
+"""What all tests share: storages of each kind, and one S3 server for the whole run."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+
+_COUNTER = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_options() -> Iterator[dict[str, Any]]:
+    """Storage options of a real S3 protocol server on a free loopback port, with a bucket ``test``.
+
+    moto checks the condition of a conditional PUT and writes afterwards, in several threads; S3
+    does both as one. The lock makes moto keep S3's promise.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    application = DomainDispatcherApplication(create_backend_app)
+    lock = threading.Lock()
+
+    def one_by_one(environ: Any, start_response: Any) -> Any:
+        with lock:
+            return list(application(environ, start_response))
+
+    server = make_server("127.0.0.1", 0, one_by_one, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    options = {
+        "key": "test",
+        "secret": "test-secret",
+        "endpoint_url": f"http://127.0.0.1:{server.server_port}",
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+    import s3fs
+
+    s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="test")
+    yield options
+    server.shutdown()
+    thread.join()
+
+
+@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3)])
+def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """An empty storage of each supported kind."""
+    if request.param == "memory":
+        return open_storage(f"memory://test-{next(_COUNTER)}")
+    if request.param == "local":
+        return open_storage(str(tmp_path / "store"))
+    options = request.getfixturevalue("s3_options")
+    return open_storage(f"s3://test/store-{next(_COUNTER)}", options)
+
+
+@pytest.fixture
+def memory_storage() -> Storage:
+    """An empty storage in memory."""
+    return open_storage(f"memory://test-{next(_COUNTER)}")

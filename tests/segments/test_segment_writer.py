@@ -1,0 +1,156 @@
+"""The writer: how records become batches, limits, and what it says at the end."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pytest
+from segment_layout import raw_batches
+from segment_samples import batch_of, numbered, random_records, segment
+
+from txnlog.segments.compression import Compression
+from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat
+from txnlog.segments.index import OffsetIndex
+from txnlog.segments.reader import read_segment
+from txnlog.segments.records import record_sizes
+from txnlog.segments.writer import SegmentWriter
+
+
+def read_back(data: bytes) -> pa.Table:
+    """All records of a segment."""
+    batches = [b.records for b in read_segment(lambda a, b: data[a:b], len(data), name="x")]
+    return pa.Table.from_batches(batches)
+
+
+def test_big_input_is_split_and_small_input_gathered() -> None:
+    """Goal: batches are as large as asked for, whatever the sizes of the inputs."""
+    records = numbered(5000)
+    total = int(record_sizes(records).sum())
+    for step in (1, 7, 999, 5000):
+        sink = io.BytesIO()
+        writer = SegmentWriter(sink, batch_bytes=total // 10)
+        for start in range(0, 5000, step):
+            writer.append(records.slice(start, step))
+            assert writer.buffered_bytes < total // 10
+            assert writer.record_count == min(start + step, 5000)
+            assert writer.size_bytes == len(sink.getvalue())
+        summary = writer.finish()
+        assert 10 <= summary.batch_count <= 11
+        assert read_back(sink.getvalue()).equals(pa.Table.from_batches([records]))
+
+
+def test_large_records_get_batches_of_their_own() -> None:
+    """Goal: a record over the batch size goes alone and those around it stay in order."""
+    sizes = [10, 5000, 10, 10, 9000, 9000, 10]
+    records = batch_of([(None, bytes(size), n, []) for n, size in enumerate(sizes)])
+    data, summary = segment(records, batch_bytes=1000)
+    assert [raw.record_count for raw in raw_batches(data)] == [1, 1, 2, 1, 1, 1]
+    assert summary.batch_count == 6
+    assert read_back(data).equals(pa.Table.from_batches([records]))
+
+
+def test_summary() -> None:
+    """Goal: the summary says what the file holds: counts, sizes, first, least and most time."""
+    data, summary = segment(
+        batch_of([(b"", b"", 50, []), (b"", b"", 10, [])]),
+        batch_of([(b"", b"", 90, []), (b"", b"", 70, [])]),
+        index_interval_bytes=0,
+    )
+    first, second = raw_batches(data)
+    assert (summary.record_count, summary.batch_count, summary.size_bytes) == (4, 2, len(data))
+    assert summary.base_timestamp_ms == 50
+    assert (summary.min_timestamp_ms, summary.max_timestamp_ms) == (10, 90)
+    assert summary.index == b"\0\0\0\3" + second.position.to_bytes(4, "big")
+    assert summary.time_index == b"".join((time.to_bytes(8, "big") + b"\0\0\0\3") for time in (90,))
+    assert first.length + 12 == second.position
+
+
+def test_nothing_appended() -> None:
+    """Goal: an empty segment is an empty file and a summary that says so."""
+    data, summary = segment()
+    assert (data, summary.record_count, summary.index, summary.time_index) == (b"", 0, b"", b"")
+    assert summary.max_timestamp_ms == -1
+    data, summary = segment(numbered(0))
+    assert (data, summary.batch_count) == (b"", 0)
+
+
+def test_record_over_the_limit() -> None:
+    """Goal: the error gives row, size and limit, and nothing of that input is taken."""
+    writer = SegmentWriter(io.BytesIO(), max_record_bytes=120)
+    writer.append(batch_of([(b"", bytes(100), 0, [])]))
+    with pytest.raises(RecordTooLarge, match=r"record 1 .*takes 121 bytes.* 120"):
+        writer.append(batch_of([(b"", b"", 0, []), (b"k", bytes(100), 0, [])]))
+    with pytest.raises(RecordTooLarge):
+        writer.append(batch_of([(b"", b"", 0, [("header", bytes(100))])]))
+    assert writer.finish().record_count == 1
+
+
+def test_after_the_end() -> None:
+    """Goal: finish can be called again, append cannot."""
+    writer = SegmentWriter(io.BytesIO())
+    writer.append(numbered(2))
+    assert writer.finish() is writer.finish()
+    with pytest.raises(ValueError, match="finished"):
+        writer.append(numbered(1))
+
+
+def test_settings_are_checked_at_once() -> None:
+    """Goal: a wrong setting fails before any record is taken."""
+    with pytest.raises(UnsupportedRecordFormat, match="kafkaesque"):
+        SegmentWriter(io.BytesIO(), record_format="kafkaesque")
+    with pytest.raises(ValueError, match="positive"):
+        SegmentWriter(io.BytesIO(), batch_bytes=0)
+
+
+def test_segment_over_two_gib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no batch is written that the index could not point to (with a limit of 1000 bytes)."""
+    monkeypatch.setattr("txnlog.segments.index.MAX_SEGMENT_BYTES", 1000)
+    sink = io.BytesIO()
+    writer = SegmentWriter(sink, compression=Compression.NONE)
+    writer.append(numbered(1))
+    writer.flush()
+    written = sink.getvalue()
+    writer.append(numbered(5, value_bytes=100))
+    with pytest.raises(SegmentTooLarge):
+        writer.flush()
+    assert sink.getvalue() == written
+    assert 0 < len(written) <= 1000
+
+
+def test_memory_does_not_grow_with_the_segment() -> None:
+    """Goal: tiny slices of large inputs do not pin the inputs, nor do many one-row batches."""
+
+    class Nowhere:
+        def write(self, data: bytes) -> None:
+            pass
+
+    writer = SegmentWriter(Nowhere(), batch_bytes=1 << 20)
+    before = pa.total_allocated_bytes()
+    for _ in range(20):
+        big = pa.record_batch(numbered(20_000, value_bytes=100).columns, schema=numbered(0).schema)
+        writer.append(big.slice(5, 3))
+        del big
+    assert pa.total_allocated_bytes() - before < 1 << 20
+    for start in range(2000):
+        writer.append(numbered(1, start=start))
+    assert pa.total_allocated_bytes() - before < 4 << 20
+    assert len(writer._pending) < 100
+
+
+def test_rebuilt_state_matches_random_use() -> None:
+    """Goal: random appends and flushes give the same records and a usable index."""
+    for seed in range(5):
+        records = random_records(400, seed)
+        sink = io.BytesIO()
+        writer = SegmentWriter(sink, batch_bytes=1500, index_interval_bytes=500)
+        start = 0
+        for step in [3, 50, 1, 120, 26, 200]:
+            writer.append(records.slice(start, step))
+            start += step
+            if step % 2:
+                writer.flush()
+        summary = writer.finish()
+        data = sink.getvalue()
+        assert read_back(data).equals(pa.Table.from_batches([records]))
+        assert len(OffsetIndex.decode(summary.index, segment_bytes=len(data))) > 2

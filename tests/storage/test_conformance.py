@@ -1,0 +1,261 @@
+"""What every storage adapter must do. An adapter that passes can carry a store."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from txnlog.clock import SystemClock
+from txnlog.errors import InvalidOption, ObjectNotFound, PutIfAbsentBroken, StorageError
+from txnlog.sequence_log import create_once
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.storage.probe import probe
+
+
+def test_a_name_is_created_once(any_storage: Storage) -> None:
+    """The primitive: the first create wins, the second learns that the name is taken."""
+    assert any_storage.put_if_absent("a/b.json", b"first")
+    assert not any_storage.put_if_absent("a/b.json", b"second")
+    assert any_storage.get("a/b.json") == b"first"
+
+
+def test_racing_creates_have_one_winner(any_storage: Storage) -> None:
+    """Eight threads create each of ten names; each has one winner, whose bytes are there."""
+    with ThreadPoolExecutor(8) as pool:
+        for turn in range(10):
+            name = f"race/{turn}"
+            barrier = threading.Barrier(8)
+
+            def race(
+                racer: int, name: str = name, barrier: threading.Barrier = barrier
+            ) -> bool:
+                barrier.wait()
+                return any_storage.put_if_absent(name, b"%d" % racer)
+
+            won = list(pool.map(race, range(8)))
+            assert won.count(True) == 1
+            assert any_storage.get(name) == b"%d" % won.index(True)
+
+
+class LosesResponses(CountingStorage):
+    """The first creates take effect, but their callers are told that they failed."""
+
+    lost = 2
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        done = super().put_if_absent(name, data)
+        if self.lost:
+            self.lost -= 1
+            raise StorageError("the response was lost")
+        return done
+
+
+def test_a_lost_response_is_found_out(any_storage: Storage) -> None:
+    """Hazard 1: after an error the object is read back, and is known to be ours or not."""
+    clock = SystemClock()
+    assert create_once(LosesResponses(any_storage), "mine", b"nonce 1", clock)
+    assert any_storage.get("mine") == b"nonce 1"
+    assert not create_once(LosesResponses(any_storage), "mine", b"nonce 2", clock)
+
+
+def test_partial_objects_are_never_seen(any_storage: Storage) -> None:
+    """Hazard 8: a reader that polls sees a large object whole or not at all."""
+    content = bytes(range(256)) * 4096 * 12
+    stop = threading.Event()
+    seen: list[int] = []
+
+    def poll() -> None:
+        while not stop.is_set():
+            for name in ("put", "uploaded"):
+                try:
+                    seen.append(len(any_storage.get(f"large/{name}")))
+                except ObjectNotFound:
+                    continue
+            assert set(any_storage.list("large")) <= {"put", "uploaded"}
+
+    reader = threading.Thread(target=poll)
+    reader.start()
+    any_storage.put("large/put", content)
+    with any_storage.upload("large/uploaded") as upload:
+        for start in range(0, len(content), 1 << 20):
+            upload.write(content[start : start + (1 << 20)])
+    stop.set()
+    reader.join()
+    assert set(seen) <= {len(content)}
+    assert any_storage.get("large/uploaded") == content
+
+
+def test_an_upload_that_fails_leaves_nothing(any_storage: Storage) -> None:
+    """Hazard 8: an exception inside an upload publishes no half file."""
+    with pytest.raises(KeyError), any_storage.upload("half") as upload:
+        upload.write(b"x" * (2 << 20))
+        raise KeyError
+    assert any_storage.list("") == []
+    with pytest.raises(ObjectNotFound, match="half"):
+        any_storage.get("half")
+
+
+def test_listings_are_fresh(any_storage: Storage) -> None:
+    """Hazard 7: what was put is listed at once, what was deleted is not, in any handle."""
+    other: Storage = pickle.loads(pickle.dumps(any_storage))
+    for number in range(20):
+        any_storage.put(f"log/{number:02d}", b"x")
+        assert other.list("log") == [f"{n:02d}" for n in range(number + 1)]
+    any_storage.delete([f"log/{number:02d}" for number in range(10)] + ["log/never"])
+    assert other.list("log") == [f"{number:02d}" for number in range(10, 20)]
+
+
+def test_listings_start_after_a_name_and_stay_in_their_folder(any_storage: Storage) -> None:
+    """Names compare as strings; deeper objects and neighbours with the same prefix are not listed."""
+    for name in ("log/1.json", "log/1.commit", "log/2.json", "log/sub/3.json", "logs/4.json"):
+        any_storage.put(name, b"x")
+    assert any_storage.list("log") == ["1.commit", "1.json", "2.json"]
+    assert any_storage.list("log", "1.commit") == ["1.json", "2.json"]
+    assert any_storage.list("log", "2") == ["2.json"]
+    assert any_storage.list("log", "3") == []
+    assert any_storage.list("missing") == []
+    assert any_storage.list_folders("log") == ["sub"]
+    assert any_storage.list_folders("") == ["log", "logs"]
+    assert dict(any_storage.list_all("log"))["log/sub/3.json"] == 1
+
+
+def test_long_listings_are_complete(any_storage: Storage) -> None:
+    """More names than one page of S3 holds."""
+    names = [f"{number:05d}" for number in range(1100)]
+    any_storage.gather([lambda n=n: any_storage.put(f"many/{n}", b"") for n in names])
+    assert any_storage.list("many") == names
+    assert any_storage.list("many", "01050") == names[1051:]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [(0, 10, b"0123456789"), (3, 5, b"34"), (8, 99, b"89"), (10, 12, b""), (4, 4, b"")],
+)
+def test_ranged_reads(any_storage: Storage, start: int, stop: int, expected: bytes) -> None:
+    """Exactly the bytes asked for, fewer only where the object ends."""
+    any_storage.put("range", b"0123456789")
+    assert any_storage.get_range("range", start, stop) == expected
+    assert any_storage.size("range") == 10
+
+
+def test_missing_objects_are_named(any_storage: Storage) -> None:
+    """Reading what is not there says what is not there."""
+    for call in (
+        lambda: any_storage.get("no/such"),
+        lambda: any_storage.get_range("no/such", 0, 1),
+        lambda: any_storage.size("no/such"),
+    ):
+        with pytest.raises(ObjectNotFound, match="no/such"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/../../x", "/etc/x", "a//b", "./a", "a\\b", "a\0b"])
+def test_no_name_leaves_the_root(any_storage: Storage, name: str) -> None:
+    """Whatever a name is, it stays below the root."""
+    for call in (any_storage.get, any_storage.upload, any_storage.size):
+        with pytest.raises(InvalidOption):
+            call(name)
+    with pytest.raises(InvalidOption):
+        any_storage.put_if_absent(name, b"x")
+    with pytest.raises(InvalidOption):
+        any_storage.delete([name])
+
+
+def test_the_probe_passes_and_leaves_nothing(any_storage: Storage) -> None:
+    """A storage that keeps its promise is accepted."""
+    assert probe(any_storage).checks
+    assert list(any_storage.list_all("")) == []
+
+
+class IgnoresCondition(CountingStorage):
+    """A server that takes the header and ignores it."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.inner.delete([name])
+        return super().put_if_absent(name, data)
+
+
+def test_the_probe_fails_where_the_condition_is_ignored(any_storage: Storage) -> None:
+    """A storage that does not keep its promise is refused, with a remedy."""
+    with pytest.raises(PutIfAbsentBroken, match="unsafe_single_writer"):
+        probe(IgnoresCondition(any_storage))
+
+
+def test_gather_keeps_the_order_and_raises_the_first_error(any_storage: Storage) -> None:
+    """All calls are made; the first error in order is raised."""
+    done: list[int] = []
+
+    def call(number: int) -> int:
+        done.append(number)
+        if number in (3, 5):
+            raise StorageError(f"call {number}")
+        return number
+
+    with pytest.raises(StorageError, match="call 3"):
+        any_storage.gather([lambda n=n: call(n) for n in range(8)])
+    assert sorted(done) == list(range(8))
+    assert any_storage.gather([lambda n=n: n * 2 for n in range(40)]) == list(range(0, 80, 2))
+
+
+@pytest.mark.s3
+class TestS3:
+    """What is particular to S3."""
+
+    @pytest.fixture
+    def requests(self, s3_options: dict[str, Any]) -> Iterator[tuple[Storage, list[str]]]:
+        """A storage, and the requests that botocore has sent for it."""
+        from txnlog.storage.s3 import S3Storage
+
+        storage = S3Storage("test/counted", {**s3_options, "skip_instance_cache": True})
+        sent: list[str] = []
+
+        def note(model: Any, **_: Any) -> None:
+            sent.append(model.name)
+
+        storage.list("")
+        storage._fs.s3.meta.events.register("before-call.s3", note)
+        yield storage, sent
+
+    def test_each_operation_is_one_request(
+        self, requests: tuple[Storage, list[str]]
+    ) -> None:
+        """No HEAD before a GET, no listing before a PUT."""
+        storage, sent = requests
+        storage.put_if_absent("a", b"x" * 1000)
+        storage.get("a")
+        storage.get_range("a", 3, 9)
+        storage.list("")
+        storage.delete(["a", "b"])
+        assert sent == ["PutObject", "GetObject", "GetObject", "ListObjectsV2", "DeleteObjects"]
+
+    def test_secrets_stay_secret(self, s3_options: dict[str, Any]) -> None:
+        """Neither the text of an object nor that of an error shows a key."""
+        storage = open_storage_of("s3://no-such-bucket/x", s3_options)
+        with pytest.raises(StorageError) as caught:
+            storage.put_if_absent("a", b"x")
+        shown = f"{storage!r} {storage.url} {caught.value}"
+        assert "test-secret" not in shown
+        assert "no-such-bucket" in shown
+
+    def test_a_server_that_is_gone_is_a_clear_error(self, s3_options: dict[str, Any]) -> None:
+        """Condition 55: a refused connection is a StorageError that names the object."""
+        options = {
+            **s3_options,
+            "endpoint_url": "http://127.0.0.1:9",
+            "config_kwargs": {"retries": {"max_attempts": 0}},
+        }
+        storage = open_storage_of("s3://test/x", options)
+        with pytest.raises(StorageError, match="s3://test/x/a"):
+            storage.get("a")
+
+
+def open_storage_of(url: str, options: dict[str, Any]) -> Storage:
+    from txnlog.storage import open_storage
+
+    return open_storage(url, options)

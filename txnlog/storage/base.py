@@ -1,0 +1,125 @@
+"""The storage primitive: whole objects, put-if-absent, ranged reads, fresh listings.
+
+Everything that txnlog promises rests on :meth:`Storage.put_if_absent`. There is no overwrite, no
+rename and no modification time in it. Knows names and bytes, and nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+from txnlog.errors import InvalidOption
+
+T = TypeVar("T")
+
+PARALLEL_REQUESTS = 16
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it names an object below the root; raise InvalidOption if it could leave."""
+    if not name or "\\" in name or "\0" in name:
+        raise InvalidOption(f"{name!r} cannot be the name of an object")
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise InvalidOption(f"{name!r} cannot be the name of an object: it could leave its folder")
+    return name
+
+
+class Upload(ABC):
+    """One large object on its way. Nothing is visible before :meth:`close`; memory is bounded."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> int:
+        """Add bytes; returns how many."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Publish the whole object. Raises StorageError; then nothing or all of it is there."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Drop it and leave nothing behind. Harmless after :meth:`close`."""
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+class Storage(ABC):
+    """Objects below one root. Names are relative, with '/' between their parts.
+
+    Implementations are picklable by their constructor's arguments, make their connections when
+    they are first used, and survive a fork. Every method raises StorageError if the filesystem
+    fails; whether a put took effect is unknown then.
+    """
+
+    url: str
+    """Where the root is, without credentials: for messages."""
+
+    @abstractmethod
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create the whole object: True if this call did, False if the name is taken."""
+
+    @abstractmethod
+    def put(self, name: str, data: bytes) -> None:
+        """Create a whole object of a name that nobody else uses."""
+
+    @abstractmethod
+    def upload(self, name: str) -> Upload:
+        """Begin a large object of a name that nobody else uses."""
+
+    @abstractmethod
+    def get(self, name: str) -> bytes:
+        """The whole object. Raises ObjectNotFound."""
+
+    @abstractmethod
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop), fewer only where the object ends. Raises ObjectNotFound."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """The object's length in bytes. Raises ObjectNotFound."""
+
+    @abstractmethod
+    def list(self, folder: str, start_after: str = "") -> list[str]:
+        """Names of the objects directly in a folder, relative to it, ascending.
+
+        Args:
+            folder: "" is the root; a missing folder is an empty one.
+            start_after: only names greater than this, as plain strings.
+
+        Every object that was there when the call began is listed; nothing is cached.
+        """
+
+    @abstractmethod
+    def list_folders(self, folder: str) -> list[str]:
+        """Names of the folders directly in a folder, ascending."""
+
+    @abstractmethod
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Every object below a folder, at any depth: (name relative to the root, size in bytes)."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects; one that is not there is no error."""
+
+    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Run calls in parallel and return their results in order.
+
+        If any raises, the others are waited for, and the first error in order is raised.
+        """
+        if len(calls) < 2:
+            return [call() for call in calls]
+        with ThreadPoolExecutor(min(len(calls), PARALLEL_REQUESTS)) as pool:
+            futures = [pool.submit(call) for call in calls]
+        return [future.result() for future in futures]
