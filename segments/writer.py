@@ -212,4 +212,7 @@ class SegmentWriter:
 
     @staticmethod
     def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        if len(batches) == 1:
+            return batches[0]
+        (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return merged

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from txnlog.group_log import GroupLog
 from txnlog.names import TopicPartition
 from txnlog.state.topic import Segment
-from txnlog.state.transaction import TransactionRef, TransactionState
+from txnlog.state.transaction import EntryRef, TransactionRef, TransactionState
 from txnlog.topic_log import TopicLog
 from txnlog.transaction_log import Head
 
@@ -103,7 +103,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """The newest state of a transactional id."""
+    """The newest state of a transactional id. ``entries`` are those that a commit covers."""
 
     transactional_id: str
     status: str
@@ -115,7 +115,7 @@ class TransactionDescription:
     updated_at_ms: int
     topics: tuple[str, ...]
     groups: tuple[str, ...]
-    entries: tuple[str, ...]
+    entries: tuple[EntryRef, ...]
     log_entry: int
 
 
@@ -229,6 +229,6 @@ def describe_transaction(head: Head) -> TransactionDescription:
         updated_at_ms=state.updated_at_ms,
         topics=state.topics,
         groups=state.groups,
-        entries=tuple(f"{entry.log} {entry.name} {entry.number}" for entry in state.entries),
+        entries=state.entries,
         log_entry=head.number,
     )

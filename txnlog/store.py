@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
@@ -27,6 +28,7 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
     TxnlogError,
+    UnknownTopicOrPartition,
 )
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from txnlog.producer import Producer
 
 _logger = logging.getLogger(__name__)
+
+Described = TypeVar("Described")
 
 
 def open_store(
@@ -206,6 +210,14 @@ class Store:
         Raises UnknownTopicOrPartition.
         """
         return describe_topic(self._logs.fresh_topic(topic))
+
+    def describe_topics(self) -> list[TopicDescription | TxnlogError]:
+        """Every topic, sorted by name; the error in place of one that is damaged."""
+        found = self._storage.list_folders(names.TOPICS)
+        described = self._storage.gather(
+            [partial(_or_error, self.describe_topic, name) for name in sorted(found)]
+        )
+        return [item for item in described if not isinstance(item, UnknownTopicOrPartition)]
 
     def segments(self, topic: str, partition: int | None = None) -> list[SegmentDescription]:
         """The placed segments of a topic or of one partition, in the order of their offsets."""
@@ -365,6 +377,11 @@ class Store:
         """The ids of all consumer groups, sorted."""
         return sorted(names.decoded(self._storage.list_folders(names.GROUPS)))
 
+    def describe_groups(self) -> list[GroupDescription | TxnlogError]:
+        """Every group that has offsets, sorted by id; the error in place of a damaged one."""
+        described = [_or_error(self.describe_group, group_id) for group_id in self.groups()]
+        return [item for item in described if not isinstance(item, GroupIdNotFound)]
+
     def describe_group(self, group_id: str) -> GroupDescription:
         """A group's offsets and lag. Raises GroupIdNotFound."""
         log = self._logs.fresh_group(group_id)
@@ -385,17 +402,19 @@ class Store:
     def transactions(self) -> list[TransactionDescription | TxnlogError]:
         """The newest state of every transactional id; the error in place of one that is damaged."""
         return self._storage.gather(
-            [lambda i=i: self._describe_or_error(i) for i in self._logs.transactions.ids()]
+            [partial(_or_error, self.describe_transaction, i) for i in self._logs.transactions.ids()]
         )
-
-    def _describe_or_error(self, transactional_id: str) -> TransactionDescription | TxnlogError:
-        try:
-            return self.describe_transaction(transactional_id)
-        except StorageError:
-            raise
-        except TxnlogError as error:
-            return error
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""
         return describe_transaction(self._logs.transactions.describe(transactional_id))
+
+
+def _or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
+    """What ``describe`` returns, or the error that concerns this name alone."""
+    try:
+        return describe(name)
+    except StorageError:
+        raise
+    except TxnlogError as error:
+        return error

@@ -7,7 +7,8 @@ them: the process stops before or after it, the response is lost, or the request
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import TypeVar
 
@@ -85,10 +86,12 @@ class FaultyStorage(Storage):
             raise ProcessStopped(text)
         if fault is Fault.FAIL:
             raise StorageError(f"injected failure of {text}")
-        result = call()
         if fault is Fault.STOP_AFTER:
             self.stopped = True
+            with suppress(StorageError):
+                call()
             raise ProcessStopped(text)
+        result = call()
         if fault is Fault.LOSE_RESPONSE:
             raise StorageError(f"injected loss of the response to {text}")
         return result
@@ -118,6 +121,9 @@ class FaultyStorage(Storage):
 
     def list_folders(self, folder: str) -> list[str]:
         return self._request(f"list_folders {folder}", lambda: self.inner.list_folders(folder))
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        return self._request(f"list_all {folder}", lambda: self.inner.list_all(folder))
 
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)

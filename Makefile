@@ -1,0 +1,76 @@
+# `make demo` and `make test` are all that a newcomer needs: both first build what is missing.
+# Works with GNU make 3.81, the one that macOS has.
+
+PIP := .venv/bin/python -m pip --disable-pip-version-check
+SOURCES := $(shell find txnlog segments spark cli -name __pycache__ -prune -o \
+    \( -name '*.py' -o -name py.typed -o -type d \) -print) pyspark_txnlog.py README.md LICENSE
+ARGS ?=
+
+# Spark starts the python3 on PATH in its workers unless told otherwise, and looks up the host's name.
+export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+export SPARK_LOCAL_IP := 127.0.0.1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench soak venv wheel java clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a folder
+	PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
+
+test: java venv  ## Run the tests; ARGS="tests/segments -k index" narrows them
+	.venv/bin/pytest -n auto --dist loadgroup -m "not slow" $(ARGS)
+
+lint: .venv/.dependencies  ## Check style, format and types
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+format: .venv/.dependencies  ## Rewrite the sources in the project's format
+	.venv/bin/ruff check --fix-only --quiet .
+	.venv/bin/ruff format .
+
+bench: java venv  ## Run the benchmarks
+	.venv/bin/python benchmarks/run.py $(ARGS)
+
+soak: java venv  ## Run the tests that take minutes
+	.venv/bin/pytest -m slow $(ARGS)
+
+venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
+
+wheel: dist/.built  ## Build the wheel into dist/
+	@ls dist/*.whl
+
+clean:  ## Remove everything that make created
+	rm -rf .venv build dist txnlog.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf spark-warehouse metastore_db derby.log
+
+java:
+	@sh scripts/check-java.sh
+
+# Each stamp is written last: what was interrupted is done again.
+
+.venv/.created:
+	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python.sh) && set -x && \
+	    "$$python" -m venv --clear .venv
+	@touch $@
+
+.venv/.dependencies: pyproject.toml .venv/.created
+	@echo "Installing dependencies from PyPI: about 600 MB the first time, most of it Spark."
+	$(PIP) install --quiet 'setuptools>=77' '.[dev]'
+	@touch $@
+
+# The wheel is installed, not linked: Spark does not find data sources through an editable install,
+# and what is tested is what is shipped. Old build folders would leak deleted modules into it.
+dist/.built: .venv/.dependencies $(SOURCES)
+	@rm -rf build dist txnlog.egg-info
+	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@rm -rf build txnlog.egg-info
+	@touch $@
+
+.venv/.installed: dist/.built
+	$(PIP) install --quiet --no-deps --force-reinstall dist/*.whl
+	@touch $@

@@ -1,0 +1,234 @@
+"""Condition 48: the process stops, or a response is lost, at each single storage request in turn.
+
+The run is the main job in small: a transactional producer copies records from ``in`` to ``a`` and
+``b``, moves the group's offsets, and aborts a transaction in between. After each fault a new
+process opens the store, recovers, finishes the work, and a judge that knows only the input looks
+at the output.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from txnlog.errors import TxnlogError
+from txnlog.names import TopicPartition
+from txnlog.store import Store, attach
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+
+from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
+
+INPUT = [b"record %d" % number for number in range(6)]
+_STORES = itertools.count()
+
+
+def new_storage() -> Storage:
+    return open_storage(f"memory://crash-{next(_STORES)}")
+
+
+def prepare(storage: Storage) -> None:
+    """A store with an input topic of six records and two empty topics."""
+    store = attach(storage, create=True, clock=VirtualClock(seed=1))
+    store.create_topic("in")
+    store.create_topic("a", partitions=2)
+    store.create_topic("b")
+    with store.producer() as producer:
+        for value in INPUT:
+            producer.send("in", value, partition=0)
+
+
+def copy_all(store: Store, *, abort_once: bool = False) -> None:
+    """Consume, produce to two topics, in transactions of two records, until nothing is left."""
+    with store.producer(transactional_id="copy") as producer:
+        producer.init_transactions()
+        if abort_once:
+            producer.begin_transaction()
+            producer.send("a", b"never seen", partition=0)
+            producer.flush()
+            producer.abort_transaction()
+        while True:
+            consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
+            records = consumer.poll(max_records=2)
+            if not records:
+                return
+            with producer.transaction():
+                for record in records:
+                    producer.send("a", record.value, key=record.value)
+                    producer.send("b", record.value)
+                producer.send_offsets_to_transaction(
+                    {TopicPartition("in", 0): records[-1].offset + 1}, consumer.group_metadata()
+                )
+
+
+def values(store: Store, topic: str, isolation_level: str = "read_committed") -> list[bytes]:
+    found = store.scan(topic, isolation_level=isolation_level).to_arrow()
+    return sorted(found.column("value").to_pylist())
+
+
+def judge(storage: Storage, context: str) -> None:
+    """Nothing lost, nothing doubled, nothing aborted seen, the offsets at the end, none open."""
+    store = attach(storage, clock=VirtualClock(seed=9))
+    assert values(store, "a") == INPUT, context
+    assert values(store, "b") == INPUT, context
+    assert [offset.offset for offset in store.describe_group("g").offsets] == [len(INPUT)], context
+    for topic in ("a", "b"):
+        for partition in store.describe_topic(topic).partitions:
+            assert partition.last_stable_offset == partition.end_offset, context
+        assert not store.describe_topic(topic).open_transactions, context
+
+
+def a_reader_sees_whole_transactions(storage: Storage, context: str) -> None:
+    """At any moment: ``a`` and ``b`` hold the same records, and an even number of them."""
+    store = attach(storage, clock=VirtualClock(seed=8))
+    snapshot = store.snapshot(["a", "b"])
+    seen = {
+        topic: sorted(snapshot.scan(topic).to_arrow().column("value").to_pylist())
+        for topic in ("a", "b")
+    }
+    assert seen["a"] == seen["b"], context
+    assert len(seen["a"]) % 2 == 0, context
+
+
+def requests_of_one_run() -> int:
+    storage = new_storage()
+    prepare(storage)
+    faulty = FaultyStorage(storage)
+    copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+    judge(storage, "without any fault")
+    return len(faulty.requests)
+
+
+TOTAL = requests_of_one_run()
+
+
+def test_the_run_has_enough_requests_to_matter() -> None:
+    """The exhaustive tests below are over every one of these."""
+    assert TOTAL > 60
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
+def test_stop_at_each_request(fault: Fault) -> None:
+    """A process that stops anywhere leaves what the next one finishes."""
+    for number in range(TOTAL):
+        storage = new_storage()
+        prepare(storage)
+        faulty = FaultyStorage(storage, {number: fault})
+        with pytest.raises(ProcessStopped):
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        context = f"{fault.value}: request {number}, {faulty.requests[-1]}"
+        a_reader_sees_whole_transactions(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(seed=3)))
+        judge(storage, context)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.FAIL])
+def test_fail_at_each_request(fault: Fault) -> None:
+    """An error, with or without effect, is survived or reported; a rerun finishes either way."""
+    for number in range(TOTAL):
+        storage = new_storage()
+        prepare(storage)
+        faulty = FaultyStorage(storage, {number: fault})
+        context = f"{fault.value}: request {number}"
+        try:
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        except TxnlogError as error:
+            context = f"{context}, {faulty.requests[number]}, reported as {error!r}"
+        a_reader_sees_whole_transactions(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(seed=3)))
+        judge(storage, context)
+
+
+def test_stop_twice() -> None:
+    """The recovery itself is stopped at each of its requests, and recovered from again."""
+    for first in range(0, TOTAL, 11):
+        for second in range(first % 3, 40, 3):
+            storage = new_storage()
+            prepare(storage)
+            crashing = FaultyStorage(storage, {first: Fault.STOP_AFTER})
+            with pytest.raises(ProcessStopped):
+                copy_all(attach(crashing, clock=VirtualClock(seed=2)), abort_once=True)
+            recovering = FaultyStorage(storage, {second: Fault.STOP_AFTER})
+            try:
+                copy_all(attach(recovering, clock=VirtualClock(seed=3)))
+            except ProcessStopped:
+                copy_all(attach(storage, clock=VirtualClock(seed=4)))
+            judge(storage, f"stopped after requests {first} and {second}")
+
+
+def test_stop_at_each_request_of_a_plain_producer() -> None:
+    """Without a transaction a flush of one topic is one put: all of it or nothing."""
+    total = 0
+    for number in itertools.count():
+        storage = new_storage()
+        prepare(storage)
+        faulty = FaultyStorage(storage, {number: Fault.STOP_AFTER})
+        try:
+            with attach(faulty, clock=VirtualClock(seed=2)).producer() as producer:
+                for value in INPUT:
+                    producer.send("a", value, key=value)
+        except ProcessStopped:
+            store = attach(storage, clock=VirtualClock(seed=3))
+            assert values(store, "a") in ([], INPUT), faulty.requests[-1]
+            continue
+        total = len(faulty.requests)
+        break
+    assert total == number
+    assert total > 3
+
+
+def test_stop_at_each_request_of_creating_and_deleting() -> None:
+    """A store or topic is there whole or not at all, and the call can be repeated."""
+    for number in itertools.count():
+        storage = new_storage()
+        faulty = FaultyStorage(storage, {number: Fault.STOP_AFTER})
+        try:
+            store = attach(faulty, create=True, clock=VirtualClock(seed=2))
+            store.create_topic("t", partitions=3)
+            store.delete_topic("t")
+            store.create_topic("t", partitions=2)
+        except ProcessStopped:
+            store = attach(storage, create=True, clock=VirtualClock(seed=3))
+            if "t" not in store.topics():
+                store.create_topic("t", partitions=2)
+            assert len(store.describe_topic("t").partitions) in (2, 3)
+            continue
+        assert number > 10
+        break
+
+
+def test_stop_at_each_request_of_checkpoint_and_cleaning() -> None:
+    """Checkpoints and the deletion of old entries lose nothing, wherever they stop."""
+    for number in itertools.count():
+        storage = new_storage()
+        clock = VirtualClock(seed=1)
+        store = attach(
+            storage,
+            create=True,
+            config={"log.cleanup.age.ms": 1000, "transaction.max.timeout.ms": 1000},
+            clock=clock,
+        )
+        store.create_topic("t")
+        expected = []
+        faulty = FaultyStorage(storage, {number: Fault.STOP_AFTER})
+        stopped = False
+        try:
+            log = attach(faulty, clock=clock).logs.topic("t")
+            for turn in range(3):
+                with store.producer() as producer:
+                    producer.send("t", b"%d" % turn)
+                    expected.append(b"%d" % turn)
+                clock.time_ms += 5000
+                log.refresh()
+                log.checkpoint()
+        except ProcessStopped:
+            stopped = True
+        reopened = attach(storage, clock=clock)
+        assert values(reopened, "t") == expected, f"stopped after request {number}"
+        with reopened.producer() as producer:
+            producer.send("t", b"more")
+        assert values(attach(storage, clock=clock), "t") == [*expected, b"more"]
+        if not stopped:
+            assert "delete" in " ".join(faulty.requests)
+            break
