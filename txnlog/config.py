@@ -48,13 +48,16 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return check
 
 
+def _level(low: int, high: int) -> Callable[[str], object]:
+    return lambda text: _integer(low, high)(text) if text else None
+
+
 _TOPIC_KEYS = {
     "compression.type": _Key(
         "lz4", _one_of("none", "uncompressed", "lz4", "zstd"), "codec of the topic's batches"
     ),
-    "compression.level": _Key(
-        "", lambda text: _integer(-100, 22)(text) if text else None, "empty: the codec's own default"
-    ),
+    "compression.lz4.level": _Key("", _level(1, 12), "empty: the codec's own default"),
+    "compression.zstd.level": _Key("", _level(-7, 22), "empty: the codec's own default"),
     "record.format": _Key("columns", _one_of("columns"), "how a batch stores its records"),
     "segment.bytes": _Key(
         str(1 << 30), _integer(1024, (1 << 31) - 1), "a segment is rolled at about this size, bytes"
@@ -101,9 +104,10 @@ class TopicConfig:
     def of(cls, config: Mapping[str, str]) -> TopicConfig:
         """Read validated settings; keys that are missing have their defaults."""
         get = {key: config.get(key, entry.default) for key, entry in _TOPIC_KEYS.items()}
-        level = get["compression.level"]
+        compression = Compression.parse(get["compression.type"])
+        level = get.get(f"compression.{compression.kafka_name}.level")
         return cls(
-            compression=Compression.parse(get["compression.type"]),
+            compression=compression,
             compression_level=int(level) if level else None,
             record_format=get["record.format"],
             segment_bytes=int(get["segment.bytes"]),
@@ -159,7 +163,9 @@ def check_store_config(config: Mapping[str, object] | None) -> dict[str, str]:
     return checked
 
 
-def _check(config: Mapping[str, object] | None, keys: Mapping[str, _Key], of: str) -> dict[str, str]:
+def _check(
+    config: Mapping[str, object] | None, keys: Mapping[str, _Key], of: str
+) -> dict[str, str]:
     checked = {}
     for key, value in (config or {}).items():
         if key not in keys:

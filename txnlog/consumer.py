@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import pyarrow as pa
 
@@ -83,7 +83,7 @@ class Consumer:
         self._rows: deque[ConsumerRecord] = deque()
         self._closed = False
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -203,14 +203,18 @@ class Consumer:
                 if where.topic == topic and where not in self._paused:
                     # Beyond the end there is nothing yet.
                     starts[where.partition] = min(self._positions[where], ends[where.partition])
-            ranges += snapshot.scan(topic, starts).ranges
+            found = snapshot.scan(topic, starts).ranges
+            ranges += found
+            # Where nothing but aborted data is left, it is passed over here.
+            filled = {part.partition for part in found}
             for where in self._assigned:
-                if where.topic == topic and where not in self._paused:
-                    # Aborted data at the end is passed over here; nothing will be read of it.
-                    if not any(r.partition == where.partition for r in ranges if r.topic == topic):
-                        at = self._positions[where]
-                        self._positions[where] = max(at, ends[where.partition])
+                if where.topic == topic and where.partition not in filled | self._paused_of(topic):
+                    at = self._positions[where]
+                    self._positions[where] = max(at, ends[where.partition])
         return ranges
+
+    def _paused_of(self, topic: str) -> set[int]:
+        return {where.partition for where in self._paused if where.topic == topic}
 
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
         for part in ranges:
@@ -305,7 +309,9 @@ class Consumer:
 
     # -- the group -------------------------------------------------------------------------------
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = ""
+    ) -> None:
         """Commit offsets for the group: the positions, if none are given.
 
         Raises:
@@ -394,6 +400,8 @@ def _records(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
     stamps = batch.column("timestamp").view(pa.int64())
     columns += [stamps, batch.column("timestampType")]
     columns += [batch.column(name) for name in ("key", "value", "headers")]
-    for row in zip(*(column.to_pylist() for column in columns), strict=True):
-        headers = tuple((header["key"], header["value"]) for header in row[7] or ())
-        yield ConsumerRecord(row[0], row[1], row[2], row[3] // 1000, *row[4:7], headers)
+    for topic, partition, offset, stamp, kind, key, value, headers in zip(
+        *(column.to_pylist() for column in columns), strict=True
+    ):
+        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        yield ConsumerRecord(topic, partition, offset, stamp // 1000, kind, key, value, pairs)

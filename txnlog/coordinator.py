@@ -122,8 +122,8 @@ class Coordinator:
         head = self._logs.transactions.describe(self.transactional_id)
         if not head.state.open:
             raise InvalidTxnState(
-                f"transactional id {self.transactional_id!r} has no open transaction to go on with: "
-                f"it is {head.state.status.value}. It was committed, aborted or timed out since it "
+                f"transactional id {self.transactional_id!r} has no open transaction: it is "
+                f"{head.state.status.value}. It was committed, aborted or timed out since it "
                 "was begun; read again with the same transactional id to begin a new one"
             )
         self._head = head
@@ -146,9 +146,7 @@ class Coordinator:
 
     # -- steps 2 and 3 -----------------------------------------------------------------------------
 
-    def begin(
-        self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()
-    ) -> None:
+    def begin(self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()) -> None:
         """Put Ongoing at once, for a transaction that another process will go on with."""
         self._participate(topics, {c.group_id for c in consumed}, consumed)
 
@@ -339,8 +337,7 @@ class Coordinator:
         except (StorageError, ProducerFenced) as error:
             _logger.warning("%s is decided but not finished: %s", self.state.ref, error)
         for entry in self._entries:
-            if entry.log == "topic" or entry.log == "group":
-                self._logs.log(entry.log, entry.name).checkpoint_if_due()
+            self._logs.log(entry.log, entry.name).checkpoint_if_due()
         if not self.state.prepared:
             self._entries = []
 

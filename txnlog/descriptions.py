@@ -183,9 +183,7 @@ def _describe_segment(
     )
 
 
-def describe_group(
-    log: GroupLog, end_offsets: dict[TopicPartition, int]
-) -> GroupDescription:
+def describe_group(log: GroupLog, end_offsets: dict[TopicPartition, int]) -> GroupDescription:
     """Describe a refreshed and settled group against the last stable offsets of its topics."""
     with log.lock:
         pending = {

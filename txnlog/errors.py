@@ -38,8 +38,8 @@ __all__ = [
     "ObjectNotFound",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
-    "PutIfAbsentBroken",
     "ProducerFenced",
+    "PutIfAbsentBroken",
     "RecordTooLarge",
     "StorageError",
     "StoreExists",
@@ -101,14 +101,14 @@ class UnsupportedVersion(TxnlogError):
 
 
 class CorruptEntry(TxnlogError):
-    """A log entry, checkpoint or store file is damaged: it does not decode or its checksum is wrong."""
+    """A log entry, checkpoint or store file is damaged: it does not decode as it was written."""
 
 
 # -- what the caller asked for ---------------------------------------------------------------------
 
 
 class InvalidTopic(TxnlogError):
-    """The topic's name breaks Kafka's rules: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``."""
+    """The topic's name is not 1 to 249 of ``[a-zA-Z0-9._-]``, or it is ``.`` or ``..``."""
 
 
 class InvalidGroupId(TxnlogError):
@@ -120,7 +120,7 @@ class InvalidTransactionalId(TxnlogError):
 
 
 class InvalidTransactionTimeout(TxnlogError):
-    """The transaction timeout is not between 1 ms and the store's ``transaction.max.timeout.ms``."""
+    """The timeout is not between 1 ms and the store's ``transaction.max.timeout.ms``."""
 
 
 class InvalidConfig(TxnlogError):

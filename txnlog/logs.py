@@ -56,9 +56,7 @@ class Logs:
         """The log of a consumer group, whether it exists or not. Raises InvalidGroupId."""
         with self._lock:
             if group_id not in self._groups:
-                self._groups[group_id] = GroupLog(
-                    self.storage, group_id, self.clock, self._policy
-                )
+                self._groups[group_id] = GroupLog(self.storage, group_id, self.clock, self._policy)
             return self._groups[group_id]
 
     def log(self, kind: Literal["topic", "group"], name: str) -> StateLog[Any, Any]:

@@ -161,6 +161,9 @@ def time_index_file(topic: str, partition: int, stem: str) -> str:
     return f"{topic_data(topic, partition)}/{stem}.timeindex"
 
 
-def staging_folder(token: str) -> str:
-    """Where the writes of one not yet committed Spark transaction leave their manifests."""
-    return f"{STAGING}/{_encode(token)}"
+def staging_file(token: str, number: int) -> str:
+    """Where write ``number`` of a not yet committed Spark transaction leaves its manifest.
+
+    All in one folder: a filesystem keeps a folder of its own for each when the files are gone.
+    """
+    return f"{STAGING}/{_encode(token)}-{number:06d}.json"

@@ -26,7 +26,9 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
     count = len(keys)
     if count == 0:
         return np.empty(0, dtype=np.uint32)
-    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset : keys.offset + count + 1]
+    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[
+        keys.offset : keys.offset + count + 1
+    ]
     data_buffer = keys.buffers()[2]
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.empty(0, np.uint8)
     starts = offsets[:-1].astype(np.int64)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
 
+from txnlog.config import TopicConfig
 from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     CommitStateUnknown,
@@ -22,6 +23,7 @@ from txnlog.errors import (
     InvalidOption,
     InvalidRecord,
     InvalidTxnState,
+    RecordTooLarge,
     StorageError,
     TxnlogError,
     UnsupportedRecordFormat,
@@ -29,7 +31,7 @@ from txnlog.errors import (
 from txnlog.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.partitioner import DefaultPartitioner, Int32Array
-from txnlog.segments.records import RECORD_SCHEMA, normalize
+from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size
 from txnlog.state.group import OffsetCommit
 from txnlog.state.topic import ProducerRef, advance_sequence
 from txnlog.topic_log import TopicSpec, UploadedSegment
@@ -53,6 +55,7 @@ class _Phase(Enum):
     FAILED = "in a transaction that can only be aborted"
     UNKNOWN = "in a transaction whose outcome is unknown"
     FENCED = "fenced"
+    BROKEN = "broken: what was sent since the last flush is lost"
     CLOSED = "closed"
 
 
@@ -91,7 +94,15 @@ class _TopicBuffer:
         self.rows = _Rows()
         self._store = store
         self._memory_bytes = memory_bytes
+        self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
         self._uploader: SegmentUploader | None = None
+
+    def check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_record_bytes:
+            raise RecordTooLarge(
+                f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
+                f"max.message.bytes of topic {self.spec.topic!r} allows"
+            )
 
     def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
         if self._uploader is None:
@@ -146,7 +157,7 @@ class Producer:
 
     # -- the context -----------------------------------------------------------------------------
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -160,7 +171,7 @@ class Producer:
         if self._phase is _Phase.CLOSED:
             return
         try:
-            if self._coordinator is None and flush:
+            if self._coordinator is None and flush and self._phase is _Phase.READY:
                 self.flush()
             elif self._phase in (_Phase.IN_TRANSACTION, _Phase.FAILED):
                 self.abort_transaction()
@@ -327,6 +338,7 @@ class Producer:
                 _check_headers(headers),
                 _check_partition(partition, buffer.spec),
             )
+            buffer.check_size(record_size(row[0], row[1], row[3]))
         rows.keys.append(row[0])
         rows.values.append(row[1])
         rows.timestamps.append(row[2])
@@ -338,12 +350,13 @@ class Producer:
     def send_batch(
         self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
     ) -> None:
-        """Buffer a whole batch: columns ``value`` and, as wanted, key, timestamp, headers,
-        partition (int32, null: by key).
+        """Buffer a whole batch.
 
         Args:
             topic: where to; it must exist.
-            batch: Arrow; strings are taken as UTF-8, timestamps in any unit.
+            batch: Arrow, with a column ``value`` and, as wanted, ``key``, ``timestamp``,
+                ``headers`` and ``partition`` (null: by key). Strings are taken as UTF-8,
+                timestamps in any unit.
             partition: for all of them; overrules the key and the column.
         """
         buffer = self._buffer(topic)
@@ -377,6 +390,8 @@ class Producer:
         Raises:
             CommitStateUnknown: without a transaction, if the storage failed; flush again: what
                 had been placed is recognised and not placed twice.
+            StorageError: an upload failed. Nothing was written; without a transaction this
+                producer is broken, and what was sent since the last flush must be sent again.
         """
         if self._coordinator is None:
             self._require(_Phase.READY, "flush")
@@ -407,7 +422,7 @@ class Producer:
         self, buffer: _TopicBuffer, records: pa.RecordBatch, explicit: Int32Array | None
     ) -> None:
         """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
-        with self._failing():
+        with self._uploading():
             if explicit is None:
                 partitions = buffer.partitioner(records.column("key"))
             else:
@@ -423,7 +438,7 @@ class Producer:
         finished = {}
         for topic, buffer in self._buffers.items():
             self._flush_rows(buffer)
-            with self._failing():
+            with self._uploading():
                 segments = buffer.finish()
             if segments:
                 finished[topic] = segments
@@ -501,6 +516,7 @@ class Producer:
             _Phase.FAILED: "call abort_transaction()",
             _Phase.UNKNOWN: "call commit_transaction() or abort_transaction() again",
             _Phase.FENCED: "close it; a newer instance has its transactional id",
+            _Phase.BROKEN: "make a new producer, and send again what was not flushed",
         }
         raise InvalidTxnState(f"{call}(): the producer is {self._is()}; {hints[self._phase]}")
 
@@ -522,6 +538,18 @@ class Producer:
             self._phase = _Phase.FENCED
         elif self._phase is _Phase.IN_TRANSACTION:
             self._phase = _Phase.FAILED
+
+    @contextmanager
+    def _uploading(self) -> Iterator[None]:
+        """An error here loses buffered records: no later flush may pretend otherwise."""
+        try:
+            with self._failing():
+                yield
+        except BaseException:
+            if self._coordinator is None:
+                self._discard()
+                self._phase = _Phase.BROKEN
+            raise
 
     def _repeat(self, call: str) -> Placed:
         if self._last_outcome != call:
@@ -555,7 +583,9 @@ def _check_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
     checked = []
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
-            raise InvalidRecord(f"a header must be a pair of a string and bytes, not {header!r:.60}")
+            raise InvalidRecord(
+                f"a header must be a pair of a string and bytes, not {header!r:.60}"
+            )
         checked.append((header[0], _to_bytes(header[1], "header")))
     return checked
 
@@ -575,7 +605,7 @@ def _check_partition(partition: int | None, spec: TopicSpec) -> int:
 def _partition_column(
     batch: pa.RecordBatch, partition: int | None, spec: TopicSpec
 ) -> Int32Array | None:
-    """The explicit partition of each record, -1 where there is none; None if there is none at all."""
+    """The explicit partition of each record, -1 where there is none; None if all have none."""
     if partition is not None:
         return np.full(batch.num_rows, _check_partition(partition, spec), dtype=np.int32)
     if "partition" not in batch.schema.names:
@@ -589,4 +619,5 @@ def _partition_column(
             f"column 'partition' holds {int(chosen.min())} to {int(chosen.max())}, but topic "
             f"{spec.topic!r} has {spec.partitions} partitions"
         )
-    return chosen.astype(np.int32)
+    partitions: Int32Array = chosen.astype(np.int32)
+    return partitions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from txnlog.state.topic import Partition, Segment
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas as pd
 
 SCAN_SCHEMA = pa.schema(
     [
@@ -116,16 +116,16 @@ class Scan:
         """Read everything into one table."""
         return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """Read everything into a pandas DataFrame."""
-        frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as an Arrow reader, for anything that streams."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's PyCapsule interface: Polars, DuckDB and others read a scan as it is."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 

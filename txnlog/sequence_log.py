@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from txnlog import names
 from txnlog.clock import Clock
@@ -88,7 +89,7 @@ class SequenceLog:
         """The name of a file of this log within the store."""
         return f"{self.folder}/{names.log_file(number, kind)}"
 
-    def list(self, first: int = 0) -> Listing:
+    def listing(self, first: int = 0) -> Listing:
         """Everything from entry ``first`` on, in one listing.
 
         Raises:
@@ -98,7 +99,7 @@ class SequenceLog:
         entries: list[int] = []
         checkpoints: list[int] = []
         outcomes: dict[int, Outcome] = {}
-        for name in self.storage.list(self.folder, start_after):
+        for name in self.storage.list_names(self.folder, start_after):
             parsed = names.parse_log_file(name)
             if parsed is None:
                 continue
@@ -121,7 +122,7 @@ class SequenceLog:
         paths = [self.path(number) for number in numbers]
         if len(paths) == 1:
             return [self.storage.get(paths[0])]
-        return self.storage.gather([lambda path=path: self.storage.get(path) for path in paths])
+        return self.storage.gather([partial(self.storage.get, path) for path in paths])
 
     def create(self, number: int, data: bytes) -> bool:
         """Put entry ``number``; see :func:`create_once`."""
@@ -143,7 +144,7 @@ class SequenceLog:
         """Delete every file of the entries below ``number``; returns how many there were."""
         doomed = [
             f"{self.folder}/{name}"
-            for name in self.storage.list(self.folder)
+            for name in self.storage.list_names(self.folder)
             if (parsed := names.parse_log_file(name)) is not None and parsed[0] < number
         ]
         self.storage.delete(doomed)
@@ -155,7 +156,7 @@ class SequenceLog:
         Cleaning deletes everything below a checkpoint, so if our name was freed, the entry
         before it was too, or (for entry 0) later ones stand without entry 1 (hazard 3).
         """
-        listing = self.list(max(number - 1, 0))
+        listing = self.listing(max(number - 1, 0))
         if number > 0 and listing.entries[:1] != (number - 1,):
             return True
         later = [n for n in listing.entries if n > number]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from txnlog.clock import Clock
@@ -73,10 +74,10 @@ class Settlement:
                 log.decide(entry.number, outcome)
         self._settle_past(past)
 
-    def _heads(self, ids: Sequence[str]) -> list[Head | None | TxnlogError]:
-        return self._storage.gather([lambda i=i: self._current_head(i) for i in ids])
+    def _heads(self, ids: Sequence[str]) -> list[Head | TxnlogError | None]:
+        return self._storage.gather([partial(self._current_head, i) for i in ids])
 
-    def _current_head(self, transactional_id: str) -> Head | None | TxnlogError:
+    def _current_head(self, transactional_id: str) -> Head | TxnlogError | None:
         """The newest state after a timeout was enforced and a stuck end was helped along."""
         while True:
             since = self._transactions.now()
@@ -105,14 +106,14 @@ class Settlement:
             return head
 
     def _settle_past(self, past: Iterable[tuple[EntryRef, AnyLog, TransactionRef]]) -> None:
-        """Rule c: the id has moved on, so a marker was written before, or the entry is a zombie's."""
+        """Rule c: the id has moved on, so there is a marker, or the entry is a zombie's."""
         by_log: dict[int, list[tuple[EntryRef, AnyLog, TransactionRef]]] = {}
         for item in past:
             by_log.setdefault(id(item[1]), []).append(item)
         for items in by_log.values():
             log = items[0][1]
             # Listed again, because the marker may have come after the first listing.
-            outcomes = log.log.list(min(entry.number for entry, _, _ in items)).outcomes
+            outcomes = log.log.listing(min(entry.number for entry, _, _ in items)).outcomes
             for entry, _, transaction in items:
                 outcome = outcomes.get(entry.number)
                 if outcome is None:
@@ -163,9 +164,7 @@ class Settlement:
         ref = head.state.ref
         self._storage.gather(
             [
-                lambda entry=entry: self._logs.log(entry.log, entry.name).mark(
-                    entry.number, outcome, ref
-                )
+                partial(self._logs.log(entry.log, entry.name).mark, entry.number, outcome, ref)
                 for entry in entries
             ]
         )

@@ -111,7 +111,7 @@ class StateLog(Generic[EntryT, StateT]):
         state = self.state
         first = min([state.next_entry, *state.undecided_entries()])
         listed_at = self._now()
-        listing = self.log.list(first)
+        listing = self.log.listing(first)
         numbers = listing.contiguous(state.next_entry)
         end = state.next_entry + len(numbers)
         newest = listing.checkpoints[-1] if listing.checkpoints else -1

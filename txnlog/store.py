@@ -86,9 +86,7 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
-    storage = open_storage(
-        url, storage_options, unsafe_single_writer=unsafe_single_writer
-    )
+    storage = open_storage(url, storage_options, unsafe_single_writer=unsafe_single_writer)
     return attach(storage, create=create, config=config, clock=clock or SystemClock())
 
 
@@ -104,7 +102,7 @@ def attach(
     try:
         found = _read_store_file(storage)
     except ObjectNotFound:
-        if storage.list("") or _foreign_folders(storage):
+        if storage.list_names("") or _foreign_folders(storage):
             raise NotAStore(
                 f"{storage.url} holds files but no {names.STORE_FILE}: it is not a txnlog store; "
                 "choose an empty folder"
@@ -401,9 +399,8 @@ class Store:
 
     def transactions(self) -> list[TransactionDescription | TxnlogError]:
         """The newest state of every transactional id; the error in place of one that is damaged."""
-        return self._storage.gather(
-            [partial(_or_error, self.describe_transaction, i) for i in self._logs.transactions.ids()]
-        )
+        ids = self._logs.transactions.ids()
+        return self._storage.gather([partial(_or_error, self.describe_transaction, i) for i in ids])
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""

@@ -52,7 +52,7 @@ class TransactionLog:
         """
         log = self._log(transactional_id)
         for _ in range(_ATTEMPTS):
-            listing = log.list(known)
+            listing = log.listing(known)
             if not listing.entries:
                 if known == 0:
                     return None
@@ -99,7 +99,7 @@ class TransactionLog:
     def clean(self, transactional_id: str) -> None:
         """Delete states that are superseded and older than the cleaning age."""
         log = self._log(transactional_id)
-        entries = log.list().entries
+        entries = log.listing().entries
         if len(entries) <= _KEPT_ENTRIES:
             return
         number = entries[-_KEPT_ENTRIES]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -86,10 +87,10 @@ class SegmentUploader:
         else:
             order = np.argsort(partitions, kind="stable")
             chosen = partitions[order]
-            records = records.take(pa.array(order))
             starts = np.flatnonzero(np.diff(chosen, prepend=chosen[0] - 1))
             for start, stop in zip(starts, [*starts[1:], len(chosen)], strict=True):
-                self._append(int(chosen[start]), records.slice(start, stop - start))
+                # Taken apart: a slice of one sorted batch would pin all of it while it waits.
+                self._append(int(chosen[start]), records.take(pa.array(order[start:stop])))
         self._bound_memory()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
@@ -164,9 +165,7 @@ class SegmentUploader:
 
     def finish(self) -> list[UploadedSegment]:
         """Upload what is open and return every segment, those of a partition in their order."""
-        self._storage.gather(
-            [lambda p=p: self._finish_segment(p) for p in list(self._open)]
-        )
+        self._storage.gather([partial(self._finish_segment, partition) for partition in self._open])
         return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
 
     def discard(self) -> None:
@@ -195,9 +194,7 @@ class SegmentFiles:
         return paths
 
 
-def discard_segments(
-    storage: Storage, segments: Sequence[SegmentFiles | UploadedSegment]
-) -> None:
+def discard_segments(storage: Storage, segments: Sequence[SegmentFiles | UploadedSegment]) -> None:
     """Delete the files of segments that no log entry names (any more), best effort.
 
     Never after a commit whose outcome is unknown (hazard 2).

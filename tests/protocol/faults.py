@@ -116,8 +116,8 @@ class FaultyStorage(Storage):
     def size(self, name: str) -> int:
         return self._request(f"size {name}", lambda: self.inner.size(name))
 
-    def list(self, folder: str, start_after: str = "") -> list[str]:
-        return self._request(f"list {folder}", lambda: self.inner.list(folder, start_after))
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        return self._request(f"list {folder}", lambda: self.inner.list_names(folder, start_after))
 
     def list_folders(self, folder: str) -> list[str]:
         return self._request(f"list_folders {folder}", lambda: self.inner.list_folders(folder))

@@ -29,13 +29,13 @@ class _Actor:
         self.turn.acquire()
         try:
             self._body(self._wait)
-        except BaseException as error:  # the scheduler raises it
+        except BaseException as error:  # noqa: BLE001 - the scheduler raises it
             self.error = error
         finally:
             self.done = True
             self.paused.release()
 
-    def _wait(self, request: str) -> None:
+    def _wait(self, _request: str) -> None:
         self.paused.release()
         self.turn.acquire()
 
@@ -69,8 +69,7 @@ def interleave(
 
 def random_choice(seed: int) -> Choose:
     """Any order, decided by a seed."""
-    rng = random.Random(seed)
-    return lambda running: rng.choice(running)
+    return random.Random(seed).choice
 
 
 def preemptions(switches: Sequence[int]) -> Choose:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
 
 from txnlog.errors import TxnlogError
 from txnlog.names import TopicPartition
-from txnlog.store import Store, attach
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
-
-from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from txnlog.store import Store, attach
 
 INPUT = [b"record %d" % number for number in range(6)]
 _STORES = itertools.count()

@@ -45,9 +45,7 @@ def test_random_histories_are_never_torn_and_never_cut_too_far() -> None:
         hidden = {
             part.unit for part in parts for p, at in part.first_offsets.items() if at >= cut[p]
         }
-        shown = {
-            part.unit for part in parts for p, at in part.first_offsets.items() if at < cut[p]
-        }
+        shown = {part.unit for part in parts for p, at in part.first_offsets.items() if at < cut[p]}
         assert not hidden & shown, f"seed {seed} tears {hidden & shown}"
         assert cut == _judge(asked, parts), f"seed {seed}"
 

@@ -45,7 +45,9 @@ class Topic:
         owner: ProducerRef | TransactionRef | None = None,
     ) -> int:
         segments = tuple(
-            Placement(p, f"w-{p}", self.state.partitions[p].end_offset, n, 10 * n, 1, 2, 1, sequence)
+            Placement(
+                p, f"w-{p}", self.state.partitions[p].end_offset, n, 10 * n, 1, 2, 1, sequence
+            )
             for p, n in counts.items()
         )
         return self.add(

@@ -1,4 +1,4 @@
-"""The real code of several processes, interleaved request by request: conditions 28, 31, 35, 50, 51.
+"""The real code of several processes, interleaved request by request: conditions 28, 31, 35, 50.
 
 Exhaustive up to a bound of preemptions where two meet, random by seed where more do. Jobs copy
 records from ``in`` to ``a`` and ``b`` and move one group; readers take snapshots all the while.

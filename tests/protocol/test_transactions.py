@@ -284,7 +284,7 @@ def test_calls_out_of_order_are_refused(store: Store) -> None:
         producer.abort_transaction,
         lambda: producer.send("t", b"x"),
     ):
-        with pytest.raises(InvalidTxnState, match="init_transactions|not initialised"):
+        with pytest.raises(InvalidTxnState, match="not initialised"):
             call()
     producer.init_transactions()
     with pytest.raises(InvalidTxnState, match="called before"):

@@ -8,7 +8,7 @@ import pytest
 from segment_samples import batch_of, random_records, rows_of
 
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.records import RECORD_SCHEMA, normalize, record_sizes
+from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size, record_sizes
 
 
 @pytest.mark.parametrize(
@@ -150,3 +150,25 @@ def test_record_sizes_of_other_types() -> None:
     first, second = record_sizes(batch.select(["text", "map"])).tolist()
     assert (first, second) == (4 + 1 + 4 + 4 + 1 + 4 + 2, 4 + 3 + 4)
     assert all(size >= 16 for size in record_sizes(batch).tolist())
+
+
+def test_the_size_of_one_record_is_that_of_its_row() -> None:
+    """record_size and record_sizes agree, so that a producer refuses what a segment would."""
+    rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+        (None, None, []),
+        (b"key", b"", [("h", None)]),
+        (b"", b"value", [("hé", b"12"), ("i", b"")]),
+    ]
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([key for key, _, _ in rows], pa.binary()),
+            pa.array([value for _, value, _ in rows], pa.binary()),
+            pa.array([0, 0, 0], RECORD_SCHEMA.field("timestamp").type),
+            pa.array(
+                [[{"key": k, "value": v} for k, v in headers] for _, _, headers in rows],
+                RECORD_SCHEMA.field("headers").type,
+            ),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+    assert record_sizes(batch).tolist() == [record_size(*row) for row in rows]

@@ -1,6 +1,6 @@
-"""The frame around every small persisted object: format version, checksum, one JSON object.
+r"""The frame around every small persisted object: format version, checksum, one JSON object.
 
-    {"format":1,"checksum":"9a3c01ff","kind":"append",...}\\n
+    {"format":1,"checksum":"9a3c01ff","kind":"append",...}\n
 
 The checksum is the CRC-32C of every byte after the comma that follows it, so it needs no
 canonical JSON and a person can still read the file. Knows nothing of what the objects mean.

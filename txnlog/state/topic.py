@@ -423,7 +423,9 @@ def check_partition_count(partitions: int, current: int = 0) -> int:
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidPartitions(f"partitions is {partitions}; it must be 1 to {MAX_PARTITIONS}")
     if partitions < current:
-        raise InvalidPartitions(f"the topic has {current} partitions; it cannot shrink to {partitions}")
+        raise InvalidPartitions(
+            f"the topic has {current} partitions; it cannot shrink to {partitions}"
+        )
     return partitions
 
 

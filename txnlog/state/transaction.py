@@ -51,7 +51,9 @@ class TransactionRef(msgspec.Struct, frozen=True, order=True):
         return (self.transactional_id, self.producer_id, self.number)
 
     def __str__(self) -> str:
-        return f"transaction {self.number} of {self.transactional_id!r} (epoch {self.producer_epoch})"
+        return (
+            f"transaction {self.number} of {self.transactional_id!r} (epoch {self.producer_epoch})"
+        )
 
 
 class EntryRef(msgspec.Struct, frozen=True, order=True):
@@ -135,8 +137,10 @@ DECODER = msgspec.json.Decoder(TransactionState)
 
 def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
     """Return ``timeout_ms`` if 1 <= it <= max_timeout_ms, else raise InvalidTransactionTimeout."""
-    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or not (
-        1 <= timeout_ms <= max_timeout_ms
+    if (
+        isinstance(timeout_ms, bool)
+        or not isinstance(timeout_ms, int)
+        or not (1 <= timeout_ms <= max_timeout_ms)
     ):
         raise InvalidTransactionTimeout(
             f"transaction_timeout_ms is {timeout_ms!r}; it must be a whole number from 1 to "
@@ -147,7 +151,7 @@ def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
 
 def decide_entry(
     entry: EntryRef, transaction: TransactionRef, state: TransactionState | None
-) -> Outcome | None | Literal["past"]:
+) -> Outcome | Literal["past"] | None:
     """Rule b of how a reader decides an entry that has no marker (invariant T5).
 
     Returns:
@@ -286,15 +290,13 @@ def complete(state: TransactionState, *, now_ms: int, nonce: str) -> Transaction
     if not state.prepared:
         raise InvalidTxnState(f"{state.ref} is {state.status.value}: it is not prepared")
     done = (
-        Status.COMPLETE_COMMIT
-        if state.status is Status.PREPARE_COMMIT
-        else Status.COMPLETE_ABORT
+        Status.COMPLETE_COMMIT if state.status is Status.PREPARE_COMMIT else Status.COMPLETE_ABORT
     )
     return msgspec.structs.replace(state, status=done, updated_at_ms=now_ms, nonce=nonce)
 
 
 def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:
-    """Raise ProducerFenced unless ``state`` belongs to this producer id and epoch (invariant T6)."""
+    """Raise ProducerFenced unless this producer id and epoch own ``state`` (invariant T6)."""
     if state is None or (state.producer_id, state.producer_epoch) != (producer_id, producer_epoch):
         found = "is gone" if state is None else f"has epoch {state.producer_epoch}"
         if state is not None and state.producer_id != producer_id:

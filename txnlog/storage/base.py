@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from txnlog.errors import InvalidOption
 
@@ -20,11 +20,20 @@ PARALLEL_REQUESTS = 16
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if it names an object below the root; raise InvalidOption if it could leave."""
+    """Return ``name`` if it names an object below the root, and the same one everywhere.
+
+    Raises InvalidOption if it could leave the root, or if a filesystem could read it otherwise.
+    """
     if not name or "\\" in name or "\0" in name:
         raise InvalidOption(f"{name!r} cannot be the name of an object")
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise InvalidOption(f"{name!r} cannot be the name of an object: it could leave its folder")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(
+            f"{name!r} cannot be the name of an object: it is not valid Unicode"
+        ) from None
     return name
 
 
@@ -37,17 +46,23 @@ class Upload(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Publish the whole object. Raises StorageError; then nothing or all of it is there."""
+        """Publish the whole object; a second call does nothing.
+
+        Raises StorageError; then nothing or all of it is there, and the upload is over.
+        """
 
     @abstractmethod
     def discard(self) -> None:
         """Drop it and leave nothing behind. Harmless after :meth:`close`."""
 
-    def __enter__(self) -> Upload:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         if kind is None:
             self.close()
@@ -66,13 +81,21 @@ class Storage(ABC):
     url: str
     """Where the root is, without credentials: for messages."""
 
+    def __repr__(self) -> str:
+        # Never the options: they hold credentials.
+        return f"{type(self).__name__}({self.url!r})"
+
     @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create the whole object: True if this call did, False if the name is taken."""
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
-        """Create a whole object of a name that nobody else uses."""
+        """Create a whole object of a name that nobody else uses.
+
+        If the name is taken all the same, which a bug alone can bring about, an adapter either
+        replaces the object or raises StorageError.
+        """
 
     @abstractmethod
     def upload(self, name: str) -> Upload:
@@ -91,7 +114,7 @@ class Storage(ABC):
         """The object's length in bytes. Raises ObjectNotFound."""
 
     @abstractmethod
-    def list(self, folder: str, start_after: str = "") -> list[str]:
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
         """Names of the objects directly in a folder, relative to it, ascending.
 
         Args:
@@ -107,7 +130,11 @@ class Storage(ABC):
 
     @abstractmethod
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Every object below a folder, at any depth: (name relative to the root, size in bytes)."""
+        """Every object below a folder, at any depth: (name relative to the root, size in bytes).
+
+        Made while it is consumed, so it is not one instant. On a local filesystem the root's
+        ``.tmp`` is part of it: what processes that were killed have left there shows as well.
+        """
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:

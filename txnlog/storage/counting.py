@@ -1,4 +1,7 @@
-"""Counts the requests that go to a storage: what operations cost is the same on every machine."""
+"""Counts the requests that go to a storage: what operations cost is the same on every machine.
+
+Knows nothing of what they are for, nor how many HTTP requests an adapter makes of one.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +65,9 @@ class CountingStorage(Storage):
         self._count("size")
         return self.inner.size(name)
 
-    def list(self, folder: str, start_after: str = "") -> list[str]:
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
         self._count("list")
-        return self.inner.list(folder, start_after)
+        return self.inner.list_names(folder, start_after)
 
     def list_folders(self, folder: str) -> list[str]:
         self._count("list_folders")

@@ -1,9 +1,14 @@
-"""What a failed request tells the user: what, where, why, and what to do. Never a secret."""
+"""What a failed request tells the user: what, where, why, and what to do. Never a secret.
+
+Knows errors of the operating system and of texts in general; what an HTTP status means is known to
+the adapter that speaks HTTP.
+"""
 
 from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from txnlog.errors import StorageError
@@ -12,28 +17,59 @@ _HINTS = {
     errno.ENOSPC: "the disk is full: free some space and run it again",
     errno.EDQUOT: "the disk quota is used up: free some space and run it again",
     errno.EACCES: "permission is denied: check who may write there",
-    errno.EPERM: "it is not permitted: check permissions, and that the filesystem has hard links",
+    errno.EPERM: "it is not permitted: check permissions and file attributes",
     errno.EROFS: "the filesystem is read-only",
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
+    errno.ENFILE: "too many files are open on this machine",
     errno.ENOTDIR: "a file stands where a folder is needed",
+    errno.EISDIR: "a folder stands where a file is needed",
+    errno.ENAMETOOLONG: "the name is too long for this filesystem",
+    errno.EIO: "the device reports an error: check the disk",
+    errno.ECONNREFUSED: "nothing listens there: check the address, and that the server runs",
 }
-_SECRETS = re.compile(
+_DEFAULT_HINT = "if it persists, check the storage and the way to it"
+_SECRET_NAME = re.compile(r"(?i)key|secret|token|password|credential|signature|sas|auth")
+_SECRET_IN_TEXT = re.compile(
     r"(?i)((?:access_?key(?:_?id)?|secret(?:_?access_?key)?|key|token|password|signature|credential)"
     r"['\"]?\s*[=:]\s*['\"]?)[^\s'\"&,}]+"
 )
+_USER_INFO = re.compile(r"://[^/\s@'\"]+@")
+_SHORTEST_SECRET = 8
+"""Shorter values are no secrets, and replacing them would make messages unreadable."""
 
 
-def failure(operation: str, url: str, name: str, error: BaseException) -> StorageError:
-    """A StorageError for ``error``; raise it ``from error``."""
-    number = error.errno if isinstance(error, OSError) else None
-    hint = _HINTS.get(number or 0, "if it persists, check the storage and the network")
-    what = redact(str(error)) or type(error).__name__
-    return StorageError(f"{operation} {url}/{name} failed: {what}; {hint}")
+def failure(
+    operation: str,
+    url: str,
+    name: str,
+    error: BaseException,
+    *,
+    hint: str | None = None,
+    secrets: Collection[str] = (),
+) -> StorageError:
+    """A StorageError for ``error``; raise it ``from error``.
+
+    Args:
+        operation: what was tried, as in "reading".
+        url: the storage's, without credentials.
+        name: the object's or folder's, relative to the root.
+        error: the original one; its text is redacted.
+        hint: what to do; without it, what the errno of ``error`` suggests.
+        secrets: values that must not show, see :func:`secrets_of`.
+    """
+    if hint is None:
+        number = error.errno if isinstance(error, OSError) else None
+        hint = _HINTS.get(number or 0, _DEFAULT_HINT)
+    what = redact(str(error), secrets) or type(error).__name__
+    where = f"{url}/{name}" if name else url
+    return StorageError(f"{operation} {where} failed: {what}; {hint}")
 
 
-def redact(text: str) -> str:
-    """``text`` without what looks like a key, token or password."""
-    return _SECRETS.sub(r"\1***", text)
+def redact(text: str, secrets: Collection[str] = ()) -> str:
+    """``text`` without ``secrets``, and without what looks like a key, token or password."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return _SECRET_IN_TEXT.sub(r"\1***", _USER_INFO.sub("://***@", text))
 
 
 def redact_url(url: str) -> str:
@@ -43,3 +79,18 @@ def redact_url(url: str) -> str:
         return url
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def secrets_of(options: Mapping[str, object]) -> frozenset[str]:
+    """The values in storage options, however nested, whose names say that they are secret."""
+    found: set[str] = set()
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            found |= secrets_of(value)
+        elif (
+            isinstance(value, str)
+            and len(value) >= _SHORTEST_SECRET
+            and _SECRET_NAME.search(str(key))
+        ):
+            found.add(value)
+    return frozenset(found)

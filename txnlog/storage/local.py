@@ -2,22 +2,27 @@
 
 An object is written to a temporary file, synced, and linked to its name: ``link`` fails if the name
 is taken, and shows the whole object or nothing. Plain ``os`` calls, because fsspec's local
-filesystem has no exclusive, atomic create, and would only stand in between.
+filesystem has no exclusive, atomic create, and would only stand in between. Knows nothing of what
+is in the files.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from txnlog.errors import ObjectNotFound
+from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure
 
 _TEMPORARY = ".tmp"
+_LINK_ATTEMPTS = 100
+"""How often a folder may be pruned from under a link before we give up."""
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV)
 
 
 class LocalStorage(Storage):
@@ -27,12 +32,17 @@ class LocalStorage(Storage):
         root: the folder; it is made when the first object is.
         fsync: make every object durable before it shows. Without, a power cut may lose the last
             ones; a crash of the process may not.
+
+    Folders come with their first object and go with their last, as on an object store. Symbolic
+    links below the root are not followed by writes, deletions and listings: a link that somebody
+    put there must not let a cleanup reach files outside the store.
     """
 
     def __init__(self, root: str, fsync: bool = True) -> None:
         # Resolved once: a link put in place of the root later leads nobody elsewhere.
         self._root = Path(os.path.realpath(root))
         self._fsync = fsync
+        self._synced: set[Path] = set()
         self.url = str(self._root)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
@@ -41,9 +51,25 @@ class LocalStorage(Storage):
     def _path(self, name: str) -> Path:
         return self._root / check_name(name)
 
-    def put_if_absent(self, name: str, data: bytes) -> bool:
+    def _path_inside(self, name: str) -> Path:
+        """The path of an object that is to be changed: no symbolic link may be on the way."""
         path = self._path(name)
+        parent = str(path.parent)
+        if os.path.realpath(parent) != parent:
+            raise StorageError(
+                f"{path.parent} leads through a symbolic link; nothing is written or deleted "
+                f"there, because it may be outside the store {self.url}: remove the link"
+            )
+        return path
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        path = self._path_inside(name)
         try:
+            # Saves the loser of a race that is over an fsync. The link below is what decides.
+            if os.path.lexists(path):
+                return False
             temporary = self._write_temporary(data)
             try:
                 return self._publish(temporary, path)
@@ -55,69 +81,85 @@ class LocalStorage(Storage):
     def put(self, name: str, data: bytes) -> None:
         if not self.put_if_absent(name, data):
             taken = FileExistsError("the name is taken, though it should be unique")
-            raise failure("creating", self.url, name, taken)
+            raise failure("creating", self.url, name, taken) from taken
 
     def upload(self, name: str) -> Upload:
         return _LocalUpload(self, name)
 
+    def delete(self, names: Iterable[str]) -> None:
+        parents: set[Path] = set()
+        for name in names:
+            path = self._path_inside(name)
+            try:
+                path.unlink(missing_ok=True)
+            except NotADirectoryError:
+                continue  # a file stands where its folder would: it is not there
+            except OSError as error:
+                raise failure("deleting", self.url, name, error) from error
+            parents.add(path.parent)
+        for parent in parents:
+            self._prune(parent)
+
+    # -- reading ---------------------------------------------------------------------------------
+
     def get(self, name: str) -> bytes:
         try:
             return self._path(name).read_bytes()
-        except FileNotFoundError:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from None
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except OSError as error:
             raise failure("reading", self.url, name, error) from error
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
+        wanted = max(stop - start, 0)
         try:
             with self._path(name).open("rb", buffering=0) as file:
                 file.seek(start)
-                data = file.read(max(stop - start, 0))
-                while len(data) < stop - start and (more := file.read(stop - start - len(data))):
+                data = file.read(wanted)
+                # One read returns at most 2 GiB, and less if a signal comes.
+                while len(data) < wanted and (more := file.read(wanted - len(data))):
                     data += more
                 return data
-        except FileNotFoundError:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from None
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except OSError as error:
             raise failure("reading", self.url, name, error) from error
 
     def size(self, name: str) -> int:
         try:
             return self._path(name).stat().st_size
-        except FileNotFoundError:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from None
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except OSError as error:
             raise failure("reading", self.url, name, error) from error
 
-    def list(self, folder: str, start_after: str = "") -> list[str]:
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
         return sorted(
-            entry.name for entry in self._scan(folder) if entry.name > start_after and _is_file(entry)
+            entry.name
+            for entry in self._scan(folder)
+            if entry.name > start_after and entry.is_file(follow_symlinks=False)
         )
 
     def list_folders(self, folder: str) -> list[str]:
         return sorted(
             entry.name
             for entry in self._scan(folder)
-            if not entry.name.startswith(".") and not _is_file(entry)
+            if entry.is_dir(follow_symlinks=False) and (folder or entry.name != _TEMPORARY)
         )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
         for entry in sorted(self._scan(folder), key=lambda entry: entry.name):
-            if _is_file(entry):
-                with suppress(FileNotFoundError):
-                    yield prefix + entry.name, entry.stat().st_size
-            else:
+            if entry.is_dir(follow_symlinks=False):
                 yield from self.list_all(prefix + entry.name)
-
-    def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            try:
-                self._path(name).unlink(missing_ok=True)
-            except OSError as error:
-                raise failure("deleting", self.url, name, error) from error
-
-    # -- steps -----------------------------------------------------------------------------------
+            elif entry.is_file(follow_symlinks=False):
+                try:
+                    size_bytes = entry.stat(follow_symlinks=False).st_size
+                except FileNotFoundError:
+                    continue  # deleted since the folder was read
+                except OSError as error:
+                    raise failure("listing", self.url, prefix + entry.name, error) from error
+                yield prefix + entry.name, size_bytes
 
     def _scan(self, folder: str) -> list[os.DirEntry[str]]:
         path = self._path(folder) if folder else self._root
@@ -129,26 +171,38 @@ class LocalStorage(Storage):
         except OSError as error:
             raise failure("listing", self.url, folder, error) from error
 
+    # -- steps of writing ------------------------------------------------------------------------
+
     def open_temporary(self) -> tuple[int, Path]:
         """A new empty file in the store's own folder for such, on the same filesystem."""
         folder = self._root / _TEMPORARY
         path = folder / secrets.token_hex(16)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        try:
-            return os.open(path, flags, 0o666), path
-        except FileNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
-            return os.open(path, flags, 0o666), path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for _ in range(_LINK_ATTEMPTS):
+            # A loop, because somebody else's deletion may prune the folder at any moment.
+            with suppress(FileNotFoundError):
+                return os.open(path, flags, 0o666), path
+            with suppress(FileNotFoundError):
+                folder.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666), path
+
+    def publish_upload(self, descriptor: int, temporary: Path, name: str) -> None:
+        """Sync a finished temporary file and link it to its name."""
+        path = self._path_inside(name)
+        if self._fsync:
+            os.fsync(descriptor)
+        if not self._publish(temporary, path):
+            raise FileExistsError("the name is taken, though it should be unique")
 
     def _write_temporary(self, data: bytes) -> Path:
         descriptor, path = self.open_temporary()
         try:
-            with os.fdopen(descriptor, "wb", buffering=0) as file:
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
+            try:
+                write_all(descriptor, data)
                 if self._fsync:
-                    os.fsync(file.fileno())
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -156,38 +210,59 @@ class LocalStorage(Storage):
 
     def _publish(self, temporary: Path, path: Path) -> bool:
         try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._link(temporary, path):
+                return False
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise UnsupportedFilesystem(
+                    f"the filesystem of {self.url} refuses hard links ({error.strerror}), which "
+                    f"put-if-absent needs there; {path.name} was not created. Use a filesystem "
+                    "that has them (ext4, xfs, btrfs, zfs, apfs, nfs), or an object store"
+                ) from error
+            raise
+        if self._fsync:
+            self._sync_folders(path.parent)
+        return True
+
+    def _link(self, temporary: Path, path: Path) -> bool:
+        for attempt in range(_LINK_ATTEMPTS):
             try:
                 os.link(temporary, path)
             except FileExistsError:
                 return False
-            if self._fsync:
-                for folder in path.relative_to(self._root).parents[1:]:
-                    self._sync_folder(self._root / folder)
-        if self._fsync:
-            self._sync_folder(path.parent)
-        return True
+            except FileNotFoundError:
+                # No folder yet; or somebody deleted the last object in it and pruned it.
+                if attempt == _LINK_ATTEMPTS - 1:
+                    raise
+                with suppress(FileNotFoundError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                self._synced.clear()
+            else:
+                return True
+        raise AssertionError("the loop returns or raises")
 
-    @staticmethod
-    def _sync_folder(folder: Path) -> None:
-        """Make the names in a folder durable."""
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _sync_folders(self, folder: Path) -> None:
+        """Make the names in a folder durable, and once for each folder those that lead to it.
 
-    def publish_upload(self, descriptor: int, temporary: Path, name: str) -> None:
-        """Sync a finished temporary file and link it to its name."""
-        path = self._path(name)
-        if self._fsync:
-            os.fsync(descriptor)
-        if not self._publish(temporary, path):
-            raise FileExistsError("the name is taken, though it should be unique")
+        The folders above are synced even if they were there before: whoever made them may have
+        died before its own sync.
+        """
+        _sync_folder(folder)
+        if folder not in self._synced:
+            above = folder
+            while above != self._root:
+                above = above.parent
+                _sync_folder(above)
+            with suppress(OSError):  # the root's own name; its parent need not be readable to us
+                _sync_folder(self._root.parent)
+            self._synced.add(folder)
+
+    def _prune(self, folder: Path) -> None:
+        """Remove a folder that has become empty, and those above it; the root stays."""
+        with suppress(OSError):  # not empty, gone already, or not ours to remove
+            while folder != self._root:
+                folder.rmdir()
+                folder = folder.parent
 
 
 class _LocalUpload(Upload):
@@ -206,10 +281,8 @@ class _LocalUpload(Upload):
     def write(self, data: bytes) -> int:
         if self._descriptor is None:
             raise ValueError("the upload is closed")
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            write_all(self._descriptor, data)
         except OSError as error:
             raise failure("writing", self._storage.url, self._name, error) from error
         return len(data)
@@ -227,9 +300,26 @@ class _LocalUpload(Upload):
     def discard(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
-            self._temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                # Whatever happens here, the object is complete or was never there.
+                os.close(descriptor)
+            with suppress(OSError):
+                self._temporary.unlink()
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False)
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte; one write takes at most 2 GiB, and may be interrupted."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return  # what we made there was deleted in the meantime, and the folder with it
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,19 +1,31 @@
 """Storage in this process's memory, shared by everybody who opens the same ``memory://`` URL.
 
 The objects lie in fsspec's memory filesystem, so that other tools see them; the lock is ours,
-because its own exclusive create checks first and writes later.
+because its own exclusive create checks first and writes later. Not for several processes: each
+has a memory of its own.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from txnlog.errors import ObjectNotFound
 from txnlog.storage.base import Storage, Upload, check_name
+from txnlog.storage.failures import failure
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock; in the child it would never let go.
+    global _LOCK  # noqa: PLW0603 - one per process
+    _LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class MemoryStorage(Storage):
@@ -40,38 +52,42 @@ class MemoryStorage(Storage):
         from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
         full = self._full(name)
+        file = MemoryFile(MemoryFileSystem(), full, bytes(data))
         with _LOCK:
-            if full in self._files:
-                return False
-            self._files[full] = MemoryFile(MemoryFileSystem(), full, bytes(data))
-            return True
+            return self._files.setdefault(full, file) is file
 
     def put(self, name: str, data: bytes) -> None:
-        self.put_if_absent(name, data)
+        if not self.put_if_absent(name, data):
+            taken = FileExistsError("the name is taken, though it should be unique")
+            raise failure("creating", self.url, name, taken) from taken
 
     def upload(self, name: str) -> Upload:
         return _MemoryUpload(self, name)
 
-    def get(self, name: str) -> bytes:
+    def _buffer(self, name: str) -> memoryview:
+        full = self._full(name)
         with _LOCK:
             try:
-                found: bytes = self._files[self._full(name)].getvalue()
-            except KeyError:
-                raise ObjectNotFound(f"there is no {self.url}/{name}") from None
-            return found
+                buffer: memoryview = self._files[full].getbuffer()
+            except KeyError as error:
+                raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+            return buffer
+
+    def get(self, name: str) -> bytes:
+        return bytes(self._buffer(name))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
-        return self.get(name)[start : max(stop, start)]
+        return bytes(self._buffer(name)[start : max(stop, start)])
 
     def size(self, name: str) -> int:
-        return len(self.get(name))
+        return len(self._buffer(name))
 
     def _below(self, folder: str) -> list[str]:
         prefix = f"{self._full(folder)}/" if folder else f"{self._path.rstrip('/')}/"
         with _LOCK:
             return [name[len(prefix) :] for name in self._files if name.startswith(prefix)]
 
-    def list(self, folder: str, start_after: str = "") -> list[str]:
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
         return sorted(n for n in self._below(folder) if "/" not in n and n > start_after)
 
     def list_folders(self, folder: str) -> list[str]:
@@ -80,15 +96,21 @@ class MemoryStorage(Storage):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
         for name in sorted(self._below(folder)):
-            yield prefix + name, self.size(prefix + name)
+            try:
+                yield prefix + name, self.size(prefix + name)
+            except ObjectNotFound:
+                continue  # deleted since the names were taken down
 
     def delete(self, names: Iterable[str]) -> None:
+        doomed = [self._full(name) for name in names]
         with _LOCK:
-            for name in names:
-                self._files.pop(self._full(name), None)
+            for full in doomed:
+                self._files.pop(full, None)
 
 
 class _MemoryUpload(Upload):
+    """Bytes that become an object when they are complete."""
+
     def __init__(self, storage: MemoryStorage, name: str) -> None:
         check_name(name)
         self._storage = storage
@@ -102,9 +124,9 @@ class _MemoryUpload(Upload):
         return len(data)
 
     def close(self) -> None:
-        if self._data is not None:
-            self._storage.put(self._name, bytes(self._data))
-            self._data = None
+        data, self._data = self._data, None
+        if data is not None:
+            self._storage.put(self._name, bytes(data))
 
     def discard(self) -> None:
         self._data = None

@@ -2,25 +2,57 @@
 
 Put-if-absent is a PUT with ``If-None-Match: *``. Requests are made one level below fsspec's file
 functions, because those add a HEAD here and drop the condition there; sessions, credentials and
-retries stay s3fs's.
+retries stay s3fs's. Knows keys and requests, and nothing of what objects mean.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
-from txnlog.storage.failures import failure
+from txnlog.storage.failures import failure, secrets_of
+
+if TYPE_CHECKING:
+    from txnlog.storage.s3_client import S3Client
 
 _CONFLICTS = 10
-"""A 409 says that another conditional PUT of the name is under way: neither has won yet."""
+"""A 409 says that another conditional PUT of the name is under way: neither has won yet. It is over
+within a round trip or two, so asking again is pause enough; whoever still loses gets an error, and
+the callers of put-if-absent wait before they repeat that."""
 _SMALL_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
+_PARTS_AT_ONCE = 2
+"""An upload needs up to 2 * _PART_BYTES of memory, whatever its size."""
 _DELETE_AT_ONCE = 1000
+
+_HINTS_BY_CODE = {
+    "NoSuchBucket": "create the bucket, or correct the URL or the endpoint",
+    "InvalidAccessKeyId": "the server does not know this access key: check storage_options",
+    "SignatureDoesNotMatch": "the secret does not fit the key: check storage_options",
+    "ExpiredToken": "the session has expired: get new credentials",
+    "NoCredentialsError": "give key and secret in storage_options, or configure a profile",
+    "EndpointConnectionError": "nothing answers: check endpoint_url, and that the server runs",
+    "ConnectTimeoutError": "nothing answers: check endpoint_url, network and firewall",
+    "ReadTimeoutError": "the server took too long: try again later",
+}
+_HINTS_BY_STATUS = {
+    301: "the bucket is in another region: set client_kwargs={'region_name': ...}",
+    400: "the server did not understand the request: check region and endpoint_url",
+    403: "permission is denied: the credentials need s3:GetObject, PutObject, DeleteObject, "
+    "ListBucket and AbortMultipartUpload on this bucket",
+    409: "another create of this name is under way: try again",
+    429: "the server asks for fewer requests: try again later",
+    500: "the server has a problem: try again later",
+    501: "the server does not implement this, maybe conditional creates (If-None-Match: *); "
+    "without them it cannot carry a store",
+    502: "the server has a problem: try again later",
+    503: "the server is overloaded or down: try again later",
+}
 
 
 class S3Storage(Storage):
@@ -35,29 +67,45 @@ class S3Storage(Storage):
         self._bucket, _, prefix = path.strip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._options = dict(options or {})
-        self._filesystem: Any = None
-        self._process = -1
+        self._secrets = secrets_of(self._options)
+        self._connected: tuple[int, S3Client] | None = None
         self.url = f"s3://{self._bucket}/{prefix}".rstrip("/")
 
     def __reduce__(self) -> tuple[type[S3Storage], tuple[str, dict[str, Any]]]:
         return S3Storage, (f"{self._bucket}/{self._prefix}", self._options)
 
-    def __repr__(self) -> str:
-        return f"S3Storage({self.url!r})"
-
     @property
-    def _fs(self) -> Any:
-        # Made when first used and anew after a fork: an event loop does not survive one.
-        if self._filesystem is None or self._process != os.getpid():
-            try:
-                import s3fs
-            except ImportError as error:
-                raise UnsupportedFilesystem(
-                    f"{self.url} needs s3fs: pip install 'txnlog[s3]'"
-                ) from error
-            self._filesystem = s3fs.S3FileSystem(**{"use_listings_cache": False, **self._options})
-            self._process = os.getpid()
-        return self._filesystem
+    def client(self) -> S3Client:
+        """The connection: made when first used, and anew after a fork.
+
+        An event loop does not survive a fork, nor may two processes share a socket.
+
+        Raises UnsupportedFilesystem: s3fs is missing, or botocore is too old.
+        """
+        connected = self._connected
+        if connected is None or connected[0] != os.getpid():
+            connected = self._connected = os.getpid(), self._connect()
+        return connected[1]
+
+    def _connect(self) -> S3Client:
+        try:
+            from txnlog.storage.s3_client import S3Client
+        except ImportError as error:
+            raise UnsupportedFilesystem(
+                f"{self.url} needs s3fs: pip install 'txnlog[s3]'"
+            ) from error
+        try:
+            with _CONNECTING:
+                client = S3Client(**{**self._options, "use_listings_cache": False})
+                conditional = client.knows_conditional_create()
+        except Exception as error:
+            raise self._failure("connecting to", "", error) from error
+        if not conditional:
+            raise UnsupportedFilesystem(
+                f"{self.url}: the installed botocore is too old for conditional creates, and "
+                "would overwrite: pip install -U 'txnlog[s3]'"
+            )
+        return client
 
     def _key(self, name: str) -> str:
         return self._prefix + check_name(name)
@@ -65,112 +113,134 @@ class S3Storage(Storage):
     def _folder_prefix(self, folder: str) -> str:
         return f"{self._key(folder)}/" if folder else self._prefix
 
+    def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
+        from txnlog.storage.s3_client import code_of, status_of
+
+        status = status_of(error)
+        hint = _HINTS_BY_CODE.get(code_of(error)) or _HINTS_BY_STATUS.get(status or 0)
+        return failure(operation, self.url, name, error, hint=hint, secrets=self._secrets)
+
     # -- writing ---------------------------------------------------------------------------------
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        key = self._key(name)
-        for attempt in range(_CONFLICTS):
+        """See Storage. False may also be said of our own object.
+
+        botocore repeats a PUT whose answer was lost, and the server refuses the repetition; the
+        caller reads the object back to find out.
+        """
+        from txnlog.storage.s3_client import status_of
+
+        key, client = self._key(name), self.client
+        for attempt in range(1, _CONFLICTS + 1):
             try:
-                self._fs.call_s3(
-                    "put_object",
-                    Bucket=self._bucket,
-                    Key=key,
-                    Body=bytes(data),
-                    IfNoneMatch="*",
+                client.call_s3(
+                    "put_object", Bucket=self._bucket, Key=key, Body=bytes(data), IfNoneMatch="*"
                 )
-                return True
             except Exception as error:
-                status = _http_status(error)
+                status = status_of(error)
                 if status == 412:
                     return False
-                if status != 409 or attempt == _CONFLICTS - 1:
-                    raise failure("creating", self.url, name, error) from error
-        raise AssertionError("unreachable")
+                if status != 409 or attempt == _CONFLICTS:
+                    raise self._failure("creating", name, error) from error
+            else:
+                return True
+        raise AssertionError("the loop returns or raises")
 
     def put(self, name: str, data: bytes) -> None:
-        key = self._key(name)
+        key, client = self._key(name), self.client
         try:
-            self._fs.call_s3("put_object", Bucket=self._bucket, Key=key, Body=bytes(data))
+            client.call_s3("put_object", Bucket=self._bucket, Key=key, Body=bytes(data))
         except Exception as error:
-            raise failure("creating", self.url, name, error) from error
+            raise self._failure("creating", name, error) from error
 
     def upload(self, name: str) -> Upload:
         return _S3Upload(self, name)
 
     def put_file(self, name: str, path: str) -> None:
         """Upload a local file, in parts if it is large; it shows when it is complete."""
+        key, client = self._key(name), self.client
         try:
-            self._fs.put_file(
+            client.put_file(
                 path,
-                f"{self._bucket}/{self._key(name)}",
+                f"{self._bucket}/{key}",
                 chunksize=_PART_BYTES,
-                max_concurrency=2,
+                max_concurrency=_PARTS_AT_ONCE,
                 ContentType="application/octet-stream",
             )
         except Exception as error:
-            raise failure("uploading", self.url, name, error) from error
+            raise self._failure("uploading", name, error) from error
 
     def delete(self, names: Iterable[str]) -> None:
-        keys = [{"Key": self._key(name)} for name in names]
+        keys = [self._key(name) for name in names]
         for first in range(0, len(keys), _DELETE_AT_ONCE):
             some = keys[first : first + _DELETE_AT_ONCE]
+            objects = {"Objects": [{"Key": key} for key in some], "Quiet": True}
+            client = self.client
             try:
-                answer = self._fs.call_s3(
-                    "delete_objects", Bucket=self._bucket, Delete={"Objects": some, "Quiet": True}
-                )
+                answer = client.call_s3("delete_objects", Bucket=self._bucket, Delete=objects)
             except Exception as error:
-                raise failure("deleting", self.url, some[0]["Key"], error) from error
-            for failed in answer.get("Errors", ()):
-                reason = OSError(f"{failed.get('Code')} {failed.get('Message')}")
-                raise failure("deleting", self.url, failed.get("Key", ""), reason)
+                raise self._failure("deleting", self._name_of(some[0]), error) from error
+            for refused in answer.get("Errors", ()):
+                reason = OSError(f"{refused.get('Code')} {refused.get('Message')}")
+                name = self._name_of(refused.get("Key", ""))
+                raise self._failure("deleting", name, reason) from reason
+
+    def _name_of(self, key: str) -> str:
+        return key.removeprefix(self._prefix)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes:
-        return self._read(name, None, None)
+        return self._read(name, None)
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
+        from txnlog.storage.s3_client import status_of
+
         if stop <= start:
+            check_name(name)
             return b""
         try:
-            return self._read(name, start, stop)
+            return self._read(name, f"bytes={start}-{stop - 1}")
         except StorageError as error:
-            if _http_status(error.__cause__) == 416:  # begins at or behind the end
+            if status_of(error.__cause__) == 416:  # begins at or behind the end
                 return b""
             raise
 
-    def _read(self, name: str, start: int | None, stop: int | None) -> bytes:
-        path = f"{self._bucket}/{self._key(name)}"
+    def _read(self, name: str, byte_range: str | None) -> bytes:
+        key, client = self._key(name), self.client
         try:
-            # With more concurrency s3fs would ask for the size first.
-            data: bytes = self._fs.cat_file(path, start=start, end=stop, max_concurrency=1)
-            return data
-        except FileNotFoundError as error:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+            data: bytes = client.read_object(self._bucket, key, byte_range)
         except Exception as error:
-            raise failure("reading", self.url, name, error) from error
+            raise self._not_read(name, error) from error
+        return data
 
     def size(self, name: str) -> int:
-        key = self._key(name)
+        key, client = self._key(name), self.client
         try:
-            answer = self._fs.call_s3("head_object", Bucket=self._bucket, Key=key)
-            return int(answer["ContentLength"])
+            return int(client.call_s3("head_object", Bucket=self._bucket, Key=key)["ContentLength"])
         except Exception as error:
-            if isinstance(error, FileNotFoundError) or _http_status(error) == 404:
-                raise ObjectNotFound(f"there is no {self.url}/{name}") from error
-            raise failure("reading", self.url, name, error) from error
+            raise self._not_read(name, error) from error
 
-    def list(self, folder: str, start_after: str = "") -> list[str]:
+    def _not_read(self, name: str, error: BaseException) -> StorageError:
+        from txnlog.storage.s3_client import code_of, status_of
+
+        # A missing bucket is a 404 too, but nothing that a reader of one object should expect.
+        if status_of(error) == 404 and code_of(error) != "NoSuchBucket":
+            return ObjectNotFound(f"there is no {self.url}/{name}")
+        return self._failure("reading", name, error)
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
         prefix = self._folder_prefix(folder)
-        names = []
+        names: list[str] = []
         for page in self._pages(folder, Delimiter="/", StartAfter=prefix + start_after):
             names += [item["Key"][len(prefix) :] for item in page.get("Contents", ())]
-        # Some tools leave an object of the folder's own name behind; and S3 sorts by UTF-8.
+        # Some tools leave an object of the folder's own name behind, and some servers list in
+        # another order than S3's, which is that of strings.
         return sorted(name for name in names if name and name > start_after)
 
     def list_folders(self, folder: str) -> list[str]:
         prefix = self._folder_prefix(folder)
-        found = []
+        found: list[str] = []
         for page in self._pages(folder, Delimiter="/"):
             found += [item["Prefix"][len(prefix) : -1] for item in page.get("CommonPrefixes", ())]
         return sorted(name for name in found if name)
@@ -178,16 +248,18 @@ class S3Storage(Storage):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         for page in self._pages(folder):
             for item in page.get("Contents", ()):
-                yield item["Key"][len(self._prefix) :], int(item["Size"])
+                if not item["Key"].endswith("/"):
+                    yield self._name_of(item["Key"]), int(item["Size"])
 
     def _pages(self, folder: str, **arguments: str) -> Iterator[dict[str, Any]]:
         """The pages of a listing, at most 1,000 objects each, one request each."""
         arguments |= {"Bucket": self._bucket, "Prefix": self._folder_prefix(folder)}
+        client = self.client
         while True:
             try:
-                page: dict[str, Any] = self._fs.call_s3("list_objects_v2", **arguments)
+                page: dict[str, Any] = client.call_s3("list_objects_v2", **arguments)
             except Exception as error:
-                raise failure("listing", self.url, folder, error) from error
+                raise self._failure("listing", folder, error) from error
             yield page
             if not page.get("IsTruncated"):
                 return
@@ -203,22 +275,26 @@ class _S3Upload(Upload):
         self._name = name
         self._size_bytes = 0
         try:
+            # Closed, and with that deleted, by close() or discard().
             self._spool = tempfile.NamedTemporaryFile(prefix="txnlog-")  # noqa: SIM115
         except OSError as error:
-            raise failure("spooling", storage.url, name, error) from error
+            raise self._spooling_failed(error) from error
 
     def write(self, data: bytes) -> int:
         try:
             self._size_bytes += len(data)
             return self._spool.write(data)
         except OSError as error:
-            raise failure("spooling", self._storage.url, self._name, error) from error
+            raise self._spooling_failed(error) from error
 
     def close(self) -> None:
         if self._spool.closed:
             return
         with self._spool:
-            self._spool.flush()
+            try:
+                self._spool.flush()
+            except OSError as error:
+                raise self._spooling_failed(error) from error
             if self._size_bytes <= _SMALL_BYTES:
                 self._spool.seek(0)
                 self._storage.put(self._name, self._spool.read())
@@ -226,15 +302,24 @@ class _S3Upload(Upload):
                 self._storage.put_file(self._name, self._spool.name)
 
     def discard(self) -> None:
-        self._spool.close()
+        try:
+            self._spool.close()
+        except OSError:
+            # What was buffered no longer fits on the disk. Nobody wants it; the file is gone.
+            return
+
+    def _spooling_failed(self, error: OSError) -> StorageError:
+        where = f"spooling to {tempfile.gettempdir()} (set TMPDIR for another folder) for"
+        return failure(where, self._storage.url, self._name, error)
 
 
-def _http_status(error: BaseException | None) -> int | None:
-    """The status code of botocore's answer behind an error of s3fs, if there is one."""
-    while error is not None:
-        response = getattr(error, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return int(status) if status is not None else None
-        error = error.__cause__
-    return None
+_CONNECTING = threading.Lock()
+"""Sixteen threads that begin at once make one client, not sixteen."""
+
+
+def _after_fork() -> None:
+    global _CONNECTING  # noqa: PLW0603 - one per process
+    _CONNECTING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,109 +1,161 @@
 """Storage on any other fsspec filesystem, for those who promise that only one process writes.
 
-Put-if-absent is a check and then a write: two writers can both believe that they have won. That
-is why it has to be asked for.
+Put-if-absent is a check and then a write: two processes can both believe that they have won. That
+is why it has to be asked for. Knows no particular filesystem.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
-from txnlog.storage.failures import failure, redact_url
+from txnlog.storage.failures import failure, redact, redact_url, secrets_of
+
+_LOCK = threading.Lock()
+"""Keeps the threads of the one writing process apart."""
+
+
+def _after_fork() -> None:
+    global _LOCK  # noqa: PLW0603 - one per process
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class SingleWriterStorage(Storage):
-    """Objects below an fsspec URL. Safe for any number of readers and a single writing process."""
+    """Objects below an fsspec URL. A single process may write.
+
+    Other processes may read; whether they can see half an object is up to the filesystem: those
+    that upload whole objects never show one, those that write files in place do for a moment.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        if "::" in url:
+            raise InvalidOption(
+                "a chain of filesystems cannot carry a store: caches in it would show old listings"
+            )
         self._given = url.rstrip("/")
         self._options = dict(options or {})
-        self._filesystem: Any = None
-        self._root = ""
-        self._process = -1
+        # The user and password of a URL such as ftp://user:password@host/folder.
+        user_info = self._given.partition("://")[2].partition("/")[0].rpartition("@")[0]
+        self._secrets = secrets_of(self._options) | ({user_info} if user_info else set())
+        self._connected: tuple[int, Any, str] | None = None
         self.url = redact_url(self._given)
 
     def __reduce__(self) -> tuple[type[SingleWriterStorage], tuple[str, dict[str, Any]]]:
         return SingleWriterStorage, (self._given, self._options)
 
-    def __repr__(self) -> str:
-        return f"SingleWriterStorage({self.url!r})"
-
-    @property
-    def _fs(self) -> Any:
-        if self._filesystem is None or self._process != os.getpid():
-            import fsspec
-
+    def _connect(self) -> tuple[Any, str]:
+        """The filesystem and the root's path in it: made when first used, anew after a fork."""
+        connected = self._connected
+        if connected is None or connected[0] != os.getpid():
             try:
-                self._filesystem, root = fsspec.core.url_to_fs(
-                    self._given, **{"use_listings_cache": False, **self._options}
-                )
-            except (ImportError, ValueError, TypeError) as error:
-                raise UnsupportedFilesystem(f"{self.url} cannot be opened: {error}") from error
-            self._root = root.rstrip("/")
-            self._process = os.getpid()
-        return self._filesystem
+                import fsspec
 
-    def _path(self, name: str) -> str:
-        fs = self._fs
-        fs.invalidate_cache()
-        return f"{self._root}/{check_name(name)}" if name else self._root
+                options = {**self._options, "use_listings_cache": False}
+                filesystem, root = fsspec.core.url_to_fs(self._given, **options)
+            except (ImportError, ValueError, TypeError) as error:
+                why = redact(str(error), self._secrets)
+                raise UnsupportedFilesystem(f"{self.url} cannot be opened: {why}") from error
+            except Exception as error:
+                raise self._failure("connecting to", "", error) from error
+            connected = self._connected = os.getpid(), filesystem, root.rstrip("/")
+        return connected[1], connected[2]
+
+    def _locate(self, name: str) -> tuple[Any, str]:
+        """The filesystem, and the path in it of an object or, if it is "", of the root."""
+        if name:
+            check_name(name)
+        filesystem, root = self._connect()
+        # Some filesystems keep listings whatever they are told.
+        filesystem.invalidate_cache()
+        return filesystem, f"{root}/{name}" if name else root
+
+    def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
+        return failure(operation, self.url, name, error, secrets=self._secrets)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
+        filesystem, path = self._locate(check_name(name))
         try:
-            path = self._path(name)
-            if self._fs.exists(path):
-                return False
-            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(path, bytes(data))
-            return True
-        except OSError as error:
-            raise failure("creating", self.url, name, error) from error
+            with _LOCK:
+                if filesystem.exists(path):
+                    return False
+                self._write(filesystem, path, data)
+        except Exception as error:
+            raise self._failure("creating", name, error) from error
+        return True
 
     def put(self, name: str, data: bytes) -> None:
-        if not self.put_if_absent(name, data):
-            taken = FileExistsError("the name is taken, though it should be unique")
-            raise failure("creating", self.url, name, taken)
+        filesystem, path = self._locate(check_name(name))
+        try:
+            self._write(filesystem, path, data)
+        except Exception as error:
+            raise self._failure("creating", name, error) from error
+
+    @staticmethod
+    def _write(filesystem: Any, path: str, data: bytes) -> None:
+        with suppress(FileExistsError):
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(path, bytes(data))
 
     def upload(self, name: str) -> Upload:
         return _SingleWriterUpload(self, name)
+
+    def put_file(self, name: str, local_path: str) -> None:
+        """Copy a local file to a name."""
+        filesystem, path = self._locate(check_name(name))
+        try:
+            with suppress(FileExistsError):
+                filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            filesystem.put_file(local_path, path)
+        except Exception as error:
+            raise self._failure("uploading", name, error) from error
 
     def get(self, name: str) -> bytes:
         return self._read(name, None, None)
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
+        size_bytes = self.size(name)  # not every filesystem takes a range beyond the end
+        stop = min(stop, size_bytes)
         return self._read(name, start, stop) if stop > start else b""
 
     def _read(self, name: str, start: int | None, stop: int | None) -> bytes:
+        filesystem, path = self._locate(check_name(name))
         try:
-            data: bytes = self._fs.cat_file(self._path(name), start, stop)
-            return data
-        except FileNotFoundError:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from None
-        except OSError as error:
-            raise failure("reading", self.url, name, error) from error
+            data: bytes = filesystem.cat_file(path, start, stop)
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+        except Exception as error:
+            raise self._failure("reading", name, error) from error
+        return data
 
     def size(self, name: str) -> int:
+        filesystem, path = self._locate(check_name(name))
         try:
-            return int(self._fs.size(self._path(name)))
-        except FileNotFoundError:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from None
-        except OSError as error:
-            raise failure("reading", self.url, name, error) from error
+            return int(filesystem.size(path))
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+        except Exception as error:
+            raise self._failure("reading", name, error) from error
 
     def _entries(self, folder: str) -> list[tuple[str, str]]:
+        filesystem, path = self._locate(folder)
         try:
-            found = self._fs.ls(self._path(folder), detail=True)
+            found = filesystem.ls(path, detail=True)
         except FileNotFoundError:
             return []
-        except OSError as error:
-            raise failure("listing", self.url, folder, error) from error
+        except Exception as error:
+            raise self._failure("listing", folder, error) from error
         return [(item["name"].rstrip("/").rpartition("/")[2], item["type"]) for item in found]
 
-    def list(self, folder: str, start_after: str = "") -> list[str]:
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
         names = [name for name, kind in self._entries(folder) if kind == "file"]
         return sorted(name for name in names if name > start_after)
 
@@ -120,33 +172,44 @@ class SingleWriterStorage(Storage):
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
+            filesystem, path = self._locate(check_name(name))
             try:
-                self._fs.rm_file(self._path(name))
+                filesystem.rm_file(path)
             except FileNotFoundError:
                 continue
-            except OSError as error:
-                raise failure("deleting", self.url, name, error) from error
+            except Exception as error:
+                raise self._failure("deleting", name, error) from error
 
 
 class _SingleWriterUpload(Upload):
-    """Collected in a temporary file and written at the end."""
+    """Collected in a local temporary file and copied at the end."""
 
     def __init__(self, storage: SingleWriterStorage, name: str) -> None:
-        import tempfile
-
         check_name(name)
         self._storage = storage
         self._name = name
-        self._spool = tempfile.TemporaryFile()
+        try:
+            # Closed, and with that deleted, by close() or discard().
+            self._spool = tempfile.NamedTemporaryFile(prefix="txnlog-")  # noqa: SIM115
+        except OSError as error:
+            raise failure("spooling", storage.url, name, error) from error
 
     def write(self, data: bytes) -> int:
-        return self._spool.write(data)
+        try:
+            return self._spool.write(data)
+        except OSError as error:
+            raise failure("spooling", self._storage.url, self._name, error) from error
 
     def close(self) -> None:
-        if not self._spool.closed:
-            with self._spool:
-                self._spool.seek(0)
-                self._storage.put(self._name, self._spool.read())
+        if self._spool.closed:
+            return
+        with self._spool:
+            try:
+                self._spool.flush()
+            except OSError as error:
+                raise failure("spooling", self._storage.url, self._name, error) from error
+            self._storage.put_file(self._name, self._spool.name)
 
     def discard(self) -> None:
-        self._spool.close()
+        with suppress(OSError):
+            self._spool.close()

@@ -1,0 +1,282 @@
+"""Bad input of every kind gets an error of our own that names the thing and the remedy."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import txnlog
+from txnlog import TopicPartition, errors
+from txnlog.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t", partitions=2, config={"max.message.bytes": 1000})
+    return store
+
+
+def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
+    """No store, and an empty folder, are the same: nothing there yet."""
+    (tmp_path / "empty").mkdir()
+    for name in ("missing", "empty"):
+        with pytest.raises(errors.StoreNotFound, match=f"{name}.*create=True"):
+            txnlog.open(str(tmp_path / name))
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    """A folder with other files never becomes a store, not even when asked."""
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    for create in (False, True):
+        with pytest.raises(errors.NotAStore, match=r"txnlog\.json"):
+            txnlog.open(str(tmp_path), create=create)
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+
+
+def test_a_store_of_a_newer_version_is_refused(store: Store) -> None:
+    """The message says which version it is and what to do."""
+    path = Path(store.url) / "txnlog.json"
+    text = path.read_text()
+    path.write_text(text.replace('"format":1', '"format":7'))
+    with pytest.raises(errors.UnsupportedVersion, match=r"version 7.*newer txnlog"):
+        txnlog.open(store.url)
+    path.write_text(text.replace("store_id", "stork_id"))
+    with pytest.raises(errors.CorruptEntry, match=r"txnlog\.json is damaged"):
+        txnlog.open(store.url)
+
+
+def test_a_newer_entry_is_not_called_damage(store: Store) -> None:
+    """An entry that a newer txnlog wrote: upgrade, do not restore a backup."""
+    name = Path(store.url) / "topics/t/log/00000000000000000001.json"
+    name.write_text('{"format":2,"checksum":"00000000","kind":"telepathy"}\n')
+    with pytest.raises(errors.UnsupportedVersion, match=r"0{19}1\.json has format version 2"):
+        store.scan("t")
+
+
+def test_store_settings_are_fixed(store: Store) -> None:
+    """Opening with other settings than it was created with says so."""
+    with pytest.raises(errors.StoreExists, match="fixed when it is created"):
+        txnlog.open(store.url, create=True, config={"transaction.max.timeout.ms": 5})
+    with pytest.raises(errors.InvalidConfig, match=r"did you mean 'transaction\.max\.timeout\.ms'"):
+        txnlog.open(store.url, config={"transaction.max.timeout": 5})
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "hdfs://namenode/x", "gs://bucket/x"])
+def test_filesystems_without_put_if_absent_are_refused(url: str) -> None:
+    """The message names the protocol, what is supported, and the flag."""
+    with pytest.raises(errors.UnsupportedFilesystem, match=r"s3://.*unsafe_single_writer"):
+        txnlog.open(url)
+
+
+@pytest.mark.parametrize("url", ["", "s3://", "s3://key:secret@bucket/x", "nul\0"])
+def test_malformed_urls_are_refused(url: str) -> None:
+    """And no secret is repeated."""
+    with pytest.raises(errors.InvalidOption) as caught:
+        txnlog.open(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 250, "../t", "a\n"])
+def test_topics_are_named_as_kafkas(store: Store, name: str) -> None:
+    """Kafka's rules for names; nothing is created."""
+    with pytest.raises(errors.InvalidTopic):
+        store.create_topic(name)
+    with pytest.raises(errors.InvalidTopic):
+        store.scan(name)
+    assert store.topics() == ["t"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/../../b", "ä ö", "%2e%2e", "-", "~", "a" * 80])
+def test_ids_may_be_anything_and_stay_in_their_folder(store: Store, name: str) -> None:
+    """Group and transactional ids are percent-encoded, and come back as they were."""
+    with store.producer(transactional_id=name) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", b"x")
+            producer.send_offsets_to_transaction({TopicPartition("t", 0): 0}, name)
+    assert store.groups() == [name]
+    assert [d.transactional_id for d in store.transactions()] == [name]  # type: ignore[union-attr]
+    root = Path(store.url)
+    folders = {"groups", "topics", "transactions", ".tmp", ".probe"}
+    assert {path.name for path in root.iterdir()} <= {*folders, "txnlog.json"}
+    assert len(list((root / "groups").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"compresion.type": "lz4"}, r"did you mean 'compression\.type'"),
+        ({"compression.type": "brotli"}, "not one of"),
+        ({"segment.bytes": "many"}, "an integer is needed"),
+        ({"segment.bytes": 1}, "not between"),
+        ({"retention.ms": 1}, "not implemented yet"),
+        ({"compression.lz4.level": 22}, r"compression\.lz4\.level: 22 is not between 1 and 12"),
+    ],
+)
+def test_unknown_and_wrong_settings_are_errors(
+    store: Store, config: dict[str, object], message: str
+) -> None:
+    """A setting is never ignored."""
+    with pytest.raises(errors.InvalidConfig, match=message):
+        store.create_topic("new", config=config)
+    with pytest.raises(errors.InvalidConfig, match=message):
+        store.alter_topic("t", config=config)
+    assert store.topics() == ["t"]
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 100_001, 1.5, True])
+def test_partition_counts_are_checked(store: Store, partitions: int) -> None:
+    """A topic has at least one partition, and never fewer than before."""
+    with pytest.raises(errors.InvalidPartitions):
+        store.create_topic("new", partitions=partitions)
+    with pytest.raises(errors.InvalidPartitions, match="cannot shrink"):
+        store.alter_topic("t", partitions=1)
+
+
+def test_topics_come_and_go(store: Store) -> None:
+    """Existing, missing, deleted and made anew; settings can be changed and taken back."""
+    with pytest.raises(errors.TopicAlreadyExists):
+        store.create_topic("t")
+    with pytest.raises(errors.UnknownTopicOrPartition, match="create_topic"):
+        store.scan("missing")
+    altered = store.alter_topic("t", partitions=3, config={"compression.type": "zstd"})
+    assert (len(altered.partitions), altered.config["compression.type"]) == (3, "zstd")
+    assert (
+        "compression.type" not in store.alter_topic("t", config={"compression.type": None}).config
+    )
+    producer = store.producer()
+    producer.send("t", b"for the old one")
+    store.delete_topic("t")
+    store.create_topic("t")
+    with pytest.raises(errors.UnknownTopicOrPartition, match="made anew"):
+        producer.flush()
+    assert store.scan("t").record_count == 0
+    data = Path(store.url) / "topics/t/data"
+    assert store.topics() == ["t"]
+    assert data.exists()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pa.record_batch({"key": [b"no value"]}),
+        pa.record_batch({"value": [1, 2]}),
+        pa.record_batch({"value": [b"x"], "colour": ["red"]}),
+        pa.record_batch({"value": [b"x"], "partition": [2]}),
+        pa.record_batch({"value": [b"x"], "partition": ["first"]}),
+        pa.record_batch({"value": [b"x"], "timestamp": ["today"]}),
+        {"value": [b"x"]},
+    ],
+)
+def test_batches_of_a_wrong_shape_are_refused(store: Store, batch: pa.RecordBatch) -> None:
+    """The message names the column; nothing is written, and the producer goes on."""
+    with store.producer() as producer:
+        with pytest.raises(errors.InvalidRecord):
+            producer.send_batch("t", batch)
+        producer.send("t", b"good")
+    assert store.scan("t").record_count == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"value": 5},
+        {"value": b"x", "key": 1.5},
+        {"value": b"x", "partition": 2},
+        {"value": b"x", "partition": -1},
+        {"value": b"x", "timestamp_ms": "now"},
+        {"value": b"x", "headers": [("h", 1)]},
+        {"value": b"x", "headers": ["h"]},
+    ],
+)
+def test_records_of_a_wrong_shape_are_refused(store: Store, arguments: dict[str, object]) -> None:
+    """The same for single records."""
+    with store.producer() as producer:
+        with pytest.raises(errors.InvalidRecord):
+            producer.send("t", **arguments)  # type: ignore[arg-type]
+        producer.send("t", b"good")
+    assert store.scan("t").record_count == 1
+
+
+def test_a_record_that_is_too_large_is_refused_alone(store: Store) -> None:
+    """max.message.bytes bounds single records and those in batches."""
+    with store.producer() as producer:
+        with pytest.raises(errors.RecordTooLarge, match="1000"):
+            producer.send("t", b"x" * 1000)
+        producer.send("t", b"x" * 900)
+    with store.producer() as producer, pytest.raises(errors.RecordTooLarge):
+        producer.send_batch("t", pa.record_batch({"value": [b"x" * 1000]}))
+    assert store.scan("t").record_count == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"columns": ["value", "colour"]}, errors.InvalidOption),
+        ({"columns": "value"}, errors.InvalidOption),
+        ({"columns": []}, errors.InvalidOption),
+        ({"starting_offsets": "first"}, errors.InvalidOption),
+        ({"starting_offsets": {5: 0}}, errors.InvalidOption),
+        ({"starting_offsets": {0: "x"}}, errors.InvalidOption),
+        ({"starting_offsets": {TopicPartition("other", 0): 0}}, errors.InvalidOption),
+        ({"ending_offsets": {0: 1}}, errors.OffsetOutOfRange),
+        ({"isolation_level": "serializable"}, errors.InvalidOption),
+    ],
+)
+def test_scans_of_what_is_not_there(
+    store: Store, arguments: dict[str, object], error: type[Exception]
+) -> None:
+    """Wrong columns, offsets and levels are named."""
+    with pytest.raises(error):
+        store.scan("t", **arguments)  # type: ignore[arg-type]
+
+
+def test_consumers_check_their_arguments(store: Store) -> None:
+    """Unknown policies and levels, and calls that need a group or an assignment."""
+    for arguments in ({"auto_offset_reset": "first"}, {"isolation_level": "x"}):
+        with pytest.raises(errors.InvalidOption):
+            store.consumer("t", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(errors.IllegalState, match="group_id"):
+        store.consumer("t").commit()
+    with pytest.raises(errors.IllegalState, match="subscribe"):
+        store.consumer().poll()
+    with pytest.raises(errors.UnknownTopicOrPartition, match="no partition 9"):
+        store.consumer().assign([TopicPartition("t", 9)])
+    with pytest.raises(errors.InvalidGroupId):
+        store.consumer("t", group_id="")
+    consumer = store.consumer("t")
+    consumer.close()
+    with pytest.raises(errors.IllegalState, match="closed"):
+        consumer.poll()
+
+
+def test_nothing_in_a_store_is_executed(store: Store) -> None:
+    """A pickle where an entry should be is damage, not a program."""
+    name = Path(store.url) / "topics/t/log/00000000000000000001.json"
+    name.write_bytes(pickle.dumps({"kind": "append"}))
+    with pytest.raises(errors.CorruptEntry):
+        store.scan("t")
+
+
+def test_every_error_is_a_txnlog_error_and_documented() -> None:
+    """One base class for all, so that a job can catch them; each says what it means."""
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        assert issubclass(error, errors.TxnlogError), name
+        assert error.__doc__, name
+        assert isinstance(error.retriable, bool), name
+
+
+def test_entries_are_json_that_people_can_read(store: Store) -> None:
+    """An entry is one line of JSON with its version first."""
+    text = (Path(store.url) / "topics/t/log/00000000000000000000.json").read_text()
+    entry = json.loads(text)
+    assert list(entry)[:3] == ["format", "checksum", "kind"]
+    assert entry["partitions"] == 2
+    assert text.count("\n") == 1

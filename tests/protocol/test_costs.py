@@ -1,0 +1,132 @@
+"""What operations cost in requests, as design and docs/PROTOCOL.md promise: the same everywhere."""
+
+from __future__ import annotations
+
+import pytest
+from faults import VirtualClock
+
+from txnlog.names import TopicPartition
+from txnlog.state_log import CHECKPOINT_INTERVAL
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+
+SOURCE = TopicPartition("in", 0)
+
+
+@pytest.fixture
+def counting(memory_storage: Storage) -> CountingStorage:
+    return CountingStorage(memory_storage)
+
+
+@pytest.fixture
+def store(counting: CountingStorage) -> Store:
+    store = attach(counting, create=True, clock=VirtualClock())
+    for topic in ("in", "a", "b", "c"):
+        store.create_topic(topic, partitions=4)
+    return store
+
+
+def test_a_plain_write_is_one_listing_and_one_put(store: Store, counting: CountingStorage) -> None:
+    """One topic, no transaction, four partitions: the segments, one listing, one put."""
+    producer = store.producer()
+    for turn in range(3):
+        for partition in range(4):
+            producer.send("a", b"x", partition=partition)
+        counting.take()
+        producer.flush()
+        assert counting.take() == {"list": 1, "put_if_absent": 1, "upload": 4}, turn
+
+
+def test_a_transaction_is_five_rounds(store: Store, counting: CountingStorage) -> None:
+    """T topics and a group, steady state: 3 + 2 (T + 1) puts and one listing per log touched."""
+    topics = ["a", "b", "c"]
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    for turn in range(4):
+        producer.begin_transaction()
+        for topic in topics:
+            for partition in range(4):
+                producer.send(topic, b"x", partition=partition)
+        from txnlog.group_metadata import GroupMetadata
+
+        start = turn or None
+        producer.send_offsets_to_transaction(
+            {SOURCE: turn + 1}, GroupMetadata("g", {SOURCE: start})
+        )
+        counting.take()
+        producer.commit_transaction()
+        spent = counting.take()
+        assert spent.pop("upload") == 12
+        assert spent == {"list": 4, "put_if_absent": 3 + 2 * (len(topics) + 1)}, turn
+
+
+@pytest.mark.parametrize("entries", [10, 500])
+def test_opening_a_topic_does_not_grow_with_its_history(
+    store: Store, counting: CountingStorage, entries: int
+) -> None:
+    """One listing, one checkpoint, and at most a checkpoint interval of entries."""
+    producer = store.producer()
+    for _ in range(entries):
+        producer.send("a", b"x")
+        producer.flush()
+    fresh = attach(counting, clock=VirtualClock())
+    counting.take()
+    fresh.scan("a")
+    spent = counting.take()
+    assert spent.pop("list") == 1
+    assert spent.pop("get") <= 1 + CHECKPOINT_INTERVAL
+    assert spent == {}
+
+
+def test_a_commit_does_not_grow_with_the_history(store: Store, counting: CountingStorage) -> None:
+    """After 300 transactions one more costs what the second one did."""
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    spent = []
+    for _ in range(300):
+        counting.take()
+        with producer.transaction():
+            producer.send("a", b"x")
+        spent.append(counting.take())
+    assert spent.pop(0)["list"] == 2, "the first send reads the topic's settings"
+    usual = {"list": 1, "put_if_absent": 5, "upload": 1}
+    with_checkpoint = {"list": 1, "put_if_absent": 6, "upload": 1}
+    assert spent.count(usual) + spent.count(with_checkpoint) == 299
+    assert spent.count(with_checkpoint) <= 300 // CHECKPOINT_INTERVAL + 1
+
+
+def test_a_plan_touches_no_segment(store: Store, counting: CountingStorage) -> None:
+    """Planning a scan of many segments costs what planning one costs."""
+    producer = store.producer()
+    for _ in range(40):
+        for partition in range(4):
+            producer.send("a", b"x", partition=partition)
+        producer.flush()
+    counting.take()
+    scan = store.scan("a")
+    assert len(scan.ranges) == 160
+    assert scan.record_count == 160
+    assert counting.take() == {"list": 1}
+
+
+def test_reading_one_record_fetches_little(store: Store, counting: CountingStorage) -> None:
+    """A point read in a large segment uses its index: not the whole segment is fetched."""
+    import pyarrow as pa
+
+    producer = store.producer()
+    values = [b"%0100d" % number for number in range(200_000)]
+    producer.send_batch("a", pa.record_batch({"value": values}), partition=0)
+    producer.flush()
+    size = store.segments("a")[0].size_bytes
+    fetched = []
+    inner_get_range = counting.inner.get_range
+
+    def recording(name: str, start: int, stop: int) -> bytes:
+        fetched.append(stop - start)
+        return inner_get_range(name, start, stop)
+
+    counting.inner.get_range = recording  # type: ignore[method-assign]
+    table = store.scan("a", {0: 150_000}, {0: 150_001}).to_arrow()
+    assert table.column("offset").to_pylist() == [150_000]
+    assert sum(fetched) < size / 4

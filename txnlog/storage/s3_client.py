@@ -1,0 +1,88 @@
+"""The S3 client: s3fs, with what txnlog needs of it changed. Imports s3fs; nothing else may.
+
+Knows buckets, keys and botocore; nothing of stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fsspec.asyn import sync_wrapper
+from s3fs import S3FileSystem
+from s3fs.core import S3_RETRYABLE_ERRORS
+
+_BODY_ATTEMPTS = 3
+
+
+class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
+    """s3fs with a read of one request, and with retries that end while a person still waits.
+
+    A class of its own has its own cache of instances in fsspec, so nobody else's are changed.
+    """
+
+    # s3fs repeats what botocore has repeated already, by default 5 times 5: a server that is
+    # gone would be noticed after minutes, or after 11 s where it refuses connections at once.
+    retries = 1
+
+    def _prepare_config_kwargs(self) -> dict[str, Any]:
+        settings: dict[str, Any] = super()._prepare_config_kwargs()
+        # Throttling (503 SlowDown) is waited out by botocore, with growing, jittered pauses.
+        settings.setdefault("retries", {"mode": "standard", "total_max_attempts": 5})
+        # gather() runs 16 requests at a time, for each of several threads.
+        settings.setdefault("max_pool_connections", 64)
+        return settings
+
+    async def _read_object(self, bucket: str, key: str, byte_range: str | None) -> bytes:
+        """The object, or a part such as ``bytes=0-9``.
+
+        Not s3fs's ``cat_file``: that asks for the size first, unless told otherwise by an argument
+        that older releases do not have.
+        """
+        ranged = {} if byte_range is None else {"Range": byte_range}
+        for attempt in range(1, _BODY_ATTEMPTS + 1):
+            answer = await self._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
+            try:
+                data: bytes = await answer["Body"].read()
+            except S3_RETRYABLE_ERRORS:
+                # The connection broke within the body, which botocore does not repeat.
+                if attempt == _BODY_ATTEMPTS:
+                    raise
+            else:
+                return data
+            finally:
+                answer["Body"].close()
+        raise AssertionError("the loop returns or raises")
+
+    read_object = sync_wrapper(_read_object)
+
+    def knows_conditional_create(self) -> bool:
+        """False if botocore is older than If-None-Match.
+
+        s3fs drops arguments that botocore does not know: every create would overwrite.
+        """
+        operation = self.s3.meta.service_model.operation_model("PutObject")
+        return "IfNoneMatch" in operation.input_shape.members
+
+
+def status_of(error: BaseException | None) -> int | None:
+    """The status code of the server's answer behind an error of s3fs, if there was one."""
+    for answer in _answers(error):
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return int(status) if status is not None else None
+    return None
+
+
+def code_of(error: BaseException | None) -> str:
+    """S3's code for the error, such as ``NoSuchBucket``, or the name of botocore's class for it."""
+    for answer in _answers(error):
+        return str(answer.get("Error", {}).get("Code", ""))
+    return type(error).__name__
+
+
+def _answers(error: BaseException | None) -> Iterator[dict[str, Any]]:
+    while error is not None:
+        answer = getattr(error, "response", None)
+        if isinstance(answer, dict):
+            yield answer
+        error = error.__cause__
