@@ -6,7 +6,7 @@ SOURCES := $(shell find txnlog segments spark cli -name __pycache__ -prune -o \
     \( -name '*.py' -o -name py.typed -o -type d \) -print) pyspark_txnlog.py README.md LICENSE
 ARGS ?=
 
-# Spark starts the python3 on PATH in its workers unless told otherwise, and looks up the host's name.
+# Unless told otherwise Spark's workers run the python3 on PATH, and Spark looks up the host's name.
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
@@ -58,9 +58,12 @@ java:
 	    "$$python" -m venv --clear .venv
 	@touch $@
 
+# The pip that comes with Python 3.11 finds no versions of s3fs and moto that agree; newer ones do.
 .venv/.dependencies: pyproject.toml .venv/.created
 	@echo "Installing dependencies from PyPI: about 600 MB the first time, most of it Spark."
-	$(PIP) install --quiet 'setuptools>=77' '.[dev]'
+	$(PIP) install --quiet --upgrade 'pip>=25'
+	$(PIP) install --quiet '.[dev]'
+	@rm -rf build txnlog.egg-info
 	@touch $@
 
 # The wheel is installed, not linked: Spark does not find data sources through an editable install,

@@ -8,9 +8,8 @@ version=$("$java" -version 2>&1 | sed -n 's/.* version "\([^"]*\)".*/\1/p' | hea
 major=$(echo "${version#1.}" | sed 's/[^0-9].*//')
 
 if [ "${major:-0}" -ge 17 ]; then exit 0; fi
-if [ -n "$version" ]; then found="found $version ($java)"; else found="found none ($java does not run)"; fi
 cat >&2 <<EOF
-Spark needs Java 17 or newer; $found.
+Spark needs Java 17 or newer; $java is ${version:-not there}.
   Debian, Ubuntu:  sudo apt install openjdk-17-jre-headless
   macOS:           brew install openjdk@17 && export JAVA_HOME="\$(brew --prefix openjdk@17)"
 A Java elsewhere is found through JAVA_HOME.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+
+# Processes that tests start, Spark's workers too, import what is installed and not the work tree.
+os.environ["PYTHONSAFEPATH"] = "1"
 
 _COUNTER = itertools.count()
 

@@ -1,0 +1,30 @@
+"""The ``txnlog`` command: thin over the library, quick to start, harmless to what it looks at.
+
+Nothing is imported here that is not needed to say what is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+_NEEDED = frozenset({"typer", "rich", "click", "shellingham", "markdown_it", "pygments"})
+"""What the extra ``cli`` brings, with what those packages need in turn."""
+
+
+def main() -> NoReturn:
+    """The entry point: run the command line and exit with the code that it earned."""
+    try:
+        from txnlog.cli.run import run
+
+        code = run()
+    except ModuleNotFoundError as error:
+        remedy = "install it"
+        if (error.name or "").partition(".")[0] in _NEEDED:
+            remedy = "run: pip install 'txnlog[cli]'"
+        message = f"the command needs the package {error.name!r}, which is not installed; {remedy}"
+        print(f"txnlog: {message}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

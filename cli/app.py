@@ -1,0 +1,63 @@
+"""The command line's root: what is common to all verbs, and the groups of verbs.
+
+A group is one module with one typer app. Modules import the library inside their commands only,
+so that help costs no more than typer itself.
+"""
+
+# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.cli import groups, records, segments, topics, transactions
+from txnlog.cli.grammar import HELP_NAMES
+from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, remember
+
+app = typer.Typer(
+    epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, 130 interrupted.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help starts in half the time, and a pipe shows the same
+    pretty_exceptions_enable=False,
+    context_settings=HELP_NAMES,
+)
+app.add_typer(topics.app, name="topics")
+app.add_typer(segments.app, name="segments")
+app.add_typer(records.app, name="records")
+app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="txns")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from txnlog import __version__
+
+        print(f"txnlog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Look into a txnlog store: topics, segments, transactions, groups, records.
+
+    --store, --storage-option and -o may stand here or behind the verb.
+
+    \b
+    Example:
+      export TXNLOG_STORE=s3://bucket/store
+      txnlog topics ls
+      txnlog records read orders --from earliest -n 10
+    """
+    remember(ctx, store, storage_option, output)

@@ -1,0 +1,175 @@
+"""How ``segments dump`` shows a batch: with the topic's offsets where they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from os import SEEK_END
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txnlog.cli.fields import Field, Json, as_json, flag, number, text, time
+from txnlog.cli.record_fields import CONTENT, Record, content_line, stored_contents
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from txnlog.descriptions import SegmentDescription
+    from txnlog.segments.dump import DumpedBatch
+    from txnlog.segments.header import BatchHeader
+    from txnlog.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A batch in a file, and the segment that the file is; None for a file without a store."""
+
+    path: str
+    dumped: DumpedBatch
+    segment: SegmentDescription | None
+
+    @property
+    def base_offset(self) -> int | None:
+        """Of the topic if the segment is known, else as in the file."""
+        header = self.dumped.header
+        return None if header is None else header.base_offset + self._first_offset
+
+    @property
+    def last_offset(self) -> int | None:
+        header = self.dumped.header
+        return None if header is None else header.last_offset + self._first_offset
+
+    @property
+    def producer_id(self) -> int | None:
+        header = self.dumped.header
+        if self.segment is not None:
+            return None if self.segment.producer_id < 0 else self.segment.producer_id
+        return None if header is None or header.producer_id < 0 else header.producer_id
+
+    @property
+    def producer_epoch(self) -> int | None:
+        header = self.dumped.header
+        if self.segment is not None:
+            return None if self.segment.producer_epoch < 0 else self.segment.producer_epoch
+        return None if header is None or header.producer_epoch < 0 else header.producer_epoch
+
+    @property
+    def base_sequence(self) -> int | None:
+        """As the producer numbers it if the segment is known, else as in the file."""
+        header = self.dumped.header
+        if header is None or header.base_sequence < 0:
+            return None
+        if self.segment is None:
+            return header.base_sequence
+        from txnlog.state.topic import advance_sequence
+
+        if self.segment.base_sequence < 0:
+            return None
+        return advance_sequence(self.segment.base_sequence, header.base_sequence)
+
+    @property
+    def codec(self) -> str | None:
+        from txnlog.errors import UnsupportedCompression
+
+        header = self.dumped.header
+        try:
+            return None if header is None else header.codec.kafka_name
+        except UnsupportedCompression:
+            return "unknown"
+
+    @property
+    def _first_offset(self) -> int:
+        return 0 if self.segment is None else self.segment.base_offset
+
+    def records(self) -> Iterator[Record]:
+        """The records, if they can be decoded."""
+        decoded = self.dumped.decoded
+        if decoded is None:
+            return
+        first = decoded.header.base_offset + self._first_offset
+        deltas = decoded.offset_deltas
+        for row, content in enumerate(stored_contents(decoded.records)):
+            offset = first + (row if deltas is None else int(deltas[row]))
+            yield Record(None, None, None, offset, content)
+
+
+def _header_number(get: Callable[[BatchHeader], int]) -> Callable[[Batch], int | None]:
+    return lambda batch: None if batch.dumped.header is None else get(batch.dumped.header)
+
+
+def _header_flag(get: Callable[[BatchHeader], bool]) -> Callable[[Batch], bool | None]:
+    return lambda batch: None if batch.dumped.header is None else get(batch.dumped.header)
+
+
+def _records_json(batch: Batch) -> Json:
+    if batch.dumped.decoded is None:
+        return None
+    return [as_json(CONTENT, record) for record in batch.records()]
+
+
+def batch_fields(*, with_records: bool) -> list[Field[Batch]]:
+    """What to show of a batch."""
+    fields: list[Field[Batch]] = [
+        text("topic", None, lambda batch: batch.segment.topic if batch.segment else None),
+        number("partition", None, lambda batch: batch.segment.partition if batch.segment else None),
+        text("segment", None, lambda batch: batch.segment.name if batch.segment else None),
+        text("path", None, lambda batch: batch.path),
+        number("base_offset", "BASE", lambda batch: batch.base_offset),
+        number("last_offset", "LAST", lambda batch: batch.last_offset),
+        number("position", "POSITION", lambda batch: batch.dumped.position),
+        number("size_bytes", "BYTES", lambda batch: batch.dumped.size_bytes),
+        number("record_count", "RECORDS", _header_number(lambda head: head.record_count)),
+        text("codec", "CODEC", lambda batch: batch.codec),
+        flag("crc_ok", "CRC", lambda batch: batch.dumped.crc_ok, "ok", "BAD"),
+        number("magic", "MAGIC", _header_number(lambda head: head.magic), wide=True),
+        time("max_timestamp_ms", "MAX TIMESTAMP", _header_number(lambda h: h.max_timestamp_ms)),
+        time(
+            "base_timestamp_ms",
+            "BASE TIMESTAMP",
+            _header_number(lambda head: head.base_timestamp_ms),
+            wide=True,
+        ),
+        number("producer_id", "PRODUCER", lambda batch: batch.producer_id, wide=True),
+        number("producer_epoch", "EPOCH", lambda batch: batch.producer_epoch, wide=True),
+        number("base_sequence", "SEQUENCE", lambda batch: batch.base_sequence, wide=True),
+        flag("transactional", None, _header_flag(lambda head: head.is_transactional), "yes", "no"),
+        flag("control", None, _header_flag(lambda head: head.is_control), "yes", "no"),
+        text("damage", None, lambda batch: batch.dumped.damage),
+    ]
+    if with_records:
+        fields.append(Field("records", None, _records_json, lambda _: ""))
+    return fields
+
+
+def record_lines(batch: Batch) -> Iterator[str]:
+    """The records of a batch for people, one a line."""
+    return (content_line(record) for record in batch.records())
+
+
+def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
+    """What lies in a segment of a store."""
+    from txnlog.segment_dump import dump_placed_segment, segment_path
+
+    path = segment_path(segment)
+    for dumped in dump_placed_segment(storage, segment):
+        yield Batch(path, dumped, segment)
+
+
+def file_batches(path: Path) -> Iterator[Batch]:
+    """What lies in a segment file on the local disk. Raises StorageError if it cannot be read."""
+    from txnlog.errors import StorageError
+    from txnlog.segments.dump import dump_segment
+
+    try:
+        with path.open("rb") as file:
+            size_bytes = file.seek(0, SEEK_END)
+            for dumped in dump_segment(partial(_read, file), size_bytes, name=str(path)):
+                yield Batch(str(path), dumped, None)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read(file: BinaryIO, start: int, stop: int) -> bytes:
+    file.seek(start)
+    return file.read(stop - start)

@@ -1,0 +1,21 @@
+"""How a command can end: exit codes, and the exceptions that lead to them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OK: Final = 0
+FAILURE: Final = 1
+USAGE: Final = 2
+DAMAGE: Final = 3
+INTERRUPTED: Final = 130
+OUTPUT_CLOSED: Final = 141
+"""What a shell reports for a program that SIGPIPE ended: nobody reads on, which is no failure."""
+
+
+class OutputClosed(Exception):
+    """Whoever reads our output has had enough."""
+
+
+class Damaged(Exception):
+    """Damage was found; it has been reported already, and all else has been shown."""

@@ -1,0 +1,104 @@
+"""Output for programs: JSON in UTF-8, as one document or one object a line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from txnlog.cli.exits import OutputClosed
+from txnlog.cli.fields import Field, Json, as_json
+from txnlog.cli.output import write
+
+T = TypeVar("T")
+
+
+class _JsonDocument:
+    """Collects the parts of one object."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, Json] = {}
+
+    def fields(self, fields: Sequence[Field[T]], item: T) -> None:
+        self.content.update(as_json(fields, item))
+
+    def rows(self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T]) -> None:
+        del title  # for people
+        self.content[key] = [as_json(fields, item) for item in items]
+
+
+class JsonOutput:
+    """One document: an array for a list, an object for one thing."""
+
+    def __init__(self) -> None:
+        _use_utf8()
+
+    def rows(
+        self,
+        fields: Sequence[Field[T]],
+        items: Iterable[T],
+        *,
+        streamed: bool = False,
+        heading: Callable[[T], str] | None = None,
+        below: Callable[[T], Iterable[str]] | None = None,
+    ) -> None:
+        del streamed, heading, below  # arrays are always streamed; the rest is for people
+        write("[")
+        separator = "\n"
+        closing = True
+        try:
+            for item in items:
+                write(separator + _dump(as_json(fields, item)))
+                separator = ",\n"
+        except OutputClosed:
+            closing = False
+            raise
+        finally:
+            # Also after an error half way: what was read is then still a whole document.
+            if closing:
+                write("]\n" if separator == "\n" else "\n]\n")
+
+    @contextmanager
+    def document(self) -> Iterator[_JsonDocument]:
+        document = _JsonDocument()
+        yield document
+        write(_dump(document.content, indent=2) + "\n")
+
+
+class JsonLinesOutput:
+    """One object a line, for a list as for one thing."""
+
+    def __init__(self) -> None:
+        _use_utf8()
+
+    def rows(
+        self,
+        fields: Sequence[Field[T]],
+        items: Iterable[T],
+        *,
+        streamed: bool = False,
+        heading: Callable[[T], str] | None = None,
+        below: Callable[[T], Iterable[str]] | None = None,
+    ) -> None:
+        del streamed, heading, below  # lines are always streamed; the rest is for people
+        for item in items:
+            write(_dump(as_json(fields, item)) + "\n")
+
+    @contextmanager
+    def document(self) -> Iterator[_JsonDocument]:
+        document = _JsonDocument()
+        yield document
+        write(_dump(document.content) + "\n")
+
+
+def _dump(content: Mapping[str, Json], indent: int | None = None) -> str:
+    return json.dumps(content, ensure_ascii=False, indent=indent)
+
+
+def _use_utf8() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A lone surrogate in a name becomes \udcXX, which is what JSON writes for it.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")

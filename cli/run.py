@@ -1,0 +1,69 @@
+"""Runs one command line: every way it can end becomes one clear line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from txnlog.cli.app import app
+from txnlog.cli.exits import DAMAGE, FAILURE, INTERRUPTED, OK, OUTPUT_CLOSED, Damaged, OutputClosed
+from txnlog.cli.storage_options import redacted
+from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
+
+
+def run() -> int:
+    """Run the command line of this process; returns the exit code."""
+    try:
+        code = _run_app()
+        _flush()
+    except OutputClosed:
+        _forget_stdout()
+        code = OUTPUT_CLOSED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Damaged:
+        code = DAMAGE
+    except TxnlogError as error:
+        _say(str(error))
+        code = DAMAGE if isinstance(error, (CorruptRecord, CorruptEntry)) else FAILURE
+    except OSError as error:
+        _say(f"cannot write the output: {error}")
+        _forget_stdout()
+        code = FAILURE
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        if os.environ.get("TXNLOG_DEBUG"):
+            raise
+        _say(
+            f"unexpected {type(error).__name__}: {error}; this is a mistake in txnlog: "
+            "set TXNLOG_DEBUG=1 to see where, and report it"
+        )
+        code = FAILURE
+    return code
+
+
+def _run_app() -> int:
+    try:
+        app(prog_name="txnlog")
+    except SystemExit as exit_:  # typer has reported a wrong usage, or the command is done
+        return exit_.code if isinstance(exit_.code, int) else OK
+    return OK
+
+
+def _flush() -> None:
+    """Small outputs are written only now: a closed pipe or a full disk shows here."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
+def _forget_stdout() -> None:
+    """Let the interpreter's own flush at its end go nowhere, instead of complaining."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(message: str) -> None:
+    """One message for people, on stderr."""
+    print("txnlog: " + redacted(" ".join(message.split())), file=sys.stderr)

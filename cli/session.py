@@ -1,0 +1,134 @@
+"""The options that every verb has: which store, how to reach it, how to print."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.output import Output
+from txnlog.cli.storage_options import parse_storage_options
+
+if TYPE_CHECKING:
+    from txnlog.store import Store
+
+STORE_VARIABLE = "TXNLOG_STORE"
+
+
+class Format(str, Enum):
+    """How to print what a verb has found."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help=f"Path or URL of the store; without it the variable {STORE_VARIABLE}.",
+        show_default=False,
+    ),
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="Option for the filesystem, as fsspec takes it; may be repeated. Never shown.",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="table for people, json one document, jsonl one JSON object a line. [default: table]",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    store: str | None = None
+    storage_options: dict[str, str] = field(default_factory=dict)
+    output: Format | None = None
+
+
+def remember(
+    ctx: typer.Context,
+    store: str | None,
+    storage_option: list[str] | None,
+    output: Format | None,
+) -> None:
+    """Keep the options that stood before the verb; those behind it overrule them."""
+    ctx.obj = _Common(store, parse_storage_options(storage_option or ()), output)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of one verb: where it reads and where it prints."""
+
+    url: str | None
+    storage_options: dict[str, str]
+    output: Output
+
+    def open_store(self) -> Store:
+        """Open the store. Raises BadParameter if none is named, and what ``txnlog.open`` raises."""
+        if not self.url:
+            raise typer.BadParameter(
+                f"no store is named: give --store URL or set the variable {STORE_VARIABLE}"
+            )
+        import txnlog
+
+        return txnlog.open(self.url, storage_options=self.storage_options)
+
+
+def open_session(
+    ctx: typer.Context,
+    store: str | None,
+    storage_option: list[str] | None,
+    output: Format | None,
+) -> Session:
+    """Join the options from before and behind the verb with the environment."""
+    common = ctx.obj if isinstance(ctx.obj, _Common) else _Common()
+    return Session(
+        store or common.store or os.environ.get(STORE_VARIABLE),
+        {**common.storage_options, **parse_storage_options(storage_option or ())},
+        _make_output(output or common.output or Format.TABLE),
+    )
+
+
+def _make_output(chosen: Format) -> Output:
+    makers: dict[Format, Callable[[], Output]] = {
+        Format.TABLE: _table_output,
+        Format.JSON: _json_output,
+        Format.JSONL: _jsonl_output,
+    }
+    return makers[chosen]()
+
+
+def _table_output() -> Output:
+    from txnlog.cli.tables import TableOutput
+
+    return TableOutput()
+
+
+def _json_output() -> Output:
+    from txnlog.cli.json_output import JsonOutput
+
+    return JsonOutput()
+
+
+def _jsonl_output() -> Output:
+    from txnlog.cli.json_output import JsonLinesOutput
+
+    return JsonLinesOutput()

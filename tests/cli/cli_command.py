@@ -1,0 +1,68 @@
+"""Runs the real command in a process of its own, as a user's shell would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import txnlog
+
+COMMAND = [sys.executable, "-m", "txnlog.cli"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Stdout as one JSON document, of a command that did well and had nothing to say."""
+        assert (self.code, self.err) == (0, ""), self
+        return json.loads(self.out)
+
+    def lines(self) -> list[str]:
+        """Stdout, of a command that did well and had nothing to say."""
+        assert (self.code, self.err) == (0, ""), self
+        return self.out.splitlines()
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """A plain environment in which the txnlog of this test run is imported."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("TXNLOG_STORE", "TXNLOG_DEBUG", "NO_COLOR", "COLUMNS", "FORCE_COLOR")
+    }
+    package = Path(txnlog.__file__).parent.parent
+    return {**inherited, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1", **variables}
+
+
+def cli_each(*commands: Sequence[object]) -> list[Finished]:
+    """Run commands that do not depend on each other, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda arguments: cli(*arguments), commands))
+
+
+def cli(*arguments: object, env: Mapping[str, str] | None = None) -> Finished:
+    """Run ``txnlog ARGUMENTS``. However it ends, it must not show a traceback."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        env=environment(**(env or {})),
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    finished = Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert "Traceback" not in finished.err + finished.out, finished
+    return finished

@@ -1,0 +1,93 @@
+"""docs/CLI.md says what the command does: verbs, options and JSON keys."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cli_command import cli, cli_each
+
+from txnlog.cli import batch_fields, groups, record_fields, segments, topics, transactions
+from txnlog.cli.owners import owner_fields
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "CLI.md"
+COMMON = {"--store", "--storage-option", "--output", "-o", "--help", "-h"}
+OPTION = re.compile(r"--?[a-z][\w-]*")
+
+TOPIC = [field.key for field in topics.DETAILS]
+OWNER = [field.key for field in owner_fields()]
+PARTITION = [field.key for field in topics.PARTITIONS]
+GROUP = [field.key for field in groups.SUMMARY]
+CONTENT = [field.key for field in record_fields.CONTENT]
+TRANSACTION = [field.key for field in transactions.DETAILS]
+KEYS = {
+    "topics ls": [field.key for field in topics.SUMMARY],
+    "topics describe": [
+        *TOPIC[len(topics.SUMMARY) :],
+        *("partitions", "open_transactions"),
+        *PARTITION,
+        *OWNER,
+    ],
+    "topics create": [],
+    "segments ls": [field.key for field in segments.FIELDS],
+    "segments dump": [
+        *[field.key for field in batch_fields.batch_fields(with_records=True)],
+        *CONTENT,
+    ],
+    "records read": [field.key for field in record_fields.RECORD],
+    "groups ls": GROUP,
+    "groups describe": [field.key for field in groups.OFFSETS],
+    "txns ls": [field.key for field in transactions.FIELDS],
+    "txns describe": [
+        *TRANSACTION[len(transactions.FIELDS) :],
+        "entries",
+        *[field.key for field in transactions.ENTRIES],
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def sections() -> dict[str, str]:
+    """What the document says under each verb."""
+    parts = re.split(r"^## txnlog (.+)$", DOCUMENT.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_verb_and_option_is_documented(sections: dict[str, str]) -> None:
+    """The verbs of --help are the headings; a verb's own options and example are in its section."""
+    kinds = _commands(cli("--help").out)
+    helps = cli_each(*((kind, "--help") for kind in kinds))
+    verbs = [
+        f"{kind} {verb}"
+        for kind, found in zip(kinds, helps, strict=True)
+        for verb in _commands(found.out)
+    ]
+    assert sorted(verbs) == sorted(sections)
+    for verb, found in zip(verbs, cli_each(*((*v.split(), "-h") for v in verbs)), strict=True):
+        example = found.out.partition("Example:\n")[2].partition("\n\n")[0].split("\n")
+        assert all(line.strip() in sections[verb] for line in example), verb
+        columns = re.findall(r"^  (-.+?)(?:  |$)", found.out, flags=re.MULTILINE)
+        options = {option for column in columns for option in OPTION.findall(column)}
+        assert options >= COMMON, verb
+        assert options - COMMON <= set(OPTION.findall(sections[verb])), verb
+
+
+def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
+    """Each verb's section lists exactly the keys of its output, in their order."""
+    assert sorted(KEYS) == sorted(sections)
+    for verb, keys in KEYS.items():
+        tables = re.split(r"^\| (\w+) \|", sections[verb], flags=re.MULTILINE)
+        listed = [
+            key
+            for head, body in zip(tables[1::2], tables[2::2], strict=True)
+            if head == "key"
+            for key in re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE)
+        ]
+        assert listed == keys, verb
+
+
+def _commands(help_text: str) -> list[str]:
+    """The first words of the lines under ``Commands:``."""
+    listed = help_text.partition("Commands:\n")[2].partition("\n\n")[0]
+    return re.findall(r"^  (\w+)", listed, flags=re.MULTILINE)

@@ -1,0 +1,196 @@
+"""``txnlog segments``: listing, and dumping healthy and damaged files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_command import cli
+
+import txnlog
+from txnlog.descriptions import SegmentDescription
+from txnlog.segment_dump import segment_path
+
+
+def batches_of(store_path: Path, topic: str, partition: int) -> list[SegmentDescription]:
+    return txnlog.open(str(store_path)).segments(topic, partition)
+
+
+@pytest.fixture
+def many_batches(tmp_path: Path) -> tuple[Path, Path, SegmentDescription]:
+    """A store whose topic ``t`` has one segment of several batches behind another segment."""
+    root = tmp_path / "many"
+    store = txnlog.open(str(root), create=True)
+    store.create_topic("t", config={"compression.type": "none"})
+    with store.producer() as producer:
+        producer.send("t", b"first")
+        producer.flush()
+        for number in range(8):
+            producer.send("t", bytes([65 + number]) * 900_000, timestamp_ms=number)
+    segment = store.segments("t")[1]
+    assert segment.batch_count >= 4
+    return root, root / segment_path(segment), segment
+
+
+def test_ls_shows_where_segments_are_and_what_became_of_them(store_path: Path) -> None:
+    """All three outcomes, bases and files; the JSON has the documented keys."""
+    known = batches_of(store_path, "paid", 0)
+    found = cli("segments", "ls", "paid", "--store", store_path, "-o", "json").json()
+    assert [segment["outcome"] for segment in found] == ["committed", "aborted", "undecided"]
+    assert found[1] == {
+        "topic": "paid",
+        "partition": 0,
+        "base_offset": 1,
+        "record_count": 1,
+        "size_bytes": known[1].size_bytes,
+        "batch_count": 1,
+        "entry": 2,
+        "outcome": "aborted",
+        "min_timestamp_ms": 1_700_000_000_000,
+        "max_timestamp_ms": 1_700_000_000_000,
+        "producer_id": known[1].producer_id,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "segment": known[1].name,
+        "path": f"topics/paid/data/0/{known[1].name}.log",
+    }
+    table = cli("segments", "ls", "orders:0", "--store", store_path).lines()
+    assert [line.split()[:3] for line in table[1:]] == [["0", "0", "6"], ["0", "6", "4"]]
+
+
+def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> None:
+    """Offsets and sequences are absolute with a store; --records adds the records."""
+    known = batches_of(store_path, "orders", 0)[1]
+    dump = ("segments", "dump", "orders:0", "--store", store_path, "--segment", known.name)
+    batch = {
+        "topic": "orders",
+        "partition": 0,
+        "segment": known.name,
+        "path": segment_path(known),
+        "base_offset": 6,
+        "last_offset": 9,
+        "position": 0,
+        "size_bytes": known.size_bytes,
+        "record_count": 4,
+        "codec": "zstd",
+        "crc_ok": True,
+        "magic": 100,
+        "max_timestamp_ms": 1_700_000_009_000,
+        "base_timestamp_ms": 1_700_000_006_000,
+        "producer_id": known.producer_id,
+        "producer_epoch": 0,
+        "base_sequence": 6,
+        "transactional": False,
+        "control": False,
+        "damage": None,
+    }
+    assert cli(*dump, "-o", "json").json() == [batch]
+    (found,) = cli(*dump, "--records", "-o", "json").json()
+    records = found.pop("records")
+    assert found == batch
+    assert [record["offset"] for record in records] == [6, 7, 8, 9]
+    assert records[0] == {
+        "offset": 6,
+        "timestamp_ms": 1_700_000_006_000,
+        "key": "k6",
+        "value": "v6",
+        "headers": [{"key": "h", "value": "1"}],
+    }
+    table = cli(*dump, "--records").lines()
+    assert table[1] == f"# {segment_path(known)}"
+    assert table[-1] == (
+        "  offset: 9  timestamp: 2023-11-14T22:13:29.000Z  key: k9  value: v9  headers: h=1"
+    )
+    assert len(cli("segments", "dump", "orders", "--store", store_path).lines()) == 1 + 2 * 3
+    assert cli(*dump[:-1], "absent").code == 1
+
+
+def test_dump_of_a_file_needs_no_store_and_shows_it_as_it_is(store_path: Path) -> None:
+    """--file reads one file with offsets as they stand in it, and modifies nothing."""
+    known = batches_of(store_path, "orders", 0)[1]
+    path = store_path / segment_path(known)
+    before = path.read_bytes()
+    (batch,) = cli("segments", "dump", "--file", path, "-o", "json").json()
+    assert (batch["base_offset"], batch["last_offset"]) == (0, 3)
+    assert (batch["topic"], batch["partition"], batch["segment"]) == (None, None, None)
+    assert (batch["producer_id"], batch["base_sequence"]) == (None, 0)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_payload_hides_no_other_batch(
+    many_batches: tuple[Path, Path, SegmentDescription],
+) -> None:
+    """One flipped byte in a payload: that batch alone is bad, the rest is shown, exit 3."""
+    root, path, segment = many_batches
+    healthy = cli("segments", "dump", "t:0", "--store", root, "-o", "json").json()
+    victim = healthy[2]
+    data = bytearray(path.read_bytes())
+    data[victim["position"] + victim["size_bytes"] // 2] ^= 1
+    path.write_bytes(data)
+
+    done = cli("segments", "dump", "t:0", "--store", root, "-o", "json")
+
+    found = json.loads(done.out)
+    assert done.code == 3
+    assert f"{segment_path(segment)} at byte {victim['position']}" in done.err
+    assert found[2]["crc_ok"] is False
+    assert "CRC-32C" in found[2]["damage"]
+    assert found[:2] + found[3:] == healthy[:2] + healthy[3:]
+    table = cli("segments", "dump", "--file", path)
+    assert (table.code, table.out.count(" BAD "), table.out.count(" ok ")) == (
+        3,
+        1,
+        segment.batch_count - 1,
+    )
+    reading = cli("records", "read", "t", "--store", root, "-o", "json")
+    assert reading.code == 3
+    assert [record["offset"] for record in json.loads(reading.out)] == [
+        *range(healthy[2]["base_offset"])
+    ]
+    assert f"at byte {victim['position']}" in reading.err
+
+
+def test_behind_a_damaged_header_the_next_batch_is_found(
+    many_batches: tuple[Path, Path, SegmentDescription],
+) -> None:
+    """Nothing says how long a batch with a broken header is; its stretch is shown as damage."""
+    root, path, _ = many_batches
+    healthy = cli("segments", "dump", "t:0", "--store", root, "-o", "json").json()
+    victim = healthy[2]
+    data = bytearray(path.read_bytes())
+    data[victim["position"] + 9] ^= 1
+    path.write_bytes(data)
+
+    done = cli("segments", "dump", "t:0", "--records", "--store", root, "-o", "json")
+
+    found = json.loads(done.out)
+    assert done.code == 3
+    assert (found[2]["position"], found[2]["size_bytes"]) == (
+        victim["position"],
+        victim["size_bytes"],
+    )
+    assert (found[2]["base_offset"], found[2]["crc_ok"], found[2]["records"]) == (None, None, None)
+    assert [batch["base_offset"] for batch in found[3:]] == [
+        batch["base_offset"] for batch in healthy[3:]
+    ]
+
+
+def test_a_truncated_and_a_missing_file_are_damage(
+    many_batches: tuple[Path, Path, SegmentDescription],
+) -> None:
+    """What is left of a short file is shown; what the log promises and is not there is reported."""
+    root, path, segment = many_batches
+    short = path.read_bytes()[:-10]
+    path.write_bytes(short)
+    done = cli("segments", "dump", "t:0", "--store", root, "-o", "json")
+    found = json.loads(done.out)
+    assert done.code == 3
+    assert sum(batch["damage"] is None for batch in found) == segment.batch_count
+    assert (found[-1]["position"], found[-1]["size_bytes"]) == (len(short), 10)
+
+    path.unlink()
+    gone = cli("segments", "dump", "t:0", "--store", root)
+    assert gone.code == 3
+    assert "is gone" in gone.err
+    assert " ok " in gone.out

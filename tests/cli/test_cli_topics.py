@@ -1,0 +1,101 @@
+"""``txnlog topics``: list, describe, create."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli_command import cli
+
+import txnlog
+
+
+def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:
+    """The JSON keys are the documented ones and the table says the same, sorted by name."""
+    store = txnlog.open(str(store_path))
+    sizes = {name: store.describe_topic(name).size_bytes for name in store.topics()}
+    expected = [
+        {
+            "topic": name,
+            "partition_count": partitions,
+            "record_count": records,
+            "size_bytes": sizes[name],
+            "entries": entries,
+        }
+        for name, partitions, records, entries in (
+            ("empty", 1, 0, 1),
+            ("orders", 2, 12, 3),
+            ("paid", 1, 3, 4),
+        )
+    ]
+
+    assert cli("topics", "ls", "--store", store_path, "-o", "json").json() == expected
+    lines = cli("-o", "jsonl", "topics", "ls", "--store", store_path).lines()
+    assert [json.loads(line) for line in lines] == expected
+    table = cli("topics", "ls", env={"TXNLOG_STORE": str(store_path)}).lines()
+    assert [line.split() for line in table] == [
+        ["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "ENTRIES"],
+        *[[str(value) for value in row.values()] for row in expected],
+    ]
+
+
+def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path) -> None:
+    """An undecided transaction holds the stable offset back and is named."""
+    known = txnlog.open(str(store_path)).describe_topic("paid")
+    owner = known.open_transactions[0]
+    size = known.size_bytes
+
+    found = cli("topics", "describe", "paid", "--store", store_path, "-o", "json").json()
+
+    assert found == {
+        "topic": "paid",
+        "partition_count": 1,
+        "record_count": 3,
+        "size_bytes": size,
+        "entries": 4,
+        "topic_id": known.topic_id,
+        "created_at_ms": known.created_at_ms,
+        "config": {},
+        "partitions": [
+            {
+                "partition": 0,
+                "log_start_offset": 0,
+                "last_stable_offset": 2,
+                "end_offset": 3,
+                "segment_count": 3,
+                "size_bytes": size,
+            }
+        ],
+        "open_transactions": [
+            {
+                "transactional_id": "open",
+                "number": 1,
+                "producer_id": owner.producer_id,
+                "producer_epoch": 0,
+            }
+        ],
+    }
+    table = cli("topics", "describe", "orders", "--store", store_path).lines()
+    assert "config      compression.type=zstd" in table
+    assert "Open transactions: none" in table
+
+
+def test_create_makes_a_topic_and_refuses_what_the_library_refuses(empty_store: Path) -> None:
+    """A created topic is described; bad settings, names and repeats are one line and exit 1."""
+    create = ("topics", "create", "--store", empty_store)
+    made = cli(*create, "new", "--partitions", 3, "--config", "segment.bytes=4096", "-o", "json")
+    found = made.json()
+    assert (found["partition_count"], found["config"]) == (3, {"segment.bytes": "4096"})
+    assert txnlog.open(str(empty_store)).topics() == ["new"]
+
+    for arguments, named in (
+        (("new",), "exists already"),
+        (("other", "--config", "segment.byte=1"), "did you mean 'segment.bytes'?"),
+        (("other", "--partitions", "0"), "partitions"),
+        (("no/slash",), "'no/slash'"),
+    ):
+        refused = cli(*create, *arguments)
+        assert (refused.code, refused.out) == (1, "")
+        assert named in refused.err
+        assert refused.err.count("\n") == 1
+    assert txnlog.open(str(empty_store)).topics() == ["new"]

@@ -1,0 +1,62 @@
+"""The checkout that the tests stand in: its folders, its modules and what they import."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE_FOLDERS = ("txnlog", "segments", "spark", "cli")
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@dataclass(frozen=True)
+class Module:
+    """A source file of the package, and the name that it must be imported by."""
+
+    path: Path
+    name: str
+
+    @property
+    def where(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+    @property
+    def layer(self) -> str:
+        """``segments``, ``spark`` and ``cli``; everything else is ``core``."""
+        part = self.name.split(".")[1] if "." in self.name else ""
+        return part if part in CODE_FOLDERS else "core"
+
+    def tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text(), self.where)
+
+    def imports(self) -> Iterator[str]:
+        """Full names of all that is imported, anywhere in the file, for type checkers too."""
+        package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+        for node in ast.walk(self.tree()):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                    base = ".".join([*parents, base] if base else parents)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def modules() -> list[Module]:
+    """Every module of the package, found without following the symlinks."""
+    found = [Module(ROOT / "pyspark_txnlog.py", "pyspark_txnlog")]
+    for folder in CODE_FOLDERS:
+        prefix = () if folder == "txnlog" else ("txnlog",)
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT).parent.parts
+            if path.is_relative_to(ROOT / "txnlog") and inside[1:2] and inside[1] in CODE_FOLDERS:
+                continue  # through a symlink, on a Python whose rglob follows them
+            stem = () if path.name == "__init__.py" else (path.stem,)
+            found.append(Module(path, ".".join((*prefix, *inside, *stem))))
+    return found

@@ -1,0 +1,173 @@
+"""The wheel: what is in it, and what an environment that has it can import."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from checkout import CODE_FOLDERS, PYPROJECT, ROOT, modules
+
+import txnlog
+
+pytestmark = pytest.mark.xdist_group("packaging")  # one process builds the wheel, once
+
+OPTIONAL = ("pyspark", "pandas", "s3fs", "typer", "rich")
+
+
+def run(python: str | Path, *arguments: str, cwd: Path) -> str:
+    """Output of a Python that sees neither this folder nor this user's settings."""
+    done = subprocess.run(
+        [python, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(folder: Path, *, symlinks: bool) -> Path:
+    """The wheel of a copy of the sources, with or without the three symlinks, built offline."""
+    sources = folder / "sources"
+    skipped = shutil.ignore_patterns("__pycache__", *([] if symlinks else CODE_FOLDERS))
+    for name in CODE_FOLDERS:
+        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=skipped)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_txnlog.py"):
+        shutil.copy(ROOT / name, sources)
+    command = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
+    run(sys.executable, *command, "--wheel-dir", str(folder), str(sources), cwd=folder)
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def listing(wheel: Path) -> list[str]:
+    """Sorted names in a wheel, its metadata left out."""
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(name for name in archive.namelist() if ".dist-info/" not in name)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from sources without the symlinks."""
+    return build(tmp_path_factory.mktemp("wheel"), symlinks=False)
+
+
+@pytest.fixture(scope="session")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has the wheel, and borrows our dependencies.
+
+    A path file puts our site-packages behind its own, where nothing can fill a gap in the wheel:
+    a package is never put together from two places.
+    """
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    pip = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
+    run(sys.executable, *pip, str(wheel), cwd=home)
+    [packages] = home.glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text("\n".join(site.getsitepackages()))
+    return python
+
+
+def test_wheel_holds_every_module_once_and_nothing_else(wheel: Path) -> None:
+    """Goal: each source file is in the wheel under its import path; no file is there twice."""
+    expected = ["txnlog/py.typed"]
+    for module in modules():
+        path = module.name.replace(".", "/")
+        expected.append(f"{path}/__init__.py" if module.path.stem == "__init__" else f"{path}.py")
+    assert listing(wheel) == sorted(expected)
+
+
+def test_symlinks_make_no_difference(wheel: Path, tmp_path: Path) -> None:
+    """Goal: the wheel is the same whether or not the symlinks were in the sources."""
+    assert listing(build(tmp_path, symlinks=True)) == listing(wheel)
+
+
+def test_metadata(wheel: Path) -> None:
+    """Goal: the licence is shipped and the command is declared."""
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        assert b"txnlog = txnlog.cli:main" in archive.read(f"{metadata}/entry_points.txt")
+        assert b"License-Expression: Apache-2.0" in archive.read(f"{metadata}/METADATA")
+        assert archive.read(f"{metadata}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+
+
+def test_every_module_can_be_imported(python: Path, tmp_path: Path) -> None:
+    """Goal: with all extras, every module imports, warns of nothing, and comes from the wheel."""
+    names = [module.name for module in modules() if not module.name.endswith("__main__")]
+    code = "\n".join(
+        (
+            "import importlib, json, sys",
+            f"paths = [importlib.import_module(name).__file__ for name in {names!r}]",
+            "print(json.dumps(paths))",
+        )
+    )
+    paths = json.loads(run(python, "-W", "error", "-c", code, cwd=tmp_path))
+    assert len(paths) == len(names)
+    assert [path for path in paths if not path.startswith(str(python.parents[1]))] == []
+
+
+def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
+    """Goal: without the optional packages all of txnlog outside spark and cli still imports."""
+    names = [module.name for module in modules() if module.layer in ("core", "segments")]
+    names.remove("pyspark_txnlog")
+    code = "\n".join(
+        (
+            "import importlib, sys",
+            f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))",  # None makes an import fail
+            f"[importlib.import_module(name) for name in {names!r}]",
+        )
+    )
+    run(python, "-c", code, cwd=tmp_path)
+
+
+def test_importing_txnlog_loads_no_extra(python: Path, tmp_path: Path) -> None:
+    """Goal: `import txnlog`, and the use of its names, load none of the optional packages."""
+    code = "\n".join(
+        (
+            "import sys, txnlog",
+            "[getattr(txnlog, name) for name in dir(txnlog)]",
+            f"print([name for name in {OPTIONAL!r} if name in sys.modules])",
+        )
+    )
+    assert run(python, "-c", code, cwd=tmp_path).strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["segments", "spark", "cli", "tests", "examples", "benchmarks"])
+def test_short_names_stay_free(python: Path, tmp_path: Path, name: str) -> None:
+    """Goal: an installed txnlog takes no name that a user's own folder may have."""
+    code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
+    assert run(python, "-c", code, cwd=tmp_path).strip() == "None"
+
+
+def test_tests_run_against_an_installed_wheel() -> None:
+    """Goal: what all tests import is the wheel, not the work tree. `make test` sees to that."""
+    for name in ("txnlog", "pyspark_txnlog"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert Path(spec.origin or "").is_relative_to(sys.prefix), spec.origin
+    assert os.environ["PYTHONSAFEPATH"] == "1", "Spark's workers see the work tree"
+
+
+def test_installed_wheel_is_current() -> None:
+    """Goal: the installed modules are those of the checkout, byte for byte."""
+    installed = Path(txnlog.__file__ or "").parents[1]
+    stale = []
+    for module in modules():
+        path = installed / module.name.replace(".", "/")
+        path = path / "__init__.py" if module.path.stem == "__init__" else path.with_suffix(".py")
+        if not path.exists() or path.read_bytes() != module.path.read_bytes():
+            stale.append(module.where)
+    assert stale == []
+
+
+def test_every_package_is_listed() -> None:
+    """Goal: a new sub-package cannot be forgotten in pyproject.toml."""
+    found = {module.name for module in modules() if module.path.stem == "__init__"}
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == found
