@@ -31,6 +31,7 @@ _BOOLEANS = (
 )
 _INTEGERS = ("max_concurrency", "default_block_size")
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_CHAIN = re.compile(r"[A-Za-z0-9+.-]+::")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 
 
@@ -59,6 +60,10 @@ def open_storage(
         raise InvalidOption(f"a store's path must be a non-empty string, not {given!r}")
     if "\0" in given:
         raise InvalidOption("a store's path must not contain NUL")
+    if _CHAIN.match(given):
+        raise InvalidOption(
+            "a chain of filesystems (::) cannot carry a store: caches in it would show old listings"
+        )
     options = _parsed(storage_options or {})
     match = _SCHEME.match(given)
     if match is None:

@@ -132,8 +132,9 @@ class Storage(ABC):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         """Every object below a folder, at any depth: (name relative to the root, size in bytes).
 
-        Made while it is consumed, so it is not one instant. On a local filesystem the root's
-        ``.tmp`` is part of it: what processes that were killed have left there shows as well.
+        Made while it is consumed, so it is not one instant. Where there is a folder
+        ``.tmp`` in the root it is part of it: what killed processes have left there shows as well,
+        and what others are writing at the moment.
         """
 
     @abstractmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from txnlog.errors import PutIfAbsentBroken, StorageError
 from txnlog.storage.base import Storage
@@ -71,9 +72,7 @@ def _check_create_twice(storage: Storage, name: str) -> None:
 
 def _check_race(storage: Storage, name: str) -> None:
     offers = [b"racer %d" % racer for racer in range(_RACERS)]
-    won = storage.gather(
-        [lambda offer=offer: storage.put_if_absent(name, offer) for offer in offers]
-    )
+    won = storage.gather([partial(storage.put_if_absent, name, offer) for offer in offers])
     _expect(
         storage, sum(won) == 1, f"{sum(won)} of {_RACERS} racing creates succeeded. {_CONDITION}"
     )

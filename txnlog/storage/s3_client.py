@@ -21,14 +21,14 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
     A class of its own has its own cache of instances in fsspec, so nobody else's are changed.
     """
 
-    # s3fs repeats what botocore has repeated already, by default 5 times 5: a server that is
-    # gone would be noticed after minutes, or after 11 s where it refuses connections at once.
-    retries = 1
+    # s3fs repeats what botocore has repeated already, by default 5 times 5. Together with the
+    # attempts below: a server that refuses connections is reported within 3 s, one that does not
+    # answer within 90 s (at the default timeouts), and throttling is waited out 6 times.
+    retries = 2
 
     def _prepare_config_kwargs(self) -> dict[str, Any]:
         settings: dict[str, Any] = super()._prepare_config_kwargs()
-        # Throttling (503 SlowDown) is waited out by botocore, with growing, jittered pauses.
-        settings.setdefault("retries", {"mode": "standard", "total_max_attempts": 5})
+        settings.setdefault("retries", {"mode": "standard", "total_max_attempts": 3})
         # gather() runs 16 requests at a time, for each of several threads.
         settings.setdefault("max_pool_connections", 64)
         return settings

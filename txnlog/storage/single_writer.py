@@ -7,16 +7,18 @@ is why it has to be asked for. Knows no particular filesystem.
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure, redact, redact_url, secrets_of
 
+_TEMPORARY = ".tmp"
 _LOCK = threading.Lock()
 """Keeps the threads of the one writing process apart."""
 
@@ -30,17 +32,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class SingleWriterStorage(Storage):
-    """Objects below an fsspec URL. A single process may write.
+    """Objects below an fsspec URL. A single process may write, any number may read.
 
-    Other processes may read; whether they can see half an object is up to the filesystem: those
-    that upload whole objects never show one, those that write files in place do for a moment.
+    Objects are written under a temporary name and moved, because writing shows half an object on
+    many filesystems. Where moving is a rename, or a copy that the server makes of whole objects,
+    readers never see one; nothing is known about other filesystems.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        if "::" in url:
-            raise InvalidOption(
-                "a chain of filesystems cannot carry a store: caches in it would show old listings"
-            )
         self._given = url.rstrip("/")
         self._options = dict(options or {})
         # The user and password of a URL such as ftp://user:password@host/folder.
@@ -87,7 +86,7 @@ class SingleWriterStorage(Storage):
             with _LOCK:
                 if filesystem.exists(path):
                     return False
-                self._write(filesystem, path, data)
+                self._write(filesystem, path, bytes(data))
         except Exception as error:
             raise self._failure("creating", name, error) from error
         return True
@@ -95,15 +94,25 @@ class SingleWriterStorage(Storage):
     def put(self, name: str, data: bytes) -> None:
         filesystem, path = self._locate(check_name(name))
         try:
-            self._write(filesystem, path, data)
+            self._write(filesystem, path, bytes(data))
         except Exception as error:
             raise self._failure("creating", name, error) from error
 
-    @staticmethod
-    def _write(filesystem: Any, path: str, data: bytes) -> None:
-        with suppress(FileExistsError):
-            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-        filesystem.pipe_file(path, bytes(data))
+    def _write(self, filesystem: Any, path: str, data: bytes) -> None:
+        self._move_in(filesystem, path, lambda temporary: filesystem.pipe_file(temporary, data))
+
+    def _move_in(self, filesystem: Any, path: str, write: Callable[[str], object]) -> None:
+        temporary = f"{self._connect()[1]}/{_TEMPORARY}/{secrets.token_hex(16)}"
+        for target in (temporary, path):
+            with suppress(FileExistsError):
+                filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
+        try:
+            write(temporary)
+            filesystem.mv(temporary, path)
+        except BaseException:
+            with suppress(Exception):
+                filesystem.rm_file(temporary)
+            raise
 
     def upload(self, name: str) -> Upload:
         return _SingleWriterUpload(self, name)
@@ -112,9 +121,9 @@ class SingleWriterStorage(Storage):
         """Copy a local file to a name."""
         filesystem, path = self._locate(check_name(name))
         try:
-            with suppress(FileExistsError):
-                filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            filesystem.put_file(local_path, path)
+            self._move_in(
+                filesystem, path, lambda temporary: filesystem.put_file(local_path, temporary)
+            )
         except Exception as error:
             raise self._failure("uploading", name, error) from error
 
@@ -160,7 +169,11 @@ class SingleWriterStorage(Storage):
         return sorted(name for name in names if name > start_after)
 
     def list_folders(self, folder: str) -> list[str]:
-        return sorted(name for name, kind in self._entries(folder) if kind == "directory")
+        return sorted(
+            name
+            for name, kind in self._entries(folder)
+            if kind == "directory" and (folder or name != _TEMPORARY)
+        )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""

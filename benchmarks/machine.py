@@ -1,0 +1,26 @@
+"""What a result must say about where it was measured. No host names, no paths."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+
+def describe_machine() -> list[str]:
+    """Lines of Markdown: date, cores, memory, versions."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("pyspark", "pyarrow", "numpy"))
+    today = dt.datetime.now(dt.UTC).date()
+    return [
+        f"- {today}, {os.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB of memory",
+        f"- {platform.system()}, Python {platform.python_version()}, {packages}",
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "?"

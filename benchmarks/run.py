@@ -1,0 +1,82 @@
+"""Measures txnlog on this machine and writes benchmarks/RESULTS.md.
+
+python benchmarks/run.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Run everything; print the report and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
+    parser.add_argument("--only", choices=("spark", "scan", "requests"), help="only this part")
+    arguments = parser.parse_args()
+    count, repetitions = (300_000, 2) if arguments.quick else (3_000_000, 3)
+    # Spark's workers import the no-op source from here.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        part for part in (str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH")) if part
+    )
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    report = ["# Results", ""]
+    from machine import describe_machine
+
+    report += [*describe_machine(), f"- `python benchmarks/run.py{_flags(arguments)}`", ""]
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.only in (None, "spark"):
+            report += ["## Spark", "", *_spark(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "scan"):
+            from scan_speed import measure as measure_scan
+
+            report += ["## Without Spark", "", *measure_scan(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "requests"):
+            from requests_counted import measure as count_requests
+
+            report += ["## Storage requests", "", *count_requests(), ""]
+    text = "\n".join(report).rstrip() + "\n"
+    print(text)
+    if arguments.only is None:
+        (HERE / "RESULTS.md").write_text(text)
+
+
+def _spark(folder: Path, count: int, repetitions: int) -> list[str]:
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    import spark_speed
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master(f"local[{spark_speed.CORES}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        lines = spark_speed.measure(spark, folder, count, repetitions)
+    finally:
+        spark.stop()
+    head = (
+        f"{count:,} rows of 16 + 100 bytes, local[{spark_speed.CORES}], topics of "
+        f"{spark_speed.PARTITIONS} partitions, median of {repetitions} runs that take turns. Reads "
+        "go to Spark's `noop`; rows to be written come from Parquet."
+    )
+    return [head, "", *lines]
+
+
+def _flags(arguments: argparse.Namespace) -> str:
+    only = f" --only {arguments.only}" if arguments.only else ""
+    return (" --quick" if arguments.quick else "") + only
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Repeats and medians, of time and of CPU time."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Medians of one kind of run. ``cpu_s`` is 0 where the system does not tell it.
+
+    CPU time is that of this process and all below it: unlike elapsed time it hardly changes when
+    somebody else uses the machine.
+    """
+
+    elapsed_s: float
+    cpu_s: float
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, Taken]:
+    """Measure each; they take turns, so that what disturbs one disturbs all.
+
+    One turn before the first is not counted: JVM and worker processes warm up.
+    """
+    elapsed: dict[str, list[float]] = {name: [] for name in runs}
+    used: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(repetitions + 1):
+        for name, run in runs.items():
+            start, cpu = time.perf_counter(), _cpu_s()
+            run()
+            if turn:
+                elapsed[name].append(time.perf_counter() - start)
+                used[name].append(_cpu_s() - cpu)
+    return {
+        name: Taken(statistics.median(elapsed[name]), statistics.median(used[name]))
+        for name in runs
+    }
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and its descendants, also of those that have ended."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid] = int(fields[1])
+            ticks[pid] = sum(int(field) for field in fields[11:15])
+    ours = {os.getpid()}
+    grown = True
+    while grown:
+        below = {pid for pid, parent in parents.items() if parent in ours}
+        grown = not below <= ours
+        ours |= below
+    return sum(ticks.get(pid, 0) for pid in ours) / _TICKS

@@ -1,0 +1,41 @@
+"""txnlog in PySpark: the data source ``format("txnlog")`` and ``transaction(...)``.
+
+    from txnlog.spark import transaction
+
+    with transaction(spark, "/data/store", transactional_id="etl", group_id="etl") as txn:
+        orders = txn.read("orders")
+        txn.write(orders.where("value is not null"), topic="paid")
+
+Names are loaded when they are first used, so that looking the format up is cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txnlog.spark.registration import register
+    from txnlog.spark.source import TxnlogDataSource
+    from txnlog.spark.transactions import SparkTransaction, TransactionResult, transaction
+
+__all__ = ["SparkTransaction", "TransactionResult", "TxnlogDataSource", "register", "transaction"]
+
+_HOMES = {
+    "SparkTransaction": "transactions",
+    "TransactionResult": "transactions",
+    "TxnlogDataSource": "source",
+    "register": "registration",
+    "transaction": "transactions",
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _HOMES:
+        return getattr(import_module(f"txnlog.spark.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'txnlog.spark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

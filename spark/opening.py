@@ -1,0 +1,72 @@
+"""From options to plans: opens the store, on the driver's side, for a read or a write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from txnlog.coordinator import Coordinator
+from txnlog.spark.options import ReadOptions, parse_read, parse_write
+from txnlog.spark.planning import ReadPlan, pin
+from txnlog.store import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from txnlog.spark.writer import TxnlogWriter
+
+
+def plan_read(given: Mapping[str, str]) -> ReadPlan:
+    """Pin a read; with a transactional id, begin its transaction.
+
+    Raises:
+        InvalidOption: the options are unknown, malformed or contradict each other.
+        TxnlogError: the store, a topic or an offset is not there.
+    """
+    options = parse_read(given)
+    store = open_store(options.path, storage_options=options.storage_options)
+    coordinator = None
+    if options.transactional_id is not None:
+        # Before the group is looked at: an older instance's offsets are settled by this.
+        coordinator = _initialized(store, options)
+    pinned = pin(store, options)
+    begun = None
+    if coordinator is not None:
+        assert options.group_id is not None
+        coordinator.begin(consumed=pinned.consumed(options.group_id))
+        begun = coordinator.state.ref
+    return ReadPlan(store.storage, options.columns, options.min_partitions, pinned.ranges, begun)
+
+
+def _initialized(store: Store, options: ReadOptions) -> Coordinator:
+    assert options.transactional_id is not None
+    timeout_ms = options.transaction_timeout_ms or default_timeout_ms(store)
+    coordinator = Coordinator(store.logs, options.transactional_id, timeout_ms)
+    coordinator.initialize()
+    return coordinator
+
+
+def default_timeout_ms(store: Store) -> int:
+    """The longest that the store allows.
+
+    A transaction that is begun when a DataFrame is loaded lasts as long as the job; it holds
+    nobody up, because nothing is placed before its end.
+    """
+    return store.logs.config.transaction_max_timeout_ms
+
+
+def plan_write(given: Mapping[str, str], schema: StructType) -> TxnlogWriter:
+    """Check a write before any task runs. Raises InvalidOption, InvalidRecord, TxnlogError."""
+    from txnlog.spark.rows import check_writable
+    from txnlog.spark.writer import TxnlogWriter
+
+    options = parse_write(given)
+    used = check_writable(schema, options.topic, options.include_headers)
+    store = open_store(options.path, storage_options=options.storage_options)
+    spec = None if options.topic is None else store.topic_spec(options.topic)
+    continued = None
+    if options.transactional_id is not None and options.staging is None:
+        from txnlog.spark.publishing import continued_transaction
+
+        continued = continued_transaction(store, options.transactional_id)
+    return TxnlogWriter(store, options, tuple(schema.names), tuple(used), spec, continued)

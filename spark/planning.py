@@ -1,0 +1,230 @@
+"""Resolves what a read asks for into pinned segment ranges, on the driver's side.
+
+Opens logs, never a segment. What it returns is plain data that says the same wherever and however
+often it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.names import TopicPartition
+from txnlog.scan import EARLIEST, LATEST, SegmentRange
+from txnlog.snapshot import Snapshot
+from txnlog.spark.options import OffsetsOption, ReadOptions
+from txnlog.state.group import GroupState
+from txnlog.state.transaction import ConsumedOffset, TransactionRef
+from txnlog.storage.base import Storage
+from txnlog.store import Store
+
+Committed = Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRead:
+    """What a read returns: segment ranges, and by partition the offsets [start, stop) they span.
+
+    Aborted records lie inside the offsets and outside the ranges.
+    """
+
+    ranges: tuple[SegmentRange, ...]
+    offsets: Mapping[TopicPartition, range]
+    committed: Committed
+
+    @property
+    def record_count(self) -> int:
+        return sum(part.record_count for part in self.ranges)
+
+    def consumed(self, group_id: str) -> list[ConsumedOffset]:
+        """What a transaction of this group must compare and move: partitions that were read."""
+        return [
+            ConsumedOffset(group_id, where.topic, where.partition, self.committed[where], span.stop)
+            for where, span in sorted(self.offsets.items())
+            if span or self.committed[where] not in (None, span.stop)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """A pinned read as it travels from ``schema()`` to ``reader()``.
+
+    ``transaction`` is the one that the read has begun, if the options ask for it.
+    """
+
+    storage: Storage
+    columns: tuple[str, ...]
+    min_partitions: int | None
+    ranges: tuple[SegmentRange, ...]
+    transaction: TransactionRef | None
+
+
+def committed_offsets(state: GroupState, wanted: Sequence[TopicPartition]) -> Committed:
+    """The group's committed offset of each partition, None where there is none."""
+    found = {where: state.offset_of(*where) for where in wanted}
+    return {where: at.offset if at else None for where, at in found.items()}
+
+
+def pin(store: Store, options: ReadOptions) -> PinnedRead:
+    """Take a snapshot of the subscribed topics and choose the range between both ends.
+
+    Raises:
+        UnknownTopicOrPartition: a topic or partition does not exist.
+        OffsetOutOfRange: an offset is not in the log (unless failOnDataLoss is false).
+        InvalidOption: offsets for topics or partitions other than those subscribed.
+    """
+    # The group first: what it has committed then lies inside the snapshot.
+    group = store.logs.fresh_group(options.group_id).state if options.group_id else None
+    snapshot = store.snapshot(list(options.subscription), isolation_level=options.isolation_level)
+    wanted = _wanted(snapshot, options.subscription)
+    committed = committed_offsets(group, wanted) if group else {}
+    if options.starting_offsets is not None or options.group_id is None:
+        given = options.starting_offsets or "earliest"
+        starts = _ends(snapshot, wanted, "startingOffsets", given)
+    else:
+        starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
+    stops = _ends(snapshot, wanted, "endingOffsets", options.ending_offsets)
+    spans = {
+        where: _span(snapshot, where, starts[where], stops[where], options) for where in wanted
+    }
+    return limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+
+
+def cut_ranges(
+    snapshot: Snapshot, spans: Mapping[TopicPartition, range]
+) -> dict[TopicPartition, list[SegmentRange]]:
+    """The visible segment ranges inside each span."""
+    found: dict[TopicPartition, list[SegmentRange]] = {where: [] for where in spans}
+    for topic in dict.fromkeys(where.topic for where in spans):
+        mine = {w.partition: span for w, span in spans.items() if w.topic == topic}
+        scan = snapshot.scan(
+            topic,
+            {p: span.start for p, span in mine.items()} | _nothing(snapshot, topic, mine),
+            {p: span.stop for p, span in mine.items()} | _nothing(snapshot, topic, mine),
+        )
+        for part in scan.ranges:
+            found[TopicPartition(topic, part.partition)].append(part)
+    return found
+
+
+def limited(
+    ranges: Mapping[TopicPartition, Sequence[SegmentRange]],
+    spans: Mapping[TopicPartition, range],
+    committed: Committed,
+    max_records: int | None,
+) -> PinnedRead:
+    """Take at most ``max_records``, shared out so that no partition waits for another one.
+
+    Each partition gets an equal share; what one does not use goes to the others.
+    """
+    counts = {where: sum(part.record_count for part in parts) for where, parts in ranges.items()}
+    shares = counts if max_records is None else fair_shares(counts, max_records)
+    taken: list[SegmentRange] = []
+    offsets: dict[TopicPartition, range] = {}
+    for where in sorted(spans):
+        span, left = spans[where], shares[where]
+        if left == counts[where]:
+            taken += ranges[where]
+            offsets[where] = span
+            continue
+        stop = span.start
+        for part in ranges[where]:
+            if left == 0:
+                break
+            count = min(left, part.record_count)
+            left -= count
+            stop = part.start_offset + count
+            taken.append(replace(part, stop_offset=stop))
+        offsets[where] = range(span.start, stop)
+    return PinnedRead(tuple(taken), offsets, committed)
+
+
+def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """Share ``limit`` out: nobody gets more than their count, nor less than another one's share."""
+    shares: dict[TopicPartition, int] = {}
+    left = limit
+    waiting = sorted(counts, key=lambda where: (counts[where], where))
+    for position, where in enumerate(waiting):
+        # Rounded up, so that a limit below the number of partitions is still used.
+        share = -(-left // (len(waiting) - position))
+        shares[where] = min(counts[where], share)
+        left -= shares[where]
+    return shares
+
+
+def _nothing(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
+    """Partitions that are not wanted: an empty range at their end."""
+    return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}
+
+
+def _wanted(
+    snapshot: Snapshot, subscription: Mapping[str, tuple[int, ...] | None]
+) -> list[TopicPartition]:
+    wanted = []
+    for topic, chosen in subscription.items():
+        known = snapshot.partitions(topic)
+        for number in chosen if chosen is not None else known:
+            if number not in known:
+                raise UnknownTopicOrPartition(
+                    f"option assign: topic {topic!r} has no partition {number}; it has "
+                    f"{len(known)}, numbered from 0"
+                )
+            wanted.append(TopicPartition(topic, number))
+    return wanted
+
+
+def _ends(
+    snapshot: Snapshot, wanted: Sequence[TopicPartition], option: str, given: OffsetsOption
+) -> dict[TopicPartition, int]:
+    """The offset of each partition, -2 and -1 standing for the edges."""
+    if isinstance(given, str):
+        return dict.fromkeys(wanted, EARLIEST if given == "earliest" else LATEST)
+    flat = {TopicPartition(t, p): at for t, parts in given.items() for p, at in parts.items()}
+    for where in flat:
+        if where not in wanted:
+            known = where.topic in snapshot.topics
+            reason = (
+                "has no such partition, or it is not assigned" if known else "is not subscribed"
+            )
+            raise InvalidOption(
+                f"option {option} names {where}, but topic {where.topic!r} {reason}"
+            )
+    missing = [str(where) for where in wanted if where not in flat]
+    if missing:
+        raise InvalidOption(
+            f"option {option} must have an offset for every partition (-2 is earliest, -1 latest); "
+            f"it has none for {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}"
+        )
+    return flat
+
+
+def _span(
+    snapshot: Snapshot, where: TopicPartition, start: int, stop: int, options: ReadOptions
+) -> range:
+    begin = snapshot.beginning_offsets(where.topic)[where.partition]
+    end = snapshot.end_offsets(where.topic)[where.partition]
+    edges = {EARLIEST: begin, LATEST: end}
+    start, stop = edges.get(start, start), edges.get(stop, stop)
+    if options.fail_on_data_loss:
+        _check_span(where, start, stop, begin, end)
+    start = min(max(start, begin), end)
+    return range(start, max(start, min(stop, end)))
+
+
+def _check_span(where: TopicPartition, start: int, stop: int, begin: int, end: int) -> None:
+    if start < begin:
+        reason = f"is below the log start offset {begin}: those records were deleted"
+    elif start > end:
+        reason = f"is beyond the end {end}"
+    elif stop > end:
+        raise OffsetOutOfRange(f"the ending offset {stop} of {where} is beyond the end {end}")
+    elif stop < start:
+        raise InvalidOption(f"{where} would end at offset {stop}, before its start {start}")
+    else:
+        return
+    raise OffsetOutOfRange(
+        f"the starting offset {start} of {where} {reason}. Was the topic trimmed, or deleted and "
+        "made anew? Give startingOffsets that are in the log, or failOnDataLoss=false to go on "
+        "with what is there"
+    )

@@ -1,0 +1,98 @@
+"""Spark's Arrow batches become records: by topic, in the segments' schema, with partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.clock import Clock
+from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
+from txnlog.partitioner import DefaultPartitioner, Int32Array
+from txnlog.segments.records import normalize
+from txnlog.topic_log import TopicSpec
+
+_RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
+
+
+def split_by_topic(
+    batch: pa.RecordBatch, topic: str | None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The parts of a batch by topic, rows in their order.
+
+    Args:
+        batch: the columns that count, with their names.
+        topic: for all rows; None takes the column ``topic``, which is dropped.
+
+    Raises:
+        InvalidRecord: a row's topic is null.
+    """
+    if topic is not None:
+        yield topic, batch
+        return
+    column = batch.column("topic")
+    rows = batch.drop_columns(["topic"])
+    if column.null_count:
+        raise InvalidRecord(
+            f"column 'topic' is null in {column.null_count} rows; give every row a topic, or the "
+            "option topic for all"
+        )
+    encoded = column.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield names[0], rows
+        return
+    codes = encoded.indices.to_numpy()
+    for code, name in enumerate(names):
+        yield name, rows.take(pa.array(np.flatnonzero(codes == code)))
+
+
+class TopicRecords:
+    """Normalises the rows of one topic and chooses their partitions."""
+
+    def __init__(self, spec: TopicSpec, clock: Clock, first_turn: int) -> None:
+        self._spec = spec
+        self._clock = clock
+        # Tasks with a few keyless rows each must not all begin at partition 0.
+        self._partitioner = DefaultPartitioner(spec.partitions, first_turn)
+
+    def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
+        """Records of RECORD_SCHEMA and, for each, its partition (int32)."""
+        columns = [name for name in _RECORD_COLUMNS if name in rows.schema.names]
+        try:
+            records = normalize(rows.select(columns), now_ms=self._clock.now_ms())
+        except UnsupportedRecordFormat as error:
+            raise InvalidRecord(f"topic {self._spec.topic!r}: {error}") from error
+        keys = records.column("key")
+        if "partition" not in rows.schema.names:
+            return records, self._partitioner(keys)
+        chosen = self._explicit(rows.column("partition"))
+        free = np.flatnonzero(chosen < 0)
+        if free.size:
+            chosen[free] = self._partitioner(keys.take(pa.array(free)))
+        return records, chosen
+
+    def _explicit(self, column: pa.Array) -> Int32Array:
+        """The column ``partition``, -1 where it is null."""
+        known = self._spec.partitions
+        if column.null_count < len(column):
+            low, high = pc.min_max(column).values()
+            if low.as_py() < 0 or high.as_py() >= known:
+                wrong = low.as_py() if low.as_py() < 0 else high.as_py()
+                raise InvalidRecord(
+                    f"column 'partition' has {wrong}, but topic {self._spec.topic!r} has {known} "
+                    "partitions, numbered from 0; drop the column to choose by key"
+                )
+        filled = pc.fill_null(column.cast(pa.int32()), -1)
+        return np.array(filled.to_numpy(zero_copy_only=False), dtype=np.int32)
+
+
+def used_columns(
+    batch: pa.RecordBatch, names: Sequence[str], used: Sequence[str]
+) -> pa.RecordBatch:
+    """The columns that count, by the position that ``names`` gives them."""
+    return pa.RecordBatch.from_arrays(
+        [batch.column(names.index(name)) for name in used], names=list(used)
+    )

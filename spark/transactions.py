@@ -1,0 +1,358 @@
+"""``transaction(...)``: reads, transforms and writes of Spark, committed with the group's offsets.
+
+The transaction is held by the user's own process. Writes only upload and leave manifests; when the
+block ends everything is placed and decided at once, so nothing shows and nobody waits before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from txnlog.coordinator import Coordinator
+from txnlog.errors import (
+    CommitStateUnknown,
+    IllegalState,
+    InvalidOption,
+    InvalidTxnState,
+    ObjectNotFound,
+    TxnlogError,
+)
+from txnlog.names import TopicPartition, check_group_id, check_topic, staging_file
+from txnlog.spark import publishing
+from txnlog.spark.options import STAGING, ReadOptions, starting_offsets_json
+from txnlog.spark.planning import PinnedRead, pin
+from txnlog.spark.staging import read_manifest
+from txnlog.state.transaction import ConsumedOffset
+from txnlog.store import Store, open_store
+from txnlog.topic_log import UploadedSegment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txnlog.spark.options import OffsetsOption
+
+_logger = logging.getLogger(__name__)
+
+
+class _Phase(Enum):
+    NEW = "not entered yet"
+    OPEN = "open"
+    FAILED = "failed: it can only be aborted"
+    COMMITTED = "committed"
+    ENDED = "ended without a commit"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """What a transaction has committed.
+
+    ``written`` has the offsets that its records were given, ``consumed`` the offsets [start, stop)
+    that it read, both by partition.
+    """
+
+    written: Mapping[TopicPartition, Sequence[range]]
+    consumed: Mapping[TopicPartition, range]
+
+    @property
+    def written_records(self) -> int:
+        """How many records were written, to all topics together."""
+        return sum(len(span) for spans in self.written.values() for span in spans)
+
+
+def transaction(
+    spark: SparkSession,
+    path: str | Store,
+    *,
+    transactional_id: str,
+    group_id: str | None = None,
+    max_records: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    transaction_timeout_ms: int = 60_000,
+) -> SparkTransaction:
+    """Read, transform and write in one transaction.
+
+        with transaction(spark, "/data/store", transactional_id="etl", group_id="etl") as txn:
+            orders = txn.read("orders")
+            txn.write(orders.where(...), topic="paid")
+
+    Leaving the block commits everything that was written and the group's offsets, at the same
+    instant; an exception commits nothing.
+
+    Args:
+        spark: the session that reads and writes.
+        path: the store's folder or URL, or an open store.
+        transactional_id: names the job: entering the block ends what an earlier run left behind,
+            and fences it off.
+        group_id: the consumer group whose offsets say where to read from.
+        max_records: the most that one ``read`` returns; see :meth:`SparkTransaction.read`.
+        storage_options: for the filesystem, also of Spark's tasks. Values are strings.
+        transaction_timeout_ms: the most that placing and deciding at the end may take; how long the
+            block runs does not matter.
+
+    Raises:
+        StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout.
+    """
+    options = dict(storage_options or {})
+    store = path if isinstance(path, Store) else open_store(path, storage_options=options)
+    if store.url.startswith("memory:"):
+        raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
+    if group_id is not None:
+        check_group_id(group_id)
+    if max_records is not None and max_records < 1:
+        raise InvalidOption(f"max_records must be a whole number above 0, not {max_records!r}")
+    coordinator = Coordinator(store.logs, transactional_id, transaction_timeout_ms)
+    return SparkTransaction(spark, store, coordinator, group_id, max_records, options)
+
+
+class SparkTransaction:
+    """An open ``transaction(...)`` block."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        coordinator: Coordinator,
+        group_id: str | None,
+        max_records: int | None,
+        storage_options: Mapping[str, str],
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._coordinator = coordinator
+        self._group_id = group_id
+        self._max_records = max_records
+        self._storage_options = {f"storage.{k}": v for k, v in storage_options.items()}
+        self._token = store.logs.clock.token()
+        self._phase = _Phase.NEW
+        self._reads: list[PinnedRead] = []
+        self._manifests: list[str] = []
+        self._result: TransactionResult | None = None
+
+    # -- the block -------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._phase is not _Phase.NEW:
+            raise IllegalState(f"this transaction is {self._phase.value}; make a new one")
+        from txnlog.spark.registration import register
+
+        register(self._spark)
+        self._coordinator.initialize()
+        self._phase = _Phase.OPEN
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        phase, self._phase = self._phase, _Phase.ENDED
+        if phase not in (_Phase.OPEN, _Phase.FAILED):
+            return
+        if kind is None and phase is _Phase.OPEN:
+            self._commit()
+            return
+        self._discard()
+        if kind is None:
+            raise InvalidTxnState(
+                "a read or write of this transaction failed, so nothing was committed; let its "
+                "exception leave the block"
+            )
+
+    @property
+    def result(self) -> TransactionResult:
+        """What was committed. Raises IllegalState if nothing was (yet)."""
+        if self._result is None:
+            raise IllegalState(f"the transaction is {self._phase.value}: there is no result")
+        return self._result
+
+    @property
+    def consumed_records(self) -> int:
+        """How many records the reads so far return: 0 means that the group has caught up."""
+        return sum(read.record_count for read in self._reads)
+
+    # -- reading and writing ---------------------------------------------------------------------
+
+    def read(
+        self,
+        *topics: str,
+        starting_offsets: OffsetsOption | None = None,
+        columns: Sequence[str] | None = None,
+        include_headers: bool = False,
+    ) -> DataFrame:
+        """Topics from the group's committed offsets (where none, from the start) to now.
+
+        Topics that are given together are read at one consistent cut: of every transaction all or
+        nothing is in it. The range is pinned: the DataFrame returns the same records however often
+        it is run. With ``max_records`` every partition gives an equal share, and those with less
+        leave theirs to the others; such a cut may fall inside a transaction, whose rest comes with
+        the next run.
+
+        Args:
+            topics: their names; a topic can be read once in a transaction.
+            starting_offsets: in place of the group's: 'earliest', 'latest' or
+                {topic: {partition: offset}}. The group is moved all the same.
+            columns: of the row schema, to bring less over to Spark.
+            include_headers: add the column ``headers``.
+
+        Raises:
+            UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
+        """
+        self._require_open("read")
+        with self._failing():
+            names = [check_topic(topic) for topic in topics]
+            done = {where.topic for read in self._reads for where in read.offsets}
+            for name in names:
+                if name in done or names.count(name) > 1:
+                    raise InvalidOption(
+                        f"topic {name!r} is read twice in one transaction; use its DataFrame again"
+                    )
+            given = {"columns": ",".join(columns)} if columns is not None else {}
+            if include_headers:
+                given["includeHeaders"] = "true"
+            pinned = pin(self._store, self._read_options(names, starting_offsets))
+            frame = self._load(pinned, given)
+            self._reads.append(pinned)
+            return frame
+
+    def write(
+        self, frame: DataFrame, topic: str | None = None, *, include_headers: bool | None = None
+    ) -> None:
+        """Run the DataFrame and upload its rows; they are committed when the block ends.
+
+        Args:
+            frame: with the columns value and, as wanted, key, topic, partition, timestamp, headers.
+            topic: where to; None takes the column ``topic``.
+            include_headers: False leaves the column ``headers`` out.
+        """
+        self._require_open("write")
+        with self._failing():
+            path = staging_file(self._token, len(self._manifests))
+            self._manifests.append(path)
+            options = {**self._storage_options, "path": self._store.url, STAGING: path}
+            if topic is not None:
+                options["topic"] = topic
+            if include_headers is not None:
+                options["includeHeaders"] = str(include_headers).lower()
+            frame.write.format("txnlog").options(**options).mode("append").save()
+
+    def _read_options(
+        self, topics: Sequence[str], starting_offsets: OffsetsOption | None
+    ) -> ReadOptions:
+        if not topics:
+            raise InvalidOption("read() needs the name of a topic")
+        return ReadOptions(
+            path=self._store.url,
+            storage_options={},
+            subscription=dict.fromkeys(topics),
+            starting_offsets=starting_offsets,
+            ending_offsets="latest",
+            isolation_level="read_committed",
+            group_id=self._group_id,
+            transactional_id=None,
+            transaction_timeout_ms=None,
+            max_records=self._max_records,
+            min_partitions=None,
+            columns=(),
+            fail_on_data_loss=True,
+        )
+
+    def _load(self, pinned: PinnedRead, given: Mapping[str, str]) -> DataFrame:
+        """The DataFrame of exactly the pinned offsets; Spark's own process resolves them again."""
+        starts: dict[str, dict[int, int]] = {}
+        stops: dict[str, dict[int, int]] = {}
+        for where, span in pinned.offsets.items():
+            starts.setdefault(where.topic, {})[where.partition] = span.start
+            stops.setdefault(where.topic, {})[where.partition] = span.stop
+        options = {
+            **self._storage_options,
+            **given,
+            "path": self._store.url,
+            "subscribe": ",".join(starts),
+            "startingOffsets": starting_offsets_json(starts),
+            "endingOffsets": starting_offsets_json(stops),
+        }
+        return self._spark.read.format("txnlog").options(**options).load()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        try:
+            segments = self._staged()
+        except TxnlogError:
+            self._discard()
+            raise
+        consumed = self._consumed()
+        try:
+            placed = publishing.place_and_commit(
+                self._store, self._coordinator, segments, publishing.offset_commits(consumed)
+            )
+        except CommitStateUnknown:
+            raise
+        except BaseException:
+            # What became of the segments is settled; the manifests serve nobody any more.
+            self._delete_manifests()
+            raise
+        self._result = TransactionResult(placed, self._spans(consumed))
+        self._phase = _Phase.COMMITTED
+        self._delete_manifests()
+
+    def _consumed(self) -> list[ConsumedOffset]:
+        if self._group_id is None:
+            return []
+        return [item for read in self._reads for item in read.consumed(self._group_id)]
+
+    def _spans(self, consumed: Sequence[ConsumedOffset]) -> dict[TopicPartition, range]:
+        spans = {where: span for read in self._reads for where, span in read.offsets.items()}
+        moved = [TopicPartition(item.topic, item.partition) for item in consumed]
+        return {where: spans[where] for where in moved}
+
+    def _staged(self) -> publishing.SegmentsByTopic:
+        """Everything the writes have uploaded, by topic, in the order of the writes."""
+        found: dict[str, list[UploadedSegment]] = {}
+        storage = self._store.storage
+        manifests = storage.gather([partial(read_manifest, storage, p) for p in self._manifests])
+        for manifest in manifests:
+            for topic, uploaded in manifest.segments.items():
+                found.setdefault(topic, []).extend(uploaded)
+        return found
+
+    def _discard(self) -> None:
+        """Delete what was uploaded, before anything was placed; best effort."""
+        for path in self._manifests:
+            try:
+                publishing.discard(self._store, read_manifest(self._store.storage, path).segments)
+            except ObjectNotFound:
+                continue  # this write failed, and has deleted its files itself
+            except TxnlogError as error:
+                _logger.warning("the files that %s names were left: %s", path, error)
+        self._delete_manifests()
+
+    def _delete_manifests(self) -> None:
+        try:
+            self._store.storage.delete(self._manifests)
+        except TxnlogError as error:
+            _logger.warning("%d manifests were left in staging/: %s", len(self._manifests), error)
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def _require_open(self, call: str) -> None:
+        if self._phase is not _Phase.OPEN:
+            hint = "use it in a with statement" if self._phase is _Phase.NEW else "make a new one"
+            raise InvalidTxnState(f"{call}(): the transaction is {self._phase.value}; {hint}")
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A failed read or write leaves only abort, as a failed send does in Kafka's producer."""
+        try:
+            yield
+        except BaseException:
+            self._phase = _Phase.FAILED
+            raise

@@ -1,0 +1,170 @@
+"""Writing in Spark: tasks upload segments, the driver places all of them at once.
+
+Every attempt of a task writes under names of its own, and only what the messages of the successful
+attempts name is placed: retries and stragglers leave orphan files, never records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from txnlog.spark import publishing
+from txnlog.spark.options import WriteOptions
+from txnlog.state.transaction import TransactionRef
+from txnlog.store import Store
+from txnlog.topic_log import TopicSpec, UploadedSegment
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnlog.spark.records import TopicRecords
+    from txnlog.uploads import SegmentUploader
+
+_TASK_MEMORY_BYTES = 64 << 20
+_TOPIC_MEMORY_BYTES = 16 << 20
+"""Records that wait to be a batch: of a task that writes one topic, and by topic of others."""
+
+_TIMEOUT_MS = 60_000
+"""From placing to deciding. The job's tasks have ended by then, so Kafka's default is plenty."""
+
+
+@dataclass
+class Uploaded(WriterCommitMessage):
+    """What one task attempt has uploaded."""
+
+    segments: tuple[UploadedSegment, ...]
+
+
+class TxnlogWriter(DataSourceArrowWriter):
+    """One write, as Spark carries it to the tasks and to the commit.
+
+    Args:
+        store: where.
+        options: as parsed.
+        names: all columns of the data, by position.
+        used: the columns that count.
+        spec: of the topic, if the options name it.
+        continued: the open transaction that the write is to commit, begun by a read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        options: WriteOptions,
+        names: tuple[str, ...],
+        used: tuple[str, ...],
+        spec: TopicSpec | None,
+        continued: TransactionRef | None,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._options = options
+        self._names = names
+        self._used = used
+        self._spec = spec
+        self._continued = continued
+
+    # -- in a task -------------------------------------------------------------------------------
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
+        """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
+        from txnlog.spark.records import split_by_topic, used_columns
+
+        sink = _Sink(self._store, self._spec)
+        try:
+            for batch in iterator:
+                rows = used_columns(batch, self._names, self._used)
+                for topic, part in split_by_topic(rows, self._options.topic):
+                    sink.write(topic, part)
+            return Uploaded(sink.finish())
+        except BaseException:
+            sink.discard()
+            raise
+
+    # -- on the driver's side --------------------------------------------------------------------
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Place everything that the messages name, all at once.
+
+        Raises:
+            CommitStateUnknown: the storage failed; nothing was deleted.
+            TxnlogError: nothing was committed.
+        """
+        segments = publishing.by_topic(_segments(messages))
+        options = self._options
+        if options.staging is not None:
+            from txnlog.spark.staging import stage
+
+            stage(self._store.storage, options.staging, segments)
+        elif options.transactional_id is not None:
+            if segments or self._continued:
+                publishing.commit_transaction(
+                    self._store,
+                    options.transactional_id,
+                    options.transaction_timeout_ms or _TIMEOUT_MS,
+                    segments,
+                    self._continued,
+                )
+        elif len(segments) == 1:
+            publishing.append(self._store, segments)
+        elif segments:
+            # One append is atomic over one topic; several need a transaction, under any id.
+            any_id = f"spark-{self._store.logs.clock.token()}"
+            publishing.commit_transaction(self._store, any_id, _TIMEOUT_MS, segments)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks uploaded, if it is certain that it was not placed.
+
+        A missing message proves it: then the commit never began. With all of them there, the
+        commit itself has failed. It has deleted the files if it knew its outcome; if it did not,
+        they may be placed and must stay.
+        """
+        if any(message is None for message in messages):
+            publishing.discard(self._store, publishing.by_topic(_segments(messages)))
+
+
+class _Sink:
+    """The uploaders of one task, one for each topic."""
+
+    def __init__(self, store: Store, spec: TopicSpec | None) -> None:
+        self._store = store
+        self._memory_bytes = _TASK_MEMORY_BYTES if spec else _TOPIC_MEMORY_BYTES
+        self._specs = {spec.topic: spec} if spec else {}
+        self._topics: dict[str, tuple[TopicRecords, SegmentUploader]] = {}
+
+    def write(self, topic: str, rows: pa.RecordBatch) -> None:
+        records, uploader = self._topics.get(topic) or self._open(topic)
+        uploader.write(*records(rows))
+
+    def _open(self, topic: str) -> tuple[TopicRecords, SegmentUploader]:
+        from txnlog.spark.records import TopicRecords
+        from txnlog.uploads import SegmentUploader
+
+        spec = self._specs.get(topic) or self._store.topic_spec(topic)
+        clock = self._store.logs.clock
+        context = TaskContext.get()
+        turn = context.partitionId() if context else 0
+        opened = (
+            TopicRecords(spec, clock, turn),
+            SegmentUploader(self._store.storage, spec, clock, self._memory_bytes),
+        )
+        self._topics[topic] = opened
+        return opened
+
+    def finish(self) -> tuple[UploadedSegment, ...]:
+        return tuple(s for _, uploader in self._topics.values() for s in uploader.finish())
+
+    def discard(self) -> None:
+        for _, uploader in self._topics.values():
+            uploader.discard()
+
+
+def _segments(messages: list[WriterCommitMessage | None]) -> Iterator[UploadedSegment]:
+    for message in messages:
+        if isinstance(message, Uploaded):
+            yield from message.segments

@@ -1,0 +1,63 @@
+"""One Spark session for all tests, and stores that its worker processes can reach."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import txnlog
+from txnlog import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of these share one session, so they must run in one process."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            # Spark's word about a newer pandas, which the data source does not use.
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session with two cores, in which a task may fail three times."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # The workers import helpers of these tests.
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *([inherited] if inherited else [])])
+    from pyspark.sql import SparkSession
+
+    from txnlog.spark import register
+
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("txnlog tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.sql.session.timeZone", "Europe/Berlin")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store on the local filesystem."""
+    return txnlog.open(str(tmp_path / "store"), create=True)

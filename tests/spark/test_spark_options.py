@@ -1,0 +1,119 @@
+"""Options: names, values, and errors that name the option and the remedy. No JVM."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.errors import InvalidGroupId, InvalidOption, InvalidTopic
+from txnlog.spark.options import parse_offsets, parse_read, parse_write
+
+READ = {"path": "/store", "subscribe": "orders"}
+
+
+def test_defaults_are_those_of_the_kafka_source_in_batches() -> None:
+    """Goal: a read with a path and topics goes from earliest to latest, committed data only."""
+    options = parse_read({"path": "/store", "subscribe": "orders, paid"})
+    assert list(options.subscription) == ["orders", "paid"]
+    assert (options.starting_offsets, options.ending_offsets) == (None, "latest")
+    assert options.isolation_level == "read_committed"
+    assert options.fail_on_data_loss
+    assert "headers" not in options.columns
+    assert len(options.columns) == 7
+
+
+def test_names_are_found_whatever_their_case() -> None:
+    """Goal: Spark lower-cases option names, so every name is known in lower case."""
+    options = parse_read({**READ, "startingoffsets": "latest", "INCLUDEHEADERS": "TRUE"})
+    assert options.starting_offsets == "latest"
+    assert options.columns[-1] == "headers"
+
+
+def test_storage_options_are_passed_on_without_their_prefix() -> None:
+    """Goal: storage.* goes to the filesystem, unparsed."""
+    options = parse_read({**READ, "storage.endpoint_url": "http://x", "storage.secret": "s"})
+    assert options.storage_options == {"endpoint_url": "http://x", "secret": "s"}
+
+
+def test_kafka_spellings_mean_the_same() -> None:
+    """Goal: kafka.group.id and kafka.isolation.level of a Kafka job keep working."""
+    given = {"kafka.group.id": "g", "kafka.isolation.level": "read_uncommitted"}
+    options = parse_read({**READ, **given})
+    assert (options.group_id, options.isolation_level) == ("g", "read_uncommitted")
+    with pytest.raises(InvalidOption, match="contradict"):
+        parse_read({**READ, "group.id": "a", "kafka.group.id": "b"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "a"}, "option path is missing"),
+        ({"path": "/s"}, "exactly one of the options subscribe"),
+        ({**READ, "assign": '{"a":[0]}'}, "exactly one of the options subscribe"),
+        ({"path": "/s", "assign": '{"a":0}'}, "option assign must be JSON"),
+        ({"path": "/s", "assign": "nonsense"}, "option assign must be JSON"),
+        ({**READ, "startingofsets": "latest"}, "did you mean startingOffsets"),
+        ({**READ, "colour": "red"}, "unknown option 'colour' for a read"),
+        ({**READ, "topic": "x"}, "option topic is for a write"),
+        ({**READ, "subscribepattern": ".*"}, "subscribePattern is not implemented yet"),
+        ({**READ, "maxoffsetspertrigger": "1"}, "maxOffsetsPerTrigger is for streams"),
+        ({**READ, "kafka.bootstrap.servers": "h:9"}, "there is no broker"),
+        ({**READ, "kafka.fetch.min.bytes": "1"}, "for Kafka's client"),
+        ({**READ, "startingoffsets": "sooner"}, "option startingOffsets must be earliest"),
+        ({**READ, "startingoffsets": '{"a":{"0":-3}}'}, "option startingOffsets must be"),
+        ({**READ, "endingoffsets": '{"a":[1]}'}, "option endingOffsets must be"),
+        ({**READ, "maxrecords": "0"}, "maxRecords must be a whole number above 0"),
+        ({**READ, "minpartitions": "many"}, "minPartitions must be a whole number"),
+        ({**READ, "includeheaders": "yes"}, "includeHeaders must be true or false"),
+        ({**READ, "columns": "value,colour"}, "there is no 'colour'"),
+        ({**READ, "columns": "value,value"}, "names a column twice"),
+        ({**READ, "isolation.level": "serializable"}, "isolation.level must be read_committed"),
+        ({**READ, "transactional.id": "t"}, "also needs group.id"),
+        ({**READ, "transaction.timeout.ms": "9"}, "no effect without transactional.id"),
+    ],
+)
+def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
+    """Goal: whatever is wrong, the message names the option and what it should be."""
+    with pytest.raises(InvalidOption) as caught:
+        parse_read(given)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "option path is missing"),
+        ({"path": "/s", "subscribe": "a"}, "option subscribe is for a read"),
+        ({"path": "/s", "topik": "a"}, "did you mean topic?"),
+        ({"path": "/s", "transaction.timeout.ms": "9"}, "no effect without transactional.id"),
+    ],
+)
+def test_bad_write_options_are_named(given: dict[str, str], said: str) -> None:
+    """Goal: the same for writes."""
+    with pytest.raises(InvalidOption) as caught:
+        parse_write(given)
+    assert said in str(caught.value)
+
+
+def test_bad_names_are_refused_before_anything_is_opened() -> None:
+    """Goal: topics and groups obey Kafka's rules."""
+    with pytest.raises(InvalidTopic):
+        parse_read({"path": "/s", "subscribe": "a,../b"})
+    with pytest.raises(InvalidTopic):
+        parse_write({"path": "/s", "topic": "a b"})
+    with pytest.raises(InvalidGroupId):
+        parse_read({**READ, "group.id": ""})
+
+
+def test_secrets_are_not_in_messages() -> None:
+    """Goal: an error about other options shows no value of storage.*."""
+    with pytest.raises(InvalidOption) as caught:
+        parse_read({**READ, "storage.secret": "hunter2", "colour": "red"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_offsets_are_parsed_as_kafka_writes_them() -> None:
+    """Goal: {"topic":{"0":23}} with -2 and -1 for the edges."""
+    assert parse_offsets("startingOffsets", '{"a":{"0":23,"1":-2},"b":{"0":-1}}') == {
+        "a": {0: 23, 1: -2},
+        "b": {0: -1},
+    }

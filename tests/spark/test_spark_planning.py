@@ -1,0 +1,143 @@
+"""Planning: shares of a limit, and tasks out of segment ranges. No JVM."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from txnlog import Store, TopicPartition
+from txnlog.clock import SystemClock
+from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.scan import SegmentRange
+from txnlog.spark.options import parse_read
+from txnlog.spark.planning import fair_shares, pin
+from txnlog.spark.reader import MAX_TASK_BYTES, group_ranges
+from txnlog.state.topic import Segment
+from txnlog.storage import open_storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import attach
+
+
+def _range(partition: int, base: int, records: int, size_bytes: int) -> SegmentRange:
+    segment = Segment(0, f"s{base}", base, records, size_bytes, 0, 0, 1, -1, -1, -1)
+    return SegmentRange("t", partition, segment, base, base + records)
+
+
+def _records(task: tuple[SegmentRange, ...]) -> list[tuple[int, int, int]]:
+    return [(part.partition, part.start_offset, part.stop_offset) for part in task]
+
+
+def test_shares_use_the_limit_and_are_fair() -> None:
+    """Goal: no partition gets more than it has, small ones get all, the whole limit is used."""
+    where = [TopicPartition("t", number) for number in range(4)]
+    counts = dict(zip(where, [100, 5, 100, 0], strict=True))
+    shares = fair_shares(counts, 65)
+    assert [shares[w] for w in where] == [30, 5, 30, 0]
+    assert sum(fair_shares(counts, 2).values()) == 2
+    assert fair_shares(counts, 1_000) == counts
+
+
+def test_one_large_segment_is_read_by_many_tasks() -> None:
+    """Goal: a segment is cut by offsets, without gap or overlap, into tasks of bounded size."""
+    whole = _range(0, 50, 1_000_003, 10 * MAX_TASK_BYTES)
+    tasks = group_ranges([whole], None)
+    assert len(tasks) >= 10
+    pieces = [piece for task in tasks for piece in task]
+    assert (pieces[0].start_offset, pieces[-1].stop_offset) == (50, whole.stop_offset)
+    assert all(a.stop_offset == b.start_offset for a, b in itertools.pairwise(pieces))
+    assert max(sum(p.size_bytes for p in task) for task in tasks) <= 1.2 * MAX_TASK_BYTES
+
+
+def test_small_segments_share_a_task() -> None:
+    """Goal: thousands of tiny segments do not become thousands of tasks; their order is kept."""
+    ranges = [_range(p, base * 10, 10, 1_000) for p in range(4) for base in range(500)]
+    tasks = group_ranges(ranges, None)
+    assert len(tasks) == 1
+    assert list(tasks[0]) == ranges
+
+
+def test_min_partitions_splits_further() -> None:
+    """Goal: minPartitions gives at least so many tasks while there are so many records."""
+    rng = random.Random(1)
+    ranges = [_range(p, 0, rng.randrange(10, 1000), 100_000) for p in range(3)]
+    for wanted in (2, 5, 20):
+        tasks = group_ranges(ranges, wanted)
+        assert len(tasks) >= wanted
+        assert sum(p.record_count for t in tasks for p in t) == sum(p.record_count for p in ranges)
+    assert len(group_ranges([_range(0, 0, 1, 10)], 5)) == 1
+
+
+def _pinned(store: Store, **options: str) -> list[tuple[int, int, int]]:
+    given = {"path": "unused", **options}
+    return _records(pin(store, parse_read(given)).ranges)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Store:
+    """Topic ``t``: two partitions with offsets 0 to 9 each, in two appends."""
+    storage = CountingStorage(open_storage(f"memory://planning-{request.node.name}"))
+    made = attach(storage, create=True, clock=SystemClock())
+    made.create_topic("t", partitions=2)
+    for _ in range(2):
+        with made.producer() as producer:
+            for number in range(10):
+                producer.send("t", value=b"v", partition=number % 2)
+    return made
+
+
+def test_offsets_bound_the_range(store: Store) -> None:
+    """Goal: JSON offsets with edges; the start is included, the end is not."""
+    given = {"startingOffsets": '{"t":{"0":3,"1":-1}}', "endingOffsets": '{"t":{"0":7,"1":-1}}'}
+    assert _pinned(store, subscribe="t", **given) == [(0, 3, 5), (0, 5, 7)]
+    assert _pinned(store, assign='{"t":[1]}') == [(1, 0, 5), (1, 5, 10)]
+
+
+def test_max_records_is_shared_by_partitions(store: Store) -> None:
+    """Goal: a limit takes the same from the front of each partition."""
+    assert _pinned(store, subscribe="t", maxRecords="6") == [(0, 0, 3), (1, 0, 3)]
+
+
+def test_a_group_starts_where_it_has_committed(store: Store) -> None:
+    """Goal: committed offsets are the default start, earliest where there are none; not moved."""
+    consumer = store.consumer("t", group_id="g")
+    consumer.commit({TopicPartition("t", 1): 8})
+    assert _pinned(store, subscribe="t", **{"group.id": "g"}) == [(0, 0, 5), (0, 5, 10), (1, 8, 10)]
+    explicit = {"group.id": "g", "startingOffsets": "latest"}
+    assert _pinned(store, subscribe="t", **explicit) == []
+    assert consumer.committed(TopicPartition("t", 0)) is None
+
+
+def test_lost_offsets_fail_unless_told_otherwise(store: Store) -> None:
+    """Goal: trimmed and too high offsets are told apart; failOnDataLoss=false goes on."""
+    store.delete_records({TopicPartition("t", 0): 4})
+    start = {"startingOffsets": '{"t":{"0":1,"1":-2}}'}
+    with pytest.raises(OffsetOutOfRange, match="below the log start offset 4"):
+        _pinned(store, subscribe="t", **start)
+    with pytest.raises(OffsetOutOfRange, match="beyond the end 10"):
+        _pinned(store, subscribe="t", startingOffsets='{"t":{"0":99,"1":0}}')
+    relaxed = _pinned(store, subscribe="t", failOnDataLoss="false", **start)
+    assert relaxed[0] == (0, 4, 5)
+
+
+def test_offsets_for_the_wrong_partitions_are_named(store: Store) -> None:
+    """Goal: partitions that are missing or too many are said, and unknown topics."""
+    with pytest.raises(InvalidOption, match="has none for t:1"):
+        _pinned(store, subscribe="t", startingOffsets='{"t":{"0":1}}')
+    with pytest.raises(InvalidOption, match="'u' is not subscribed"):
+        _pinned(store, subscribe="t", startingOffsets='{"u":{"0":1}}')
+    with pytest.raises(UnknownTopicOrPartition, match="no partition 7"):
+        _pinned(store, assign='{"t":[7]}')
+    with pytest.raises(UnknownTopicOrPartition, match="'nowhere' does not exist"):
+        _pinned(store, subscribe="nowhere")
+
+
+def test_planning_asks_for_nothing_per_segment(store: Store) -> None:
+    """Goal: a plan costs one listing per topic and reads no segment, however many there are."""
+    storage = store.storage
+    assert isinstance(storage, CountingStorage)
+    storage.take()
+    pinned = pin(store, parse_read({"path": "unused", "subscribe": "t"}))
+    group_ranges(pinned.ranges, 4)
+    assert storage.take() == {"list": 1}

@@ -1,0 +1,310 @@
+"""Writing: columns, partitions, topics, retries and aborts, through Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from spark_helpers import data_files, fill, load, numbers, placed_files, save, stored
+
+from txnlog import Store
+from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
+from txnlog.partitioner import DefaultPartitioner
+from txnlog.spark.options import parse_write
+from txnlog.spark.writer import TxnlogWriter
+from txnlog.topic_log import TopicLog, UploadedSegment
+
+
+def test_records_arrive_whole(spark: SparkSession, store: Store) -> None:
+    """Goal: keys, values, nulls, headers, timestamps and explicit partitions are what was given."""
+    store.create_topic("t", partitions=3)
+    frame = spark.createDataFrame(
+        [
+            (b"k", "text", 2, dt.datetime(2024, 5, 6, 7, 8, 9, 123_456, dt.UTC), [("h", b"\0")]),
+            (None, None, 0, None, None),
+        ],
+        "key binary, value string, partition int, timestamp timestamp,"
+        "headers array<struct<key:string,value:binary>>",
+    )
+    save(frame, store, "t")
+    table = store.scan("t").to_arrow().sort_by("partition").to_pylist()
+    assert [row["partition"] for row in table] == [0, 2]
+    assert (table[0]["key"], table[0]["value"], table[0]["headers"]) == (None, None, [])
+    assert (table[1]["key"], table[1]["value"]) == (b"k", b"text")
+    assert table[1]["headers"] == [{"key": "h", "value": b"\0"}]
+    # What is finer than a millisecond is cut; the session's time zone, Berlin, changes nothing.
+    assert table[1]["timestamp"] == dt.datetime(2024, 5, 6, 7, 8, 9, 123_000, dt.UTC)
+    age = dt.datetime.now(dt.UTC) - table[0]["timestamp"]
+    assert dt.timedelta(0) <= age < dt.timedelta(minutes=5)
+
+
+def test_keys_choose_partitions_as_in_kafka(spark: SparkSession, store: Store) -> None:
+    """Goal: the same partition as a producer would take; one task keeps the order of its rows."""
+    store.create_topic("t", partitions=5)
+    save(numbers(spark, 0, 500, tasks=1), store, "t")
+    partitioner = DefaultPartitioner(5)
+    last = dict.fromkeys(range(5), -1)
+    for row in store.scan("t", columns=["key", "value", "partition"]).to_arrow().to_pylist():
+        assert row["partition"] == partitioner(pa.array([row["key"]], pa.binary()))[0]
+        assert int(row["value"]) > last[row["partition"]]
+        last[row["partition"]] = int(row["value"])
+
+
+def test_a_copy_is_equal(spark: SparkSession, store: Store) -> None:
+    """Goal: what a read returns can be written as it is, and partitions and timestamps stay."""
+    for topic in ("a", "b"):
+        store.create_topic(topic, partitions=3)
+    with store.producer() as producer:
+        for number in range(50):
+            producer.send("a", b"%d" % number, headers=[("n", b"%d" % number)])
+    save(load(spark, store, "a", includeHeaders=True), store, "b")
+    columns = ["value", "partition", "timestamp", "headers"]
+    first, second = (
+        store.scan(topic, columns=columns).to_arrow().to_pylist() for topic in ("a", "b")
+    )
+    assert first == second
+
+
+def test_large_arrow_types_are_taken(spark: SparkSession, store: Store) -> None:
+    """Goal: a session that uses large variable-width types writes the same."""
+    store.create_topic("t")
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        save(numbers(spark, 0, 100), store, "t")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    assert stored(store, "t") == list(range(100))
+
+
+def test_the_topic_column_fans_out_in_one_transaction(spark: SparkSession, store: Store) -> None:
+    """Goal: several topics in one write become visible together, by one transaction."""
+    for topic in ("even", "odd"):
+        store.create_topic(topic, partitions=2)
+    topic = sf.when(sf.col("value") % 2 == 0, "even").otherwise("odd").alias("topic")
+    save(numbers(spark, 0, 100).select("*", topic), store)
+    assert stored(store, "even") == list(range(0, 100, 2))
+    assert stored(store, "odd") == list(range(1, 100, 2))
+    (transaction,) = store.transactions()
+    assert transaction.status == "CompleteCommit"
+    assert sorted(transaction.topics) == ["even", "odd"]
+
+
+def test_one_topic_is_one_append(spark: SparkSession, store: Store) -> None:
+    """Goal: a plain write of many tasks to many partitions is one entry and no transaction."""
+    store.create_topic("t", partitions=8)
+    save(numbers(spark, 0, 1_000, tasks=4), store, "t")
+    log = Path(store.url, "topics", "t", "log")
+    assert len(list(log.glob("*.json"))) == 2  # created, append
+    assert store.transactions() == []
+    assert stored(store, "t") == list(range(1_000))
+
+
+def test_nothing_to_write_writes_nothing(spark: SparkSession, store: Store) -> None:
+    """Goal: an empty frame leaves no entry."""
+    store.create_topic("t")
+    save(numbers(spark, 0, 0), store, "t")
+    assert store.describe_topic("t").entries == 1
+
+
+def test_a_write_with_a_transactional_id(spark: SparkSession, store: Store) -> None:
+    """Goal: transactional.id without a read is a transaction of its own, as often as wanted."""
+    store.create_topic("t")
+    for start in (0, 10):
+        save(numbers(spark, start, start + 10), store, "t", transactional_id="etl")
+    assert stored(store, "t") == list(range(20))
+    (transaction,) = store.transactions()
+    assert (transaction.transactional_id, transaction.status) == ("etl", "CompleteCommit")
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [
+        (["key"], "column 'value' is missing"),
+        (["value", "cast(value as int) as key"], "column 'key' is int"),
+        (["cast(value as double) as value"], "column 'value' is double"),
+        (["value", "value as colour"], "column 'colour' is no part of a record"),
+        (["value", "'x' as partition"], "column 'partition' is string"),
+        (["value", "array(1) as headers"], "column 'headers' is array<int>"),
+        (["value", "1 as timestamp"], "column 'timestamp' is int"),
+        (["value", "5 as partition"], "column 'partition' has 5, but topic 't' has 2"),
+    ],
+)
+def test_wrong_columns_are_named(
+    spark: SparkSession, store: Store, select: list[str], said: str
+) -> None:
+    """Goal: the message names the column and the remedy, and nothing is written."""
+    store.create_topic("t", partitions=2)
+    with pytest.raises(PySparkException) as caught:
+        save(numbers(spark, 0, 10).selectExpr(*select), store, "t")
+    assert said in str(caught.value)
+    assert stored(store, "t") == []
+    assert data_files(store) == []
+
+
+def test_other_wrong_writes_are_refused(spark: SparkSession, store: Store) -> None:
+    """Goal: no topic, a null topic, an unknown topic, overwrite: each with its remedy."""
+    store.create_topic("t")
+    frame = numbers(spark, 0, 10)
+    with pytest.raises(PySparkException, match="Give the option topic"):
+        save(frame, store)
+    with pytest.raises(PySparkException, match="'nowhere' does not exist"):
+        save(frame, store, "nowhere")
+    null = sf.lit(None).cast("string").alias("topic")
+    with pytest.raises(PySparkException, match="column 'topic' is null in"):
+        save(frame.select("*", null), store)
+    with pytest.raises(PySparkException, match="a log only grows"):
+        frame.write.format("txnlog").options(path=store.url, topic="t").mode("overwrite").save()
+    assert stored(store, "t") == []
+
+
+# -- retries, stragglers, failures -----------------------------------------------------------------
+
+
+def _failing_once(frame: DataFrame, marker: Path) -> DataFrame:
+    """The same rows; the first attempt that gets to the last of them fails."""
+
+    def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if b"99" in batch.column("key").to_pylist() and not marker.exists():
+                marker.touch()
+                raise RuntimeError("this attempt was made to fail")
+
+    binary = frame.select(sf.col("key").cast("binary"), sf.col("value").cast("binary"))
+    return binary.mapInArrow(attempt, binary.schema)
+
+
+def test_a_retried_task_writes_each_record_once(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    """Goal (54): a task fails after it has handed its rows over and is run again: no doubles."""
+    store.create_topic("t", partitions=2)
+    marker = tmp_path / "failed"
+    save(_failing_once(numbers(spark, 0, 100), marker), store, "t")
+    assert marker.exists()
+    assert stored(store, "t") == list(range(100))
+    assert data_files(store) == placed_files(store)
+
+
+def test_a_failed_job_leaves_no_trace(spark: SparkSession, store: Store) -> None:
+    """Goal: a task that fails for good aborts the write: no record, no entry, no file."""
+    store.create_topic("t")
+
+    def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if b"99" in batch.column("key").to_pylist():
+                raise RuntimeError("always")
+
+    frame = numbers(spark, 0, 100).select(
+        sf.col("key").cast("binary"), sf.col("value").cast("binary")
+    )
+    with pytest.raises(PySparkException, match="always"):
+        save(frame.mapInArrow(attempt, frame.schema), store, "t")
+    assert store.describe_topic("t").entries == 1
+    assert data_files(store) == []
+
+
+def test_a_straggler_that_uploads_late_is_not_seen(store: Store) -> None:
+    """Goal (54): an attempt that lost, and ends after the commit, changes nothing."""
+    store.create_topic("t")
+    writer = _writer(store, "t")
+    batch = pa.record_batch({"value": [b"1", b"2"]})
+    message = writer.write(iter([batch]))
+    finish_late = _paused_write(writer.write, batch)
+    writer.commit([message])
+    finish_late()
+    assert stored(store, "t") == [1, 2]
+    assert len(data_files(store)) == 2
+    assert len(placed_files(store)) == 1
+
+
+def _paused_write(
+    write: Callable[[Iterator[pa.RecordBatch]], object], batch: pa.RecordBatch
+) -> Callable[[], None]:
+    """A write that has taken its rows and waits; calling the result lets it end."""
+    taken, released = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield batch
+        taken.set()
+        released.wait(60)
+
+    thread = threading.Thread(target=lambda: write(rows()))
+    thread.start()
+    assert taken.wait(60)
+
+    def finish() -> None:
+        released.set()
+        thread.join()
+
+    return finish
+
+
+def test_abort_deletes_only_what_cannot_be_placed(store: Store) -> None:
+    """Goal (hazard 2): a missing message proves that nothing was placed; else files stay."""
+    store.create_topic("t")
+    writer = _writer(store, "t")
+    batch = pa.record_batch({"value": [b"1"]})
+    first, second = writer.write(iter([batch])), writer.write(iter([batch]))
+    writer.abort([first, None])
+    assert len(data_files(store)) == 1
+    writer.commit([second])
+    writer.abort([second])
+    assert stored(store, "t") == [1]
+
+
+def test_a_commit_that_certainly_failed_deletes_its_files(store: Store) -> None:
+    """Goal: the topic is deleted and made anew while a job runs: nothing lands in the new one."""
+    store.create_topic("t")
+    writer = _writer(store, "t")
+    message = writer.write(iter([pa.record_batch({"value": [b"1"]})]))
+    store.delete_topic("t")
+    store.create_topic("t")
+    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+        writer.commit([message])
+    writer.abort([message])
+    assert stored(store, "t") == []
+    assert data_files(store) == []
+
+
+def test_an_unknown_outcome_deletes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal (hazards 1, 2): the append lands, its response is lost: no file may be deleted."""
+    store.create_topic("t")
+    writer = _writer(store, "t")
+    message = writer.write(iter([pa.record_batch({"value": [b"1"]})]))
+    place = TopicLog.place
+
+    def place_and_fail(log: TopicLog, segments: Sequence[UploadedSegment]) -> None:
+        place(log, segments)
+        raise StorageError("the response was lost")
+
+    monkeypatch.setattr(TopicLog, "place", place_and_fail)
+    with pytest.raises(CommitStateUnknown, match="may or may not have happened"):
+        writer.commit([message])
+    writer.abort([message])
+    assert stored(store, "t") == [1]
+
+
+def _writer(store: Store, topic: str) -> TxnlogWriter:
+    """A writer as Spark would make it, in this process."""
+    options = parse_write({"path": store.url, "topic": topic})
+    return TxnlogWriter(store, options, ("value",), ("value",), store.topic_spec(topic), None)
+
+
+def test_appends_of_others_in_between_are_kept(store: Store) -> None:
+    """Goal: a write places behind whatever was appended since it began."""
+    store.create_topic("t")
+    writer = _writer(store, "t")
+    message = writer.write(iter([pa.record_batch({"value": [b"10"]})]))
+    fill(store, "t", 0, 10)
+    writer.commit([message])
+    assert stored(store, "t") == list(range(11))
+    assert store.segments("t")[-1].base_offset == 10

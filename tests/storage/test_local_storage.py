@@ -1,0 +1,268 @@
+"""What is particular to local files: durability, links, processes, full disks, leftovers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.storage.local import LocalStorage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    """An empty storage."""
+    return LocalStorage(str(tmp_path / "store"))
+
+
+def create_all(storage: LocalStorage, racer: int, count: int) -> list[bool]:
+    """Create ``count`` names, as every other process does."""
+    return [storage.put_if_absent(f"race/{n}", b"%d" % racer) for n in range(count)]
+
+
+def test_racing_processes_have_one_winner(storage: LocalStorage) -> None:
+    """Four processes create the same names: each has one winner, whose bytes are there."""
+    processes, count = 4, 100
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(create_all, storage, racer, count) for racer in range(processes)]
+        results = [future.result(timeout=60) for future in futures]
+    for number in range(count):
+        won = [result[number] for result in results]
+        assert won.count(True) == 1
+        assert storage.get(f"race/{number}") == b"%d" % won.index(True)
+    assert dict(storage.list_all(".tmp")) == {}
+
+
+def test_creating_and_pruning_a_folder_do_not_hurt_each_other(storage: LocalStorage) -> None:
+    """A folder may vanish, because its last object is deleted, while somebody creates in it."""
+
+    def churn(thread: int) -> None:
+        for number in range(150):
+            name = f"a/b/{thread}-{number}"
+            assert storage.put_if_absent(name, b"x")
+            assert storage.get(name) == b"x"
+            storage.delete([name])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(churn, range(4))) == [None] * 4
+    assert storage.list_folders("") == []
+
+
+# -- durability ----------------------------------------------------------------------------------
+
+
+def note_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """The calls of these ``os`` functions, in order; an fsync says of what."""
+    calls: list[str] = []
+    for name in names:
+        real = getattr(os, name)
+
+        def noted(*args: object, name: str = name, real: object = real, **kwargs: object) -> object:
+            what = ""
+            if name == "fsync":
+                what = " folder" if Path(f"/proc/self/fd/{args[0]}").is_dir() else " file"
+            calls.append(name + what)
+            return real(*args, **kwargs)  # type: ignore[operator]
+
+        monkeypatch.setattr(os, name, noted)
+    return calls
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_bytes_are_durable_before_the_name_is(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content is synced before the name shows, the name before the create is reported."""
+    calls = note_calls(monkeypatch, "fsync", "link")
+    storage.put_if_absent("a/first", b"x")
+    # A new folder: its parents' names as well, up to that of the root.
+    assert calls == ["fsync file", "link", "link"] + ["fsync folder"] * 3
+    calls.clear()
+    storage.put_if_absent("a/second", b"x")
+    assert calls == ["fsync file", "link", "fsync folder"]
+    calls.clear()
+    with storage.upload("a/third") as upload:
+        upload.write(b"x")
+    assert calls == ["fsync file", "link", "fsync folder"]
+    calls.clear()
+    storage.put_if_absent("a/second", b"y")
+    assert calls == []
+
+
+def test_syncing_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without fsync nothing is synced; the rest is the same."""
+    calls = note_calls(monkeypatch, "fsync")
+    storage = LocalStorage(str(tmp_path / "fast"), fsync=False)
+    storage.put("a/b", b"x")
+    with storage.upload("a/c") as upload:
+        upload.write(b"y")
+    assert storage.list_names("a") == ["b", "c"]
+    assert calls == []
+
+
+_DIES = """
+import os, signal, sys
+from txnlog.storage.local import LocalStorage
+upload = LocalStorage(sys.argv[1]).upload("data/half")
+upload.write(b"x" * 100_000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_upload_publishes_nothing(storage: LocalStorage) -> None:
+    """Hazard 8: what is left is a temporary file, which the listing of everything shows."""
+    finished = subprocess.run([sys.executable, "-c", _DIES, storage.url], check=False, timeout=30)
+    assert finished.returncode == -signal.SIGKILL
+    assert storage.list_names("data") == []
+    assert storage.list_folders("") == []
+    leftovers = list(storage.list_all(""))
+    assert [size for _, size in leftovers] == [100_000]
+    storage.delete(name for name, _ in leftovers)
+    assert list(storage.list_all("")) == []
+    assert storage.put_if_absent("data/half", b"whole")
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_a_clear_error(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Condition 55: the disk fills up within an object; nothing shows, and the next run goes on."""
+    real = os.write
+
+    def full(descriptor: int, data: memoryview) -> int:
+        if len(data) > 10:
+            return real(descriptor, data[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(StorageError, match=r"creating .*/a/b failed: .*disk is full") as caught:
+            storage.put_if_absent("a/b", b"x" * 100)
+        assert isinstance(caught.value.__cause__, OSError)
+        upload = storage.upload("a/c")
+        with pytest.raises(StorageError, match=r"writing .*/a/c failed: .*disk is full"):
+            upload.write(b"x" * 100)
+        upload.discard()
+    assert list(storage.list_all("")) == []
+    assert storage.put_if_absent("a/b", b"x" * 100)
+
+
+def test_denied_permission_is_a_clear_error(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Condition 55. Simulated, because tests may run as root, whom nothing is denied."""
+
+    def denied(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(StorageError, match="permission is denied: check who may write there"):
+        storage.put_if_absent("a/b", b"x")
+    with pytest.raises(StorageError, match="permission is denied"):
+        storage.upload("a/b")
+
+
+def test_a_file_where_a_folder_is_needed_is_a_clear_error(storage: LocalStorage) -> None:
+    """The message names what is in the way; deleting below it is no error, for nothing is there."""
+    storage.put("a", b"x")
+    for call in (lambda: storage.put_if_absent("a/b", b"x"), lambda: storage.get("a/b")):
+        with pytest.raises(StorageError, match="a file stands where a folder is needed"):
+            call()
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"):
+        storage.list_names("a")
+    storage.delete(["a/b"])
+    assert storage.get("a") == b"x"
+
+
+def test_a_filesystem_without_hard_links_is_refused(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAT and some network drives: a remedy instead of a half-working store; nothing is left."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(UnsupportedFilesystem, match="refuses hard links"):
+        storage.put_if_absent("a", b"x")
+    with pytest.raises(UnsupportedFilesystem, match="refuses hard links"), storage.upload("b"):
+        pass
+    assert list(storage.list_all("")) == []
+
+
+def test_a_name_of_an_upload_that_is_taken_is_an_error(storage: LocalStorage) -> None:
+    """Unique names are the caller's promise; the file that is there is never replaced."""
+    storage.put("a", b"old")
+    with pytest.raises(StorageError, match="should be unique"):
+        storage.put("a", b"new")
+    upload = storage.upload("a")
+    upload.write(b"new")
+    with pytest.raises(StorageError, match="should be unique"):
+        upload.close()
+    assert storage.get("a") == b"old"
+    assert [name for name, _ in storage.list_all("")] == ["a"]
+
+
+# -- symbolic links ------------------------------------------------------------------------------
+
+
+def test_links_lead_no_write_and_no_deletion_outside(storage: LocalStorage, tmp_path: Path) -> None:
+    """A link within the store must not let a cleanup reach somebody's other files."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"x")
+    storage.put("topics/real", b"x")
+    (tmp_path / "store/topics/link").symlink_to(outside)
+    (tmp_path / "store/topics/round").symlink_to(tmp_path / "store")
+    for call in (
+        lambda: storage.put_if_absent("topics/link/new", b"x"),
+        lambda: storage.put("topics/link/new", b"x"),
+        lambda: storage.delete(["topics/link/precious"]),
+        lambda: storage.upload("topics/link/new").close(),
+    ):
+        with pytest.raises(StorageError, match="symbolic link"):
+            call()
+    assert os.listdir(outside) == ["precious"]  # noqa: PTH208
+    assert storage.list_folders("topics") == []
+    assert [name for name, _ in storage.list_all("topics")] == ["topics/real"]
+
+
+def test_a_root_that_is_a_link_is_followed_once(tmp_path: Path) -> None:
+    """Many stores are reached through a link; one put in its place later leads nobody elsewhere."""
+    real, other, link = tmp_path / "real", tmp_path / "other", tmp_path / "link"
+    real.mkdir()
+    other.mkdir()
+    link.symlink_to(real)
+    storage = LocalStorage(str(link))
+    link.unlink()
+    link.symlink_to(other)
+    storage.put("a", b"x")
+    assert (real / "a").read_bytes() == b"x"
+    with pytest.raises(ObjectNotFound):
+        LocalStorage(str(link)).get("a")
+
+
+def test_uploads_need_little_memory(storage: LocalStorage) -> None:
+    """64 MiB in pieces of 1 MiB: memory does not grow with the object."""
+    import tracemalloc
+
+    piece = bytes(1 << 20)
+    tracemalloc.start()
+    try:
+        with storage.upload("large") as upload:
+            for _ in range(64):
+                upload.write(piece)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20
+    assert storage.size("large") == 64 << 20

@@ -1,0 +1,201 @@
+"""Which URL and options lead to which storage, what is refused, and what is imported when."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from txnlog.errors import InvalidOption, StorageError, UnsupportedFilesystem
+from txnlog.storage import open_storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.storage.failures import redact, redact_url, secrets_of
+from txnlog.storage.local import LocalStorage
+from txnlog.storage.memory import MemoryStorage
+from txnlog.storage.s3 import S3Storage
+from txnlog.storage.single_writer import SingleWriterStorage
+
+
+def test_local_paths_and_file_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path, a relative one, one with ~, and file URLs as Python and Hadoop write them."""
+    root = tmp_path.resolve()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("HOME", str(root))
+    for url in (
+        root / "a",
+        "a",
+        "./a/",
+        "~/a",
+        f"file://{root}/a",
+        f"file://localhost{root}/a",
+        f"file:{root}/a",
+        f"FILE://{root}/a",
+        f"local://{root}/a",
+    ):
+        storage = open_storage(url)
+        assert isinstance(storage, LocalStorage)
+        assert storage.url == f"{root}/a"
+    assert open_storage(f"file://{root}/a#b?c%20d").url == f"{root}/a#b?c%20d"
+    assert not (root / "a").exists()
+
+
+def test_urls_of_memory_and_s3() -> None:
+    """The storage, and the URL that messages show."""
+    for url in ("memory://a/b", "memory:///a/b", "memory://a/b/"):
+        storage = open_storage(url)
+        assert isinstance(storage, MemoryStorage)
+        assert storage.url == "memory://a/b"
+    for url in ("s3://bucket/a/b", "s3a://bucket/a/b/", "S3://bucket/a/b"):
+        storage = open_storage(url, {"key": "k", "secret": "s"})
+        assert isinstance(storage, S3Storage)
+        assert storage.url == "s3://bucket/a/b"
+    assert open_storage("s3://bucket").url == "s3://bucket"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "",
+            "  ",
+            "a\0b",
+            "s3://",
+            "s3:///a",
+            "s3:/bucket/a",
+            "memory:a",
+            "file://host/a",
+            "file:",
+        ),
+        *("s3://key:secret@bucket/a", "s3://bucket/a?versionId=1", "s3://bucket/a/../b"),
+        *("s3://bucket//a", "~nobody-of-this-name/a"),
+    ],
+)
+def test_malformed_urls_are_refused(url: str) -> None:
+    """A slip of the pen must not quietly make a folder of a strange name; no secret is repeated."""
+    with pytest.raises(InvalidOption) as caught:
+        open_storage(url)
+    assert "key:secret" not in str(caught.value)
+
+
+def test_other_types_are_refused() -> None:
+    """None is what a missing setting looks like."""
+    with pytest.raises(InvalidOption, match="not None"):
+        open_storage(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url", ["gs://bucket/a", "abfs://c/a", "hdfs://host/a", "http://u:pass@h/a"]
+)
+def test_other_filesystems_are_refused(url: str) -> None:
+    """The message names the protocol, what is supported, and the flag; not a password."""
+    with pytest.raises(UnsupportedFilesystem, match=r"unsafe_single_writer=True") as caught:
+        open_storage(url)
+    assert url.partition(":")[0] in str(caught.value)
+    assert "s3://" in str(caught.value)
+    assert "pass" not in str(caught.value)
+
+
+def test_options_may_come_as_strings() -> None:
+    """Spark and command lines know strings only."""
+    storage = open_storage(
+        "s3://bucket/a",
+        {
+            "key": "k",
+            "secret": "1",
+            "client_kwargs": '{"region_name": "eu-west-1"}',
+            "use_ssl": "False",
+            "anon": "true",
+            "max_concurrency": "4",
+        },
+    )
+    assert isinstance(storage, S3Storage)
+    assert storage._options == {
+        "key": "k",
+        "secret": "1",
+        "client_kwargs": {"region_name": "eu-west-1"},
+        "use_ssl": False,
+        "anon": True,
+        "max_concurrency": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("client_kwargs", "{hunter2"),
+        ("client_kwargs", '["hunter2"]'),
+        ("anon", "hunter2"),
+        ("max_concurrency", "hunter2"),
+        ("endpoint_url", "http://user:hunter2@host"),
+        ("client_kwargs", {"endpoint_url": "http://user:hunter2@host"}),
+    ],
+)
+def test_malformed_options_are_named_and_not_repeated(option: str, value: object) -> None:
+    """The option's name, never its value: it may be a secret in the wrong place."""
+    with pytest.raises(InvalidOption) as caught:
+        open_storage("s3://bucket/a", {option: value})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["/tmp/a", "memory://a"])
+def test_options_that_nobody_takes_are_refused(url: str) -> None:
+    """An option that has no effect is a mistake."""
+    with pytest.raises(InvalidOption, match="takes no storage options, but got key, secret"):
+        open_storage(url, {"secret": "hunter2", "key": "k"})
+
+
+def test_single_writer_takes_what_it_is_told_to_take() -> None:
+    """With the flag, any fsspec filesystem; its password stays out of every text."""
+    storage = open_storage("ftp://user:hunter2hunter2@127.0.0.1:9/a", unsafe_single_writer=True)
+    assert isinstance(storage, SingleWriterStorage)
+    with pytest.raises(StorageError) as caught:
+        storage.put_if_absent("x", b"x")
+    assert "hunter2" not in f"{storage!r} {storage.url} {caught.value}"
+    with pytest.raises(UnsupportedFilesystem, match="cannot be opened"):
+        open_storage("nosuch://a", unsafe_single_writer=True).get("a")
+    with pytest.raises(InvalidOption, match="caches"):
+        open_storage("filecache::s3://bucket/a", unsafe_single_writer=True)
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    """The import of the package stays cheap, and local stores need neither fsspec nor s3fs."""
+    program = (
+        "import sys, tempfile; from txnlog.storage import open_storage\n"
+        "with tempfile.TemporaryDirectory() as root: open_storage(root + '/a').put('b', b'c')\n"
+        "heavy = {'fsspec', 's3fs', 'aiobotocore', 'botocore', 'pyarrow', 'numpy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_texts_are_redacted() -> None:
+    """User info, query signatures, and the values of options that are secret; short ones stay."""
+    text = "GET http://u:p@host/a?X-Amz-Signature=abc123&x=1 secret_key='topsecret' my-long-value"
+    shown = redact(text, secrets_of({"token": "my-long-value", "key": "host", "nested": {}}))
+    for secret in ("u:p@", "abc123", "topsecret", "my-long-value"):
+        assert secret not in shown
+    assert "host/a" in shown
+    assert redact_url("https://u:p@host:1/a?sig=x") == "https://host:1/a"
+    assert secrets_of({"client_kwargs": {"aws_secret_access_key": "12345678"}}) == {"12345678"}
+
+
+def test_requests_are_counted() -> None:
+    """By kind, over threads, and from nothing again after they were taken."""
+    storage = CountingStorage(open_storage("memory://counted"))
+    threads = [
+        threading.Thread(target=lambda: [storage.list_names("") for _ in range(100)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    storage.gather([lambda n=n: storage.put_if_absent(f"a/{n}", b"x") for n in range(3)])
+    storage.get("a/1")
+    storage.delete([])
+    storage.delete(["a/0", "a/1", "a/2"])
+    assert storage.take() == {"delete": 1, "get": 1, "list": 400, "put_if_absent": 3}
+    assert storage.take() == {}

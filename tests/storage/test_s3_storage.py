@@ -1,0 +1,415 @@
+"""What is particular to S3: the number of requests, retries, errors, secrets, parts, forks."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from txnlog.errors import (
+    ObjectNotFound,
+    PutIfAbsentBroken,
+    StorageError,
+    UnsupportedFilesystem,
+)
+from txnlog.storage.probe import probe
+from txnlog.storage.s3 import S3Storage
+
+pytestmark = pytest.mark.s3
+
+_COUNTER = itertools.count()
+_SECRET = "hunter2/hunter2+hunter2"
+_KEY = "AKIASECRETKEYID"
+
+
+@pytest.fixture
+def storage(s3_options: dict[str, Any]) -> S3Storage:
+    """An empty storage with a connection of its own."""
+    options = {**s3_options, "skip_instance_cache": True}
+    return S3Storage(f"test/s3-{next(_COUNTER)}", options)
+
+
+def record_requests(storage: S3Storage) -> list[str]:
+    """The names of the requests that botocore sends for ``storage`` from now on."""
+    sent: list[str] = []
+    events = storage.client.s3.meta.events
+    events.register("before-send.s3", lambda request, **_: sent.append(request.method))
+    return sent
+
+
+def test_each_operation_is_one_request(storage: S3Storage) -> None:
+    """No HEAD before a GET, no listing before a PUT, no repetition."""
+    sent = record_requests(storage)
+    storage.put_if_absent("a", b"x" * 1000)
+    storage.put("b", b"x")
+    storage.get("a")
+    storage.get_range("a", 3, 9)
+    storage.get_range("a", 9, 9)
+    storage.size("a")
+    storage.list_names("")
+    storage.list_folders("")
+    with storage.upload("c") as upload:
+        upload.write(b"x" * 1000)
+    storage.delete(["a", "b", "c"])
+    storage.delete([])
+    assert sent == ["PUT", "PUT", "GET", "GET", "HEAD", "GET", "GET", "PUT", "POST"]
+
+
+def test_a_listing_is_one_request_per_thousand_names(storage: S3Storage) -> None:
+    """Pages are followed; a listing that starts after a name pays for what follows only."""
+    names = [f"{number:05d}" for number in range(2001)]
+    backend = _moto_bucket()
+    for name in names:
+        backend.put_object("test", f"{storage.url.rpartition('/')[2]}/many/{name}", b"")
+    sent = record_requests(storage)
+    assert storage.list_names("many") == names
+    assert sent == ["GET"] * 3
+    sent.clear()
+    assert storage.list_names("many", "01900") == names[1901:]
+    assert sent == ["GET"]
+    storage.delete([f"many/{name}" for name in names])
+    assert sent == ["GET", "POST", "POST", "POST"]
+    assert storage.list_names("many") == []
+
+
+def _moto_bucket() -> Any:
+    """What moto keeps, its own store behind the server: 2,000 objects without 2,000 requests."""
+    from moto.s3.models import s3_backends
+
+    return s3_backends["123456789012"]["aws"]
+
+
+def test_large_uploads_go_in_parts(storage: S3Storage) -> None:
+    """An object of several parts arrives whole."""
+    content = bytes(range(256)) * 4096 * 18
+    operations: list[str] = []
+    events = storage.client.s3.meta.events
+    events.register("before-call.s3", lambda model, **_: operations.append(model.name))
+    with storage.upload("large") as upload:
+        upload.write(content)
+    assert operations.count("UploadPart") == 3
+    assert storage.get("large") == content
+
+
+def test_an_upload_that_fails_in_a_part_leaves_nothing(storage: S3Storage) -> None:
+    """Hazard 8: neither an object nor parts that somebody pays for."""
+
+    def fail(params: dict[str, Any], **_: Any) -> None:
+        if params["query_string"].get("partNumber") == 2:
+            raise ConnectionError("the line is cut")
+
+    storage.client.s3.meta.events.register("before-call.s3.UploadPart", fail)
+    upload = storage.upload("large")
+    upload.write(bytes(18 << 20))
+    with pytest.raises(StorageError, match=r"uploading s3://test/.*/large failed: the line is cut"):
+        upload.close()
+    assert list(storage.list_all("")) == []
+    pending = storage.client.call_s3("list_multipart_uploads", Bucket="test")
+    assert pending.get("Uploads", []) == []
+
+
+def test_a_prefix_is_not_left(s3_options: dict[str, Any]) -> None:
+    """Stores side by side in one bucket, one's name the beginning of the other's, are apart."""
+    one, other = S3Storage("test/side", s3_options), S3Storage("test/side-by", s3_options)
+    one.put("a/x", b"1")
+    other.put("a/y", b"2")
+    assert one.list_names("a") == ["x"]
+    assert [name for name, _ in one.list_all("")] == ["a/x"]
+    assert one.list_folders("") == other.list_folders("") == ["a"]
+
+
+# -- the condition -------------------------------------------------------------------------------
+
+
+def test_the_probe_refuses_a_server_that_ignores_the_condition(s3_options: dict[str, Any]) -> None:
+    """Over real HTTP: a server that takes If-None-Match and overwrites."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    application = DomainDispatcherApplication(create_backend_app)
+
+    def ignores(environ: dict[str, Any], start_response: Any) -> Any:
+        environ.pop("HTTP_IF_NONE_MATCH", None)
+        return application(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, ignores, threaded=True)
+    with _serving(server, server.server_port) as endpoint:
+        storage = S3Storage("test/ignored", {**s3_options, "endpoint_url": endpoint})
+        with pytest.raises(
+            PutIfAbsentBroken, match=r"the same name was created twice.*If-None-Match"
+        ):
+            probe(storage)
+        assert list(storage.list_all("")) == []
+
+
+def test_an_old_botocore_is_refused(storage: S3Storage) -> None:
+    """s3fs drops arguments that botocore does not know: without a check, creates overwrite."""
+    operation = storage.client.s3.meta.service_model.operation_model("PutObject")
+    # On this storage's own client, which nobody else uses.
+    del operation.input_shape.members["IfNoneMatch"]
+    assert not storage.client.knows_conditional_create()
+    client = storage.client
+    unconnected = S3Storage("test/old")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txnlog.storage.s3_client.S3Client", lambda **_: client)
+        with pytest.raises(UnsupportedFilesystem, match="botocore is too old"):
+            unconnected.put_if_absent("a", b"x")
+
+
+def test_a_missing_s3fs_names_the_package() -> None:
+    """The remedy is in the message."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "txnlog.storage.s3_client", raising=False)
+        patch.setitem(sys.modules, "s3fs", None)
+        with pytest.raises(UnsupportedFilesystem, match=r"pip install 'txnlog\[s3\]'"):
+            S3Storage("test/missing").get("a")
+
+
+# -- a server that misbehaves --------------------------------------------------------------------
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Gives the answers of a script, the last one for ever. Remembers what was asked."""
+
+    protocol_version = "HTTP/1.1"
+    script: list[Callable[[Scripted], None]]
+    asked: list[str]
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.asked.append(self.command)
+        self.script[min(len(self.asked), len(self.script)) - 1](self)
+
+    do_GET = do_PUT = do_POST = do_HEAD = _answer  # noqa: N815 - the base class's names
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+def error(status: int, code: str) -> Callable[[Scripted], None]:
+    """An answer as S3 gives it."""
+
+    def answer(handler: Scripted) -> None:
+        body = f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode()
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def success(handler: Scripted) -> None:
+    """An empty object, or a PUT that worked."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def half_a_body(handler: Scripted) -> None:
+    """The connection breaks within an object."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "100")
+    handler.end_headers()
+    handler.wfile.write(b"half")
+    handler.close_connection = True
+
+
+def hang_up(handler: Scripted) -> None:
+    """The connection breaks before an answer."""
+    handler.close_connection = True
+
+
+@contextmanager
+def _serving(server: Any, port: int) -> Iterator[str]:
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def scripted(
+    *script: Callable[[Scripted], None], **options: object
+) -> Iterator[tuple[S3Storage, list[str]]]:
+    """A storage on a server that answers by the script, and what was asked of it."""
+    asked: list[str] = []
+    handler = type("Script", (Scripted,), {"script": list(script), "asked": asked})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with _serving(server, server.server_port) as endpoint:
+        yield (
+            S3Storage(
+                "bucket/store",
+                {
+                    "key": _KEY,
+                    "secret": _SECRET,
+                    "token": "token-of-a-session",
+                    "endpoint_url": endpoint,
+                    "client_kwargs": {"region_name": "us-east-1"},
+                    "config_kwargs": {"retries": {"total_max_attempts": 1}},
+                    **options,
+                },
+            ),
+            asked,
+        )
+
+
+def test_a_conflict_is_asked_again() -> None:
+    """A 409 means that nobody has won yet: the create is repeated until it is decided."""
+    conflict = error(409, "ConditionalRequestConflict")
+    with scripted(conflict, conflict, success) as (storage, asked):
+        assert storage.put_if_absent("a", b"x")
+        assert len(asked) == 3
+    with scripted(conflict, error(412, "PreconditionFailed")) as (storage, asked):
+        assert not storage.put_if_absent("a", b"x")
+        assert len(asked) == 2
+
+
+def test_conflicts_without_end_are_an_error() -> None:
+    """A bounded number of repetitions, then the caller decides."""
+    with scripted(error(409, "ConditionalRequestConflict")) as (storage, asked):
+        with pytest.raises(StorageError, match="creating s3://bucket/store/a failed"):
+            storage.put_if_absent("a", b"x")
+        assert len(asked) == 10
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "hint"),
+    [
+        (503, "SlowDown", "overloaded or down"),
+        (503, "ServiceUnavailable", "overloaded or down"),
+        (500, "InternalError", "try again later"),
+        (403, "AccessDenied", "s3:GetObject"),
+        (403, "InvalidAccessKeyId", "does not know this access key"),
+        (404, "NoSuchBucket", "create the bucket"),
+        (501, "NotImplemented", "conditional creates"),
+    ],
+)
+def test_errors_say_what_to_do(status: int, code: str, hint: str) -> None:
+    """Condition 55: operation, object, what the server said, and a remedy; the cause is kept."""
+    with scripted(error(status, code)) as (storage, _):
+        for call in (
+            lambda: storage.put_if_absent("a", b"x"),
+            lambda: storage.get("a"),
+            lambda: storage.list_names("a"),
+            lambda: storage.delete(["a"]),
+        ):
+            with pytest.raises(
+                StorageError, match=rf"s3://bucket/store/a failed: .*{hint}"
+            ) as caught:
+                call()
+            assert type(caught.value) is StorageError
+            assert caught.value.__cause__ is not None
+
+
+def test_throttling_is_waited_out() -> None:
+    """A server that asks for patience gets it."""
+    with scripted(error(503, "SlowDown"), success) as (storage, asked):
+        assert storage.put_if_absent("a", b"x")
+        assert len(asked) == 2
+
+
+def test_a_broken_body_is_read_again_and_never_returned() -> None:
+    """Half an object is no object: repeated, then an error."""
+    with scripted(half_a_body, success) as (storage, asked):
+        assert storage.get("a") == b""
+        assert len(asked) == 2
+    with scripted(half_a_body) as (storage, asked):
+        with pytest.raises(StorageError, match="reading s3://bucket/store/a failed"):
+            storage.get("a")
+        assert len(asked) == 3
+
+
+def test_a_connection_that_breaks_is_an_error() -> None:
+    """Condition 55: the server drops the connection; the effect is unknown."""
+    with (
+        scripted(hang_up) as (storage, _),
+        pytest.raises(StorageError, match="creating s3://bucket/store/a failed"),
+    ):
+        storage.put_if_absent("a", b"x")
+
+
+def test_a_server_that_is_gone_is_noticed_quickly(s3_options: dict[str, Any]) -> None:
+    """Condition 55: with the default retries, a refused connection is an error within seconds."""
+    storage = S3Storage("test/gone", {**s3_options, "endpoint_url": "http://127.0.0.1:9"})
+    begin = time.monotonic()
+    with pytest.raises(
+        StorageError, match=r"reading s3://test/gone/a failed: .*check endpoint_url"
+    ):
+        storage.get("a")
+    assert time.monotonic() - begin < 8
+
+
+def test_a_missing_bucket_is_not_a_missing_object(s3_options: dict[str, Any]) -> None:
+    """Who reads one object must not take a wrong bucket for an object that was deleted."""
+    storage = S3Storage("no-such-bucket/x", s3_options)
+    with pytest.raises(StorageError, match="create the bucket") as caught:
+        storage.get("a")
+    assert not isinstance(caught.value, ObjectNotFound)
+
+
+def test_secrets_stay_secret() -> None:
+    """No key, secret or token in any text, even if the server repeats them in its message."""
+
+    def chatty(handler: Scripted) -> None:
+        error(400, f"Key {_KEY} with {_SECRET} and token-of-a-session")(handler)
+
+    with scripted(chatty) as (storage, _):
+        with pytest.raises(StorageError) as caught:
+            storage.put_if_absent("a", b"x")
+        shown = f"{storage!r} {storage.url} {caught.value} {caught.value!r}"
+    assert "***" in shown
+    for secret in (_KEY, _SECRET, "token-of-a-session"):
+        assert secret not in shown
+
+
+def test_a_full_spool_disk_is_a_clear_error(
+    storage: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads are spooled on the local disk; the message says where, and nothing is published."""
+    upload = storage.upload("large")
+    upload.write(b"x" * 100)
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(upload._spool, "flush", full)  # type: ignore[attr-defined]
+    with pytest.raises(StorageError, match=r"TMPDIR.*disk is full"):
+        upload.close()
+    assert storage.list_names("") == []
+
+
+_FORKS = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+from txnlog.storage import open_storage
+storage = open_storage("s3://test/forked", json.loads(sys.argv[1]))
+storage.put("before", b"x")
+child = os.fork()
+if child == 0:
+    fine = storage.get("before") == b"x" and storage.put_if_absent("child", b"y")
+    os._exit(0 if fine else 1)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+assert storage.list_names("") == ["before", "child"]
+"""
+
+
+def test_a_connection_survives_a_fork(s3_options: dict[str, Any]) -> None:
+    """A child that inherits a used storage makes a connection of its own; the parent's lives on."""
+    import json
+
+    arguments = [sys.executable, "-c", _FORKS, json.dumps(s3_options)]
+    subprocess.run(arguments, check=True, timeout=30)
