@@ -11,24 +11,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Int32Array = npt.NDArray[np.int32]
+Hashes = npt.NDArray[np.uint32]
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _R = np.uint32(24)
 
 
-def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
+def murmur2(keys: pa.Array) -> Hashes:
     """Kafka's murmur2 of each value of a binary array; a null hashes like an empty key.
 
     The loop runs over the words of the longest key, not over the keys; each turn works on the
-    keys that still have a word left. Facts: Kafka's ``Utils.murmur2``.
+    keys that still have a word left. Keys that are all of one length lie in memory as a matrix
+    and need no gathering, which is several times faster. Facts: Kafka's ``Utils.murmur2``.
     """
     count = len(keys)
     if count == 0:
         return np.empty(0, dtype=np.uint32)
-    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[
-        keys.offset : keys.offset + count + 1
-    ]
+    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset :][: count + 1]
     data_buffer = keys.buffers()[2]
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.empty(0, np.uint8)
     starts = offsets[:-1].astype(np.int64)
@@ -36,6 +36,32 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
     if keys.null_count:
         # What lies under a null is undefined.
         lengths = np.where(keys.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    elif (lengths == lengths[0]).all():
+        length = int(lengths[0])
+        return _murmur2_matrix(data[starts[0] : starts[0] + count * length].reshape(count, length))
+    return _murmur2_ragged(data, starts, lengths)
+
+
+def _murmur2_matrix(keys: npt.NDArray[np.uint8]) -> Hashes:
+    """The hash of each row of bytes."""
+    count, length = keys.shape
+    hashes = np.full(count, _SEED ^ np.uint32(length), dtype=np.uint32)
+    whole = length - length % 4
+    words = np.ascontiguousarray(keys[:, :whole]).view("<u4").reshape(count, whole // 4)
+    with np.errstate(over="ignore"):
+        for word in range(whole // 4):
+            _mix(hashes, words[:, word].astype(np.uint32))
+        if length % 4:
+            for byte in range(length % 4 - 1, -1, -1):
+                hashes ^= keys[:, whole + byte].astype(np.uint32) << np.uint32(8 * byte)
+            hashes *= _M
+        return _finish(hashes)
+
+
+def _murmur2_ragged(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> Hashes:
+    """The hash of each slice of ``data``."""
     hashes = _SEED ^ lengths.astype(np.uint32)
     words = lengths // 4
     active = np.flatnonzero(words > 0)
@@ -46,10 +72,9 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
             k = data[at].astype(np.uint32)
             for byte in (1, 2, 3):
                 k |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
-            k *= _M
-            k ^= k >> _R
-            k *= _M
-            hashes[active] = (hashes[active] * _M) ^ k
+            some = hashes[active]
+            _mix(some, k)
+            hashes[active] = some
             word += 1
             active = active[words[active] > word]
         tails = lengths % 4
@@ -59,9 +84,22 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
             hashes[rest] ^= data[ends[rest] + byte].astype(np.uint32) << np.uint32(8 * byte)
         rest = np.flatnonzero(tails > 0)
         hashes[rest] *= _M
-        hashes ^= hashes >> np.uint32(13)
-        hashes *= _M
-        hashes ^= hashes >> np.uint32(15)
+        return _finish(hashes)
+
+
+def _mix(hashes: Hashes, words: Hashes) -> None:
+    """Take one word of each key into its hash, in place."""
+    words *= _M
+    words ^= words >> _R
+    words *= _M
+    hashes *= _M
+    hashes ^= words
+
+
+def _finish(hashes: Hashes) -> Hashes:
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= _M
+    hashes ^= hashes >> np.uint32(15)
     return hashes
 
 
