@@ -120,6 +120,12 @@ class SegmentWriter:
         """
         if self._summary is not None:
             raise ValueError("the segment is finished")
+        total = records.nbytes
+        if total <= min(self._batch_bytes - self._pending_bytes, self._max_record_bytes):
+            # It fits whole, and no record in it can be too large: nothing has to be measured.
+            if records.num_rows:
+                self._add(records, total)
+            return
         sizes = record_sizes(records)
         self._check_sizes(sizes)
         ends = np.cumsum(sizes)

@@ -85,7 +85,9 @@ class SegmentUploader:
         if (partitions == first).all():
             self._append(first, records)
         else:
-            order = np.argsort(partitions, kind="stable")
+            # A stable sort of 16-bit integers is a radix sort: linear, and several times faster.
+            small = self._spec.partitions <= 1 << 16
+            order = np.argsort(partitions.astype(np.uint16) if small else partitions, kind="stable")
             chosen = partitions[order]
             starts = np.flatnonzero(np.diff(chosen, prepend=chosen[0] - 1))
             for start, stop in zip(starts, [*starts[1:], len(chosen)], strict=True):
