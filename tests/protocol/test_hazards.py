@@ -293,3 +293,12 @@ def test_indexes_are_only_accelerators(store: Store, clock: VirtualClock, damage
     for offset in (0, 1, 12_345, 29_999):
         table = store.scan("t", {0: offset}, {0: offset + 1}).to_arrow()
         assert table.column("value").to_pylist() == [rows[offset]]
+
+
+def test_two_markers_of_one_entry_are_damage(store: Store, clock: VirtualClock) -> None:
+    """Invariant L3: an entry that is both committed and aborted is reported, not chosen for."""
+    append(store, clock, b"x")
+    for outcome in ("commit", "abort"):
+        store.storage.put(f"topics/t/log/00000000000000000001.{outcome}", b"{}")
+    with pytest.raises(CorruptEntry, match="both a commit and an abort marker"):
+        values(attach(store.storage, clock=clock))
