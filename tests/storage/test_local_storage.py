@@ -40,11 +40,12 @@ def test_racing_processes_have_one_winner(storage: LocalStorage) -> None:
     assert dict(storage.list_all(".tmp")) == {}
 
 
-def test_creating_and_pruning_a_folder_do_not_hurt_each_other(storage: LocalStorage) -> None:
+def test_creating_and_pruning_a_folder_do_not_hurt_each_other(tmp_path: Path) -> None:
     """A folder may vanish, because its last object is deleted, while somebody creates in it."""
+    storage = LocalStorage(str(tmp_path / "store"), fsync=False)  # fast, so that they meet
 
     def churn(thread: int) -> None:
-        for number in range(150):
+        for number in range(500):
             name = f"a/b/{thread}-{number}"
             assert storage.put_if_absent(name, b"x")
             assert storage.get(name) == b"x"
@@ -53,6 +54,41 @@ def test_creating_and_pruning_a_folder_do_not_hurt_each_other(storage: LocalStor
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(churn, range(4))) == [None] * 4
     assert storage.list_folders("") == []
+
+
+def test_a_folder_may_vanish_again_and_again(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same without chance: five times somebody prunes the folder just before the link."""
+    real, pruned = os.link, []
+
+    def link(source: Path, target: Path) -> None:
+        if len(pruned) < 5 and target.parent.exists():
+            target.parent.rmdir()
+            pruned.append(target.parent)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert storage.put_if_absent("a/b", b"x")
+    assert len(pruned) == 5
+    assert storage.get("a/b") == b"x"
+
+
+def test_a_folder_may_vanish_while_it_is_made(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's folder is there when ours is to be made, and gone when we look what it is."""
+    real, met = os.mkdir, []
+
+    def mkdir(path: object, *arguments: object) -> None:
+        if len(met) < 3:
+            met.append(path)
+            raise FileExistsError(17, "File exists")
+        real(path, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert storage.put_if_absent("a/b", b"x")
+    assert len(met) == 3
 
 
 # -- durability ----------------------------------------------------------------------------------

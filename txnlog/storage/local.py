@@ -182,8 +182,7 @@ class LocalStorage(Storage):
             # A loop, because somebody else's deletion may prune the folder at any moment.
             with suppress(FileNotFoundError):
                 return os.open(path, flags, 0o666), path
-            with suppress(FileNotFoundError):
-                folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(folder)
         return os.open(path, flags, 0o666), path
 
     def publish_upload(self, descriptor: int, temporary: Path, name: str) -> None:
@@ -234,8 +233,7 @@ class LocalStorage(Storage):
                 # No folder yet; or somebody deleted the last object in it and pruned it.
                 if attempt == _LINK_ATTEMPTS - 1:
                     raise
-                with suppress(FileNotFoundError):
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                _make_folder(path.parent)
                 self._synced.clear()
             else:
                 return True
@@ -312,6 +310,16 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _make_folder(folder: Path) -> None:
+    """Try to make a folder and those above it. The caller repeats what needed it, and sees.
+
+    Others may prune any of them meanwhile: one above is gone then, or mkdir has found the folder
+    there and a moment later, when it looks what it is, not there.
+    """
+    with suppress(FileNotFoundError, FileExistsError):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
