@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -21,13 +21,11 @@ from txnlog.errors import (
     OffsetOutOfRange,
 )
 from txnlog.group_metadata import GroupMetadata
+from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.scan import SegmentRange, check_columns, read_range
-from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_isolation_level
+from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_isolation_level, take_snapshot
 from txnlog.state.group import CommittedOffset, OffsetCommit
-
-if TYPE_CHECKING:
-    from txnlog.store import Store
 
 _RESETS = ("earliest", "latest", "none")
 
@@ -55,7 +53,7 @@ class Consumer:
 
     def __init__(
         self,
-        store: Store,
+        logs: Logs,
         *,
         group_id: str | None,
         isolation_level: str,
@@ -68,7 +66,7 @@ class Consumer:
             )
         if isinstance(max_poll_records, bool) or max_poll_records < 1:
             raise InvalidOption(f"max_poll_records must be 1 or more, not {max_poll_records!r}")
-        self._store = store
+        self._logs = logs
         self._group_id = None if group_id is None else check_group_id(group_id)
         self._isolation_level = check_isolation_level(isolation_level)
         self._reset: Literal["earliest", "latest", "none"] = auto_offset_reset  # type: ignore[assignment]
@@ -117,9 +115,7 @@ class Consumer:
         self._subscribed = False
         snapshot = self._snapshot()
         for where in wanted:
-            self._store.logs.topic(where.topic).state.check_partitions(
-                where.topic, [where.partition]
-            )
+            self._logs.topic(where.topic).state.check_partitions(where.topic, [where.partition])
         del snapshot
         self._assign(wanted)
 
@@ -218,13 +214,13 @@ class Consumer:
 
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
         for part in ranges:
-            yield from read_range(self._store.storage, part, check_columns(None))
+            yield from read_range(self._logs.storage, part, check_columns(None))
 
     def _locate(self, snapshot: Snapshot, partitions: Iterable[TopicPartition]) -> None:
         """Give every partition a valid position: its own, the group's, or a reset one."""
         missing = [where for where in partitions if where not in self._positions]
         if missing and self._group_id is not None:
-            state = self._store.logs.fresh_group(self._group_id).state
+            state = self._logs.fresh_group(self._group_id).state
             for where in missing:
                 committed = state.offset_of(*where)
                 self._starts[where] = committed.offset if committed else None
@@ -238,7 +234,7 @@ class Consumer:
                     f"group {self._group_id!r} has no committed offset for {where} and "
                     "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
                 )
-            log_end = self._store.logs.topic(where.topic).state.partitions[where.partition]
+            log_end = self._logs.topic(where.topic).state.partitions[where.partition]
             if at is not None and not begin <= at <= log_end.end_offset and self._reset == "none":
                 raise OffsetOutOfRange(
                     f"position {at} of {where} is out of range: the log has {begin} to "
@@ -291,7 +287,7 @@ class Consumer:
         self._snapshot_of(wanted)
         ends = {}
         for where in wanted:
-            state = self._store.logs.topic(where.topic).state
+            state = self._logs.topic(where.topic).state
             stable = state.last_stable_offsets()[where.partition]
             end = state.partitions[where.partition].end_offset
             ends[where] = stable if self._isolation_level == "read_committed" else end
@@ -328,14 +324,14 @@ class Consumer:
                 raise InvalidOption(f"commit(): {moved.offset!r} is no offset")
         if not commits:
             return
-        log = self._store.logs.fresh_group(group_id)
+        log = self._logs.fresh_group(group_id)
         log.commit(commits, refreshed=True)
         log.checkpoint_if_due()
         self._starts.update(chosen)
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
-        return self._store.logs.fresh_group(self._group()).state.offset_of(*where)
+        return self._logs.fresh_group(self._group()).state.offset_of(*where)
 
     def group_metadata(self) -> GroupMetadata:
         """For ``send_offsets_to_transaction``: the group, and where this consumer began."""
@@ -357,7 +353,7 @@ class Consumer:
         return self._group_id
 
     def _note_start(self, where: TopicPartition) -> None:
-        committed = self._store.logs.fresh_group(self._group()).state.offset_of(*where)
+        committed = self._logs.fresh_group(self._group()).state.offset_of(*where)
         self._starts[where] = committed.offset if committed else None
 
     def _open(self) -> None:
@@ -371,15 +367,13 @@ class Consumer:
                 raise IllegalState(f"{where} is not assigned to this consumer")
 
     def _snapshot(self) -> Snapshot:
-        return self._store.snapshot(self._topics, isolation_level=self._isolation_level)
+        return take_snapshot(self._logs, self._topics, self._isolation_level)
 
     def _snapshot_of(self, partitions: Sequence[TopicPartition]) -> Snapshot:
         topics = list(dict.fromkeys(where.topic for where in partitions))
-        snapshot = self._store.snapshot(topics, isolation_level=self._isolation_level)
+        snapshot = take_snapshot(self._logs, topics, self._isolation_level)
         for where in partitions:
-            self._store.logs.topic(where.topic).state.check_partitions(
-                where.topic, [where.partition]
-            )
+            self._logs.topic(where.topic).state.check_partitions(where.topic, [where.partition])
         return snapshot
 
     def _all_partitions(self, snapshot: Snapshot) -> list[TopicPartition]:

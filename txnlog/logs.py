@@ -15,7 +15,7 @@ from txnlog.group_log import GroupLog
 from txnlog.settlement import Settlement
 from txnlog.state_log import LogPolicy, StateLog
 from txnlog.storage.base import Storage
-from txnlog.topic_log import TopicLog
+from txnlog.topic_log import TopicLog, TopicSpec
 from txnlog.transaction_log import TransactionLog
 
 _SKEW_MS = 60_000
@@ -62,6 +62,12 @@ class Logs:
     def log(self, kind: Literal["topic", "group"], name: str) -> StateLog[Any, Any]:
         """The log that an entry reference names."""
         return self.topic(name) if kind == "topic" else self.group(name)
+
+    def topic_spec(self, topic: str) -> TopicSpec:
+        """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
+        log = self.topic(topic)
+        log.refresh()
+        return log.spec()
 
     def fresh_topic(self, topic: str) -> TopicLog:
         """A topic's log, refreshed and settled. Raises UnknownTopicOrPartition if there is none."""

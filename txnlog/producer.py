@@ -7,15 +7,14 @@ is for one thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from txnlog.config import TopicConfig
 from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     CommitStateUnknown,
@@ -23,28 +22,34 @@ from txnlog.errors import (
     InvalidOption,
     InvalidRecord,
     InvalidTxnState,
-    RecordTooLarge,
     StorageError,
     TxnlogError,
     UnsupportedRecordFormat,
 )
 from txnlog.group_metadata import GroupMetadata
+from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
-from txnlog.partitioner import DefaultPartitioner, Int32Array
-from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size
+from txnlog.partitioner import Int32Array
+from txnlog.record_buffer import (
+    Headers,
+    Rows,
+    TopicBuffer,
+    check_headers,
+    check_partition,
+    check_timestamp,
+    partition_column,
+    to_bytes,
+)
+from txnlog.segments.records import normalize, record_size
 from txnlog.state.group import OffsetCommit
 from txnlog.state.topic import ProducerRef, advance_sequence
-from txnlog.topic_log import TopicSpec, UploadedSegment
-from txnlog.uploads import DEFAULT_MEMORY_BYTES, SegmentUploader
-
-if TYPE_CHECKING:
-    from txnlog.store import Store
+from txnlog.topic_log import UploadedSegment
+from txnlog.uploads import DEFAULT_MEMORY_BYTES
 
 _ROWS_PER_BATCH = 10_000
 """Records sent one by one are made an Arrow batch when there are so many of one topic."""
 
 Key = bytes | str | None
-Headers = Sequence[tuple[str, bytes | None]]
 Placed = dict[TopicPartition, list[range]]
 
 
@@ -59,69 +64,6 @@ class _Phase(Enum):
     CLOSED = "closed"
 
 
-class _Rows:
-    """Records that were sent one by one and are not Arrow yet."""
-
-    def __init__(self) -> None:
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.timestamps: list[int | None] = []
-        self.headers: list[list[tuple[str, bytes | None]]] = []
-        self.partitions: list[int] = []
-
-    def to_batch(self) -> pa.RecordBatch:
-        types = {field.name: field.type for field in RECORD_SCHEMA}
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(self.keys, types["key"]),
-                pa.array(self.values, types["value"]),
-                pa.array(self.timestamps, pa.int64()),
-                pa.array(
-                    [[{"key": k, "value": v} for k, v in row] for row in self.headers],
-                    types["headers"],
-                ),
-            ],
-            names=["key", "value", "timestamp", "headers"],
-        )
-
-
-class _TopicBuffer:
-    """What is buffered for one topic: rows, and the uploader that bounds memory."""
-
-    def __init__(self, store: Store, spec: TopicSpec, memory_bytes: int) -> None:
-        self.spec = spec
-        self.partitioner = DefaultPartitioner(spec.partitions)
-        self.rows = _Rows()
-        self._store = store
-        self._memory_bytes = memory_bytes
-        self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
-        self._uploader: SegmentUploader | None = None
-
-    def check_size(self, size_bytes: int) -> None:
-        if size_bytes > self._max_record_bytes:
-            raise RecordTooLarge(
-                f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
-                f"max.message.bytes of topic {self.spec.topic!r} allows"
-            )
-
-    def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
-        if self._uploader is None:
-            self._uploader = SegmentUploader(
-                self._store.storage, self.spec, self._store.logs.clock, self._memory_bytes
-            )
-        self._uploader.write(batch, partitions)
-
-    def finish(self) -> list[UploadedSegment]:
-        uploader, self._uploader = self._uploader, None
-        return uploader.finish() if uploader else []
-
-    def discard(self) -> None:
-        self.rows = _Rows()
-        uploader, self._uploader = self._uploader, None
-        if uploader:
-            uploader.discard()
-
-
 class Producer:
     """Writes records to topics. Made by :meth:`txnlog.Store.producer`.
 
@@ -132,23 +74,23 @@ class Producer:
 
     def __init__(
         self,
-        store: Store,
+        logs: Logs,
         *,
         transactional_id: str | None,
         transaction_timeout_ms: int,
         buffer_memory_bytes: int | None = None,
     ) -> None:
-        self._store = store
+        self._logs = logs
         self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
         self._coordinator = (
             None
             if transactional_id is None
-            else Coordinator(store.logs, transactional_id, transaction_timeout_ms)
+            else Coordinator(logs, transactional_id, transaction_timeout_ms)
         )
-        clock = store.logs.clock
+        clock = logs.clock
         self._producer = ProducerRef(int(clock.token(), 16) >> 65, 0)
         self._phase = _Phase.READY if transactional_id is None else _Phase.NEW
-        self._buffers: dict[str, _TopicBuffer] = {}
+        self._buffers: dict[str, TopicBuffer] = {}
         self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
         self._unplaced: list[tuple[str, list[UploadedSegment]]] = []
         self._sequences: dict[str, dict[int, int]] = {}
@@ -220,7 +162,7 @@ class Producer:
         if isinstance(group, GroupMetadata):
             metadata = group
         else:
-            log = self._store.logs.fresh_group(check_group_id(group))
+            log = self._logs.fresh_group(check_group_id(group))
             metadata = GroupMetadata.of(log.state, group, offsets)
         waiting = self._offsets.setdefault(metadata.group_id, {})
         for where, offset in offsets.items():
@@ -332,11 +274,11 @@ class Producer:
         rows = buffer.rows
         with self._failing():
             row = (
-                _to_bytes(key, "key"),
-                _to_bytes(value, "value"),
-                _check_timestamp(timestamp_ms),
-                _check_headers(headers),
-                _check_partition(partition, buffer.spec),
+                to_bytes(key, "key"),
+                to_bytes(value, "value"),
+                check_timestamp(timestamp_ms),
+                check_headers(headers),
+                check_partition(partition, buffer.spec),
             )
             buffer.check_size(record_size(row[0], row[1], row[3]))
         rows.keys.append(row[0])
@@ -372,11 +314,11 @@ class Producer:
         self._flush_rows(buffer)
         for part in batches:
             with self._failing():
-                explicit = _partition_column(part, partition, buffer.spec)
+                explicit = partition_column(part, partition, buffer.spec)
                 if "partition" in part.schema.names:
                     part = part.drop_columns(["partition"])
                 try:
-                    records = normalize(part, now_ms=self._store.logs.clock.now_ms())
+                    records = normalize(part, now_ms=self._logs.clock.now_ms())
                 except UnsupportedRecordFormat as error:
                     raise InvalidRecord(f"topic {topic!r}: {error}") from error
             self._add(buffer, records, explicit)
@@ -401,25 +343,25 @@ class Producer:
 
     # -- the steps -------------------------------------------------------------------------------
 
-    def _buffer(self, topic: str) -> _TopicBuffer:
+    def _buffer(self, topic: str) -> TopicBuffer:
         """The topic's buffer; checks that sending is allowed."""
         needed = _Phase.READY if self._coordinator is None else _Phase.IN_TRANSACTION
         self._require(needed, "send")
         if topic not in self._buffers:
             with self._failing():
-                spec = self._store.topic_spec(topic)
-            self._buffers[topic] = _TopicBuffer(self._store, spec, self._memory_bytes)
+                spec = self._logs.topic_spec(topic)
+            self._buffers[topic] = TopicBuffer(self._logs, spec, self._memory_bytes)
         return self._buffers[topic]
 
-    def _flush_rows(self, buffer: _TopicBuffer) -> None:
+    def _flush_rows(self, buffer: TopicBuffer) -> None:
         if not buffer.rows.keys:
             return
-        rows, buffer.rows = buffer.rows, _Rows()
-        records = normalize(rows.to_batch(), now_ms=self._store.logs.clock.now_ms())
+        rows, buffer.rows = buffer.rows, Rows()
+        records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
         self._add(buffer, records, np.array(rows.partitions, dtype=np.int32))
 
     def _add(
-        self, buffer: _TopicBuffer, records: pa.RecordBatch, explicit: Int32Array | None
+        self, buffer: TopicBuffer, records: pa.RecordBatch, explicit: Int32Array | None
     ) -> None:
         """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
         with self._uploading():
@@ -472,7 +414,7 @@ class Producer:
     def _place_plain(
         self, topic: str, segments: list[UploadedSegment]
     ) -> dict[TopicPartition, range]:
-        log = self._store.logs.topic(topic)
+        log = self._logs.topic(topic)
         sequences = self._sequences.setdefault(topic, {})
         written = {segment.partition for segment in segments}
         try:
@@ -563,61 +505,3 @@ class Producer:
         for buffer in self._buffers.values():
             buffer.discard()
         self._offsets = {}
-
-
-def _to_bytes(value: bytes | str | None, what: str) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    raise InvalidRecord(f"a record's {what} must be bytes, a string or None, not {value!r:.60}")
-
-
-def _check_timestamp(timestamp_ms: int | None) -> int | None:
-    if timestamp_ms is None or (isinstance(timestamp_ms, int) and -1 <= timestamp_ms < 1 << 53):
-        return timestamp_ms
-    raise InvalidRecord(f"timestamp_ms must be milliseconds since the epoch, not {timestamp_ms!r}")
-
-
-def _check_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
-    checked = []
-    for header in headers:
-        if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
-            raise InvalidRecord(
-                f"a header must be a pair of a string and bytes, not {header!r:.60}"
-            )
-        checked.append((header[0], _to_bytes(header[1], "header")))
-    return checked
-
-
-def _check_partition(partition: int | None, spec: TopicSpec) -> int:
-    if partition is None:
-        return -1
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise InvalidRecord(f"partition must be a whole number, not {partition!r}")
-    if not 0 <= partition < spec.partitions:
-        raise InvalidRecord(
-            f"topic {spec.topic!r} has no partition {partition}; it has {spec.partitions}"
-        )
-    return partition
-
-
-def _partition_column(
-    batch: pa.RecordBatch, partition: int | None, spec: TopicSpec
-) -> Int32Array | None:
-    """The explicit partition of each record, -1 where there is none; None if all have none."""
-    if partition is not None:
-        return np.full(batch.num_rows, _check_partition(partition, spec), dtype=np.int32)
-    if "partition" not in batch.schema.names:
-        return None
-    column = batch.column("partition")
-    if not pa.types.is_integer(column.type):
-        raise InvalidRecord(f"column 'partition' is {column.type}; an integer type is needed")
-    chosen = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    if chosen.size and (int(chosen.min()) < -1 or int(chosen.max()) >= spec.partitions):
-        raise InvalidRecord(
-            f"column 'partition' holds {int(chosen.min())} to {int(chosen.max())}, but topic "
-            f"{spec.topic!r} has {spec.partitions} partitions"
-        )
-    partitions: Int32Array = chosen.astype(np.int32)
-    return partitions

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import StoreConfig, check_store_config, check_topic_changes, check_topic_config
+from txnlog.consumer import Consumer
 from txnlog.descriptions import (
     GroupDescription,
     SegmentDescription,
@@ -32,6 +33,7 @@ from txnlog.errors import (
 )
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
+from txnlog.producer import Producer
 from txnlog.scan import Offsets, Scan
 from txnlog.sequence_log import create_once
 from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
@@ -50,10 +52,6 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.topic_log import TopicSpec
 from txnlog.uploads import SegmentFiles, discard_segments
-
-if TYPE_CHECKING:
-    from txnlog.consumer import Consumer
-    from txnlog.producer import Producer
 
 _logger = logging.getLogger(__name__)
 
@@ -296,9 +294,7 @@ class Store:
 
     def topic_spec(self, topic: str) -> TopicSpec:
         """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
-        log = self._logs.topic(topic)
-        log.refresh()
-        return log.spec()
+        return self._logs.topic_spec(topic)
 
     # -- reading and writing ---------------------------------------------------------------------
 
@@ -338,10 +334,8 @@ class Store:
         buffer_memory_bytes: int | None = None,
     ) -> Producer:
         """A producer: transactional if it has a transactional id, idempotent in any case."""
-        from txnlog.producer import Producer
-
         return Producer(
-            self,
+            self._logs,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
             buffer_memory_bytes=buffer_memory_bytes,
@@ -356,10 +350,8 @@ class Store:
         max_poll_records: int = 500,
     ) -> Consumer:
         """A consumer, subscribed to all partitions of ``topics`` if any are given."""
-        from txnlog.consumer import Consumer
-
         consumer = Consumer(
-            self,
+            self._logs,
             group_id=group_id,
             isolation_level=isolation_level,
             auto_offset_reset=auto_offset_reset,

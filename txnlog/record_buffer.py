@@ -1,0 +1,142 @@
+"""Records that a producer was sent and has not placed: checked, gathered, uploaded as they grow.
+
+Knows one topic at a time, and nothing of transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.config import TopicConfig
+from txnlog.errors import InvalidRecord, RecordTooLarge
+from txnlog.logs import Logs
+from txnlog.partitioner import DefaultPartitioner, Int32Array
+from txnlog.segments.records import RECORD_SCHEMA
+from txnlog.topic_log import TopicSpec, UploadedSegment
+from txnlog.uploads import SegmentUploader
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Rows:
+    """Records that were sent one by one and are not Arrow yet."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int | None] = []
+        self.headers: list[list[tuple[str, bytes | None]]] = []
+        self.partitions: list[int] = []
+
+    def to_batch(self) -> pa.RecordBatch:
+        types = {field.name: field.type for field in RECORD_SCHEMA}
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.keys, types["key"]),
+                pa.array(self.values, types["value"]),
+                pa.array(self.timestamps, pa.int64()),
+                pa.array(
+                    [[{"key": k, "value": v} for k, v in row] for row in self.headers],
+                    types["headers"],
+                ),
+            ],
+            names=["key", "value", "timestamp", "headers"],
+        )
+
+
+class TopicBuffer:
+    """What is buffered for one topic: rows, and the uploader that bounds memory."""
+
+    def __init__(self, logs: Logs, spec: TopicSpec, memory_bytes: int) -> None:
+        self.spec = spec
+        self.partitioner = DefaultPartitioner(spec.partitions)
+        self.rows = Rows()
+        self._logs = logs
+        self._memory_bytes = memory_bytes
+        self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
+        self._uploader: SegmentUploader | None = None
+
+    def check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_record_bytes:
+            raise RecordTooLarge(
+                f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
+                f"max.message.bytes of topic {self.spec.topic!r} allows"
+            )
+
+    def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
+        if self._uploader is None:
+            self._uploader = SegmentUploader(
+                self._logs.storage, self.spec, self._logs.clock, self._memory_bytes
+            )
+        self._uploader.write(batch, partitions)
+
+    def finish(self) -> list[UploadedSegment]:
+        uploader, self._uploader = self._uploader, None
+        return uploader.finish() if uploader else []
+
+    def discard(self) -> None:
+        self.rows = Rows()
+        uploader, self._uploader = self._uploader, None
+        if uploader:
+            uploader.discard()
+
+
+def to_bytes(value: bytes | str | None, what: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise InvalidRecord(f"a record's {what} must be bytes, a string or None, not {value!r:.60}")
+
+
+def check_timestamp(timestamp_ms: int | None) -> int | None:
+    if timestamp_ms is None or (isinstance(timestamp_ms, int) and -1 <= timestamp_ms < 1 << 53):
+        return timestamp_ms
+    raise InvalidRecord(f"timestamp_ms must be milliseconds since the epoch, not {timestamp_ms!r}")
+
+
+def check_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    checked = []
+    for header in headers:
+        if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
+            raise InvalidRecord(
+                f"a header must be a pair of a string and bytes, not {header!r:.60}"
+            )
+        checked.append((header[0], to_bytes(header[1], "header")))
+    return checked
+
+
+def check_partition(partition: int | None, spec: TopicSpec) -> int:
+    if partition is None:
+        return -1
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidRecord(f"partition must be a whole number, not {partition!r}")
+    if not 0 <= partition < spec.partitions:
+        raise InvalidRecord(
+            f"topic {spec.topic!r} has no partition {partition}; it has {spec.partitions}"
+        )
+    return partition
+
+
+def partition_column(
+    batch: pa.RecordBatch, partition: int | None, spec: TopicSpec
+) -> Int32Array | None:
+    """The explicit partition of each record, -1 where there is none; None if all have none."""
+    if partition is not None:
+        return np.full(batch.num_rows, check_partition(partition, spec), dtype=np.int32)
+    if "partition" not in batch.schema.names:
+        return None
+    column = batch.column("partition")
+    if not pa.types.is_integer(column.type):
+        raise InvalidRecord(f"column 'partition' is {column.type}; an integer type is needed")
+    chosen = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    if chosen.size and (int(chosen.min()) < -1 or int(chosen.max()) >= spec.partitions):
+        raise InvalidRecord(
+            f"column 'partition' holds {int(chosen.min())} to {int(chosen.max())}, but topic "
+            f"{spec.topic!r} has {spec.partitions} partitions"
+        )
+    partitions: Int32Array = chosen.astype(np.int32)
+    return partitions
