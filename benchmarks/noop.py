@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -80,8 +81,9 @@ class NoopWriter(DataSourceArrowWriter):
         pass
 
 
+@lru_cache
 def prebuilt(count: int) -> pa.RecordBatch:
-    """One batch of rows as a read of ours would yield it."""
+    """One batch of rows as a read of ours would yield it; made once in a worker process."""
     first = next(batches(count))
     columns = {
         "key": first.column("key"),

@@ -137,7 +137,7 @@ def test_a_group_says_where_to_start_and_is_not_moved(spark: SparkSession, store
 
 
 def test_the_format_is_usable_from_sql(spark: SparkSession, store: Store) -> None:
-    """Goal: a temporary view with options reads and, through INSERT, writes."""
+    """Goal: a temporary view with options reads what its options say."""
     store.create_topic("t")
     fill(store, "t", 0, 3)
     spark.sql(
