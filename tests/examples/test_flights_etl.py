@@ -21,7 +21,7 @@ def run_demo(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
     """Run the demo on a sample of the flights."""
     command = [sys.executable, str(DEMO), "--store", str(store), "--flights", str(SAMPLE)]
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=300, check=False
+        [*command, *arguments], capture_output=True, text=True, timeout=600, check=False
     )
 
 
