@@ -19,7 +19,7 @@ help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a folder
-	PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
+	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
 
 test: java venv  ## Run the tests; ARGS="tests/segments -k index" narrows them
 	.venv/bin/pytest -n auto --dist loadgroup -m "not slow" $(ARGS)
@@ -46,7 +46,7 @@ wheel: dist/.built  ## Build the wheel into dist/
 
 clean:  ## Remove everything that make created
 	rm -rf .venv build dist txnlog.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -rf spark-warehouse metastore_db derby.log
+	rm -rf spark-warehouse metastore_db derby.log demo-store
 
 java:
 	@sh scripts/check-java.sh

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from txnlog.coordinator import Coordinator
 from txnlog.errors import (
-    CommitStateUnknown,
     IllegalState,
     InvalidOption,
     InvalidTxnState,
@@ -132,7 +130,9 @@ class SparkTransaction:
         self._token = store.logs.clock.token()
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
-        self._manifests: list[str] = []
+        self._writes = 0
+        self._manifest: str | None = None
+        self._segments: dict[str, list[UploadedSegment]] = {}
         self._result: TransactionResult | None = None
 
     # -- the block -------------------------------------------------------------------------------
@@ -234,14 +234,16 @@ class SparkTransaction:
         """
         self._require_open("write")
         with self._failing():
-            path = staging_file(self._token, len(self._manifests))
-            self._manifests.append(path)
+            path = staging_file(self._token, self._writes)
+            self._manifest = path
+            self._writes += 1
             options = {**self._storage_options, "path": self._store.url, STAGING: path}
             if topic is not None:
                 options["topic"] = topic
             if include_headers is not None:
                 options["includeHeaders"] = str(include_headers).lower()
             frame.write.format("txnlog").options(**options).mode("append").save()
+            self._take_manifest(path)
 
     def _read_options(
         self, topics: Sequence[str], starting_offsets: OffsetsOption | None
@@ -284,25 +286,12 @@ class SparkTransaction:
     # -- the end ---------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        try:
-            segments = self._staged()
-        except TxnlogError:
-            self._discard()
-            raise
         consumed = self._consumed()
-        try:
-            placed = publishing.place_and_commit(
-                self._store, self._coordinator, segments, publishing.offset_commits(consumed)
-            )
-        except CommitStateUnknown:
-            raise
-        except BaseException:
-            # What became of the segments is settled; the manifests serve nobody any more.
-            self._delete_manifests()
-            raise
+        placed = publishing.place_and_commit(
+            self._store, self._coordinator, self._segments, publishing.offset_commits(consumed)
+        )
         self._result = TransactionResult(placed, self._spans(consumed))
         self._phase = _Phase.COMMITTED
-        self._delete_manifests()
 
     def _consumed(self) -> list[ConsumedOffset]:
         if self._group_id is None:
@@ -314,32 +303,30 @@ class SparkTransaction:
         moved = [TopicPartition(item.topic, item.partition) for item in consumed]
         return {where: spans[where] for where in moved}
 
-    def _staged(self) -> publishing.SegmentsByTopic:
-        """Everything the writes have uploaded, by topic, in the order of the writes."""
-        found: dict[str, list[UploadedSegment]] = {}
-        storage = self._store.storage
-        manifests = storage.gather([partial(read_manifest, storage, p) for p in self._manifests])
-        for manifest in manifests:
-            for topic, uploaded in manifest.segments.items():
-                found.setdefault(topic, []).extend(uploaded)
-        return found
+    def _take_manifest(self, path: str) -> None:
+        """Note what a write has uploaded, and delete its manifest: a kill later leaves none."""
+        staged = read_manifest(self._store.storage, path)
+        for topic, uploaded in staged.segments.items():
+            self._segments.setdefault(topic, []).extend(uploaded)
+        self._manifest = None
+        self._delete_manifest(path)
 
     def _discard(self) -> None:
         """Delete what was uploaded, before anything was placed; best effort."""
-        for path in self._manifests:
+        if self._manifest is not None:
             try:
-                publishing.discard(self._store, read_manifest(self._store.storage, path).segments)
+                self._take_manifest(self._manifest)
             except ObjectNotFound:
-                continue  # this write failed, and has deleted its files itself
+                pass  # this write failed, and has deleted its files itself
             except TxnlogError as error:
-                _logger.warning("the files that %s names were left: %s", path, error)
-        self._delete_manifests()
+                _logger.warning("the files that %s names were left: %s", self._manifest, error)
+        publishing.discard(self._store, self._segments)
 
-    def _delete_manifests(self) -> None:
+    def _delete_manifest(self, path: str) -> None:
         try:
-            self._store.storage.delete(self._manifests)
+            self._store.storage.delete([path])
         except TxnlogError as error:
-            _logger.warning("%d manifests were left in staging/: %s", len(self._manifests), error)
+            _logger.warning("a manifest was left in staging/: %s", error)
 
     # -- phases ----------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def open_store(
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
     storage = open_storage(url, storage_options, unsafe_single_writer=unsafe_single_writer)
-    return attach(storage, create=create, config=config, clock=clock or SystemClock())
+    return attach(storage, create=create, config=config, clock=clock)
 
 
 def attach(
@@ -93,9 +93,10 @@ def attach(
     *,
     create: bool = False,
     config: Mapping[str, object] | None = None,
-    clock: Clock,
+    clock: Clock | None = None,
 ) -> Store:
-    """Like :func:`open_store`, over a storage that is open already."""
+    """Like :func:`open_store`, over a storage that is open already, or one of your own."""
+    clock = clock or SystemClock()
     checked = check_store_config(config)
     try:
         found = _read_store_file(storage)

@@ -469,3 +469,20 @@ def test_records_come_back_as_they_were_sent(store: Store) -> None:
         for record in store.consumer("t", auto_offset_reset="earliest")
     ]
     assert got == sent
+
+
+def test_a_cut_falls_before_what_a_checkpoint_holds(store: Store, clock: VirtualClock) -> None:
+    """Hazard 5 for a reader that opens a topic by its checkpoint: recent appends are kept apart."""
+    blocker = producing(store, "blocker")
+    send(blocker, b"open")
+    both = producing(store, "both")
+    send(both, b"t part")
+    send(both, b"wide part", topic="wide")
+    both.commit_transaction()
+    for topic in ("t", "wide"):
+        store.logs.topic(topic).checkpoint()
+    snapshot = another(store, clock).snapshot(["wide", "t"])
+    assert [snapshot.scan(topic).record_count for topic in ("wide", "t")] == [0, 0]
+    blocker.abort_transaction()
+    snapshot = another(store, clock).snapshot(["wide", "t"])
+    assert [snapshot.scan(topic).record_count for topic in ("wide", "t")] == [1, 1]
