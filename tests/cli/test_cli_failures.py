@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -125,10 +124,11 @@ def test_ctrl_c_is_exit_130_without_a_traceback() -> None:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(),
+        # A shell that runs the tests in the background has its children ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, b"Traceback" in err) == (130, False)
