@@ -124,8 +124,6 @@ def test_ctrl_c_is_exit_130_without_a_traceback() -> None:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(),
-        # A shell that runs the tests in the background has its children ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     process.stdout.readline()
@@ -135,8 +133,11 @@ def test_ctrl_c_is_exit_130_without_a_traceback() -> None:
 
 
 _SLOW = """
-import sys, time
+import signal, sys, time
 import txnlog, txnlog.cli
+
+# A shell that runs the tests in the background has its children ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def slow(*_, **__):
     print("begun", flush=True)
