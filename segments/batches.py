@@ -1,46 +1,60 @@
-"""One record batch to bytes and back, whatever its payload: header, checksum, dispatch by magic.
+"""One record batch to bytes and back, whatever its payload: dispatch by magic.
 
-A payload is added here and nowhere else: one entry in ``_PAYLOADS`` and one in ``_FORMATS``.
+A payload is added here and nowhere else: one entry in ``_FORMATS``, and one in ``_MAGICS`` if
+batches are written in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import crc32c
+import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.columns import (
-    CHECK_BYTES,
-    Int32Array,
-    decode_columns,
-    encode_columns,
-    header_check,
-)
+from txnlog.segments.columns import CHECK_BYTES, decode_columns, encode_columns, header_check
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
     CorruptRecord,
     TxnlogError,
+    UnknownCodec,
     UnknownMagic,
     UnsupportedCompression,
     UnsupportedRecordFormat,
 )
 from txnlog.segments.header import (
+    CODEC_BITS,
+    CONTROL,
     CRC_START,
+    DELETE_HORIZON,
     HEADER_BYTES,
+    LOG_APPEND_TIME,
     MAGIC_COLUMNS,
+    MAGIC_KAFKA,
     MAGIC_POSITION,
+    MAGIC_V0,
+    MAGIC_V1,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL,
     BatchHeader,
     BytesLike,
     batch_length,
 )
-from txnlog.segments.records import TIMESTAMP_TYPE, Int64Array, timestamps_ms
+from txnlog.segments.legacy import decode_legacy_header, decode_message_set, legacy_checksum
+from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
+from txnlog.segments.records import (
+    TIMESTAMP_TYPE,
+    DecodedRecords,
+    Int32Array,
+    Int64Array,
+    timestamps_ms,
+)
+from txnlog.segments.rows import decode_rows, encode_rows
 
 # A reader that has this many bytes (or all that the file has) can decode any header.
 MAX_HEADER_BYTES: Final = HEADER_BYTES + CHECK_BYTES
@@ -48,24 +62,39 @@ MAX_HEADER_BYTES: Final = HEADER_BYTES + CHECK_BYTES
 # More than any batch that a writer makes, little enough to refuse a decompression bomb.
 DEFAULT_MAX_UNCOMPRESSED_BYTES: Final = 1 << 30
 
-_FORMATS: Final = {"columns": MAGIC_COLUMNS}
-_KNOWN_MAGICS: Final = frozenset(_FORMATS.values())
+_MAGICS: Final = {"columns": MAGIC_COLUMNS, "kafka": MAGIC_KAFKA}
+_KAFKA_BITS = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedBatch:
-    """A batch's header and records; ``offset_deltas`` (int32) is None if offsets are dense."""
+    """A batch's header and records; ``offset_deltas`` (int32) is None if offsets are dense.
+
+    A control batch has no records, whatever its header counts: it has ``markers``.
+    """
 
     header: BatchHeader
     records: pa.RecordBatch
     offset_deltas: Int32Array | None
+    markers: tuple[ControlMarker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """What one magic number means. All functions take the bytes of a batch from its first on."""
+
+    decode_header: Callable[[memoryview, str, int], BatchHeader]
+    checksum: Callable[[memoryview], int]
+    decode: Callable[
+        [BatchHeader, memoryview, Sequence[str] | None, int], tuple[BatchHeader, DecodedRecords]
+    ]
 
 
 def check_format(record_format: str) -> None:
     """Raise UnsupportedRecordFormat for a record.format that no batch can be written in."""
-    if record_format not in _FORMATS:
+    if record_format not in _MAGICS:
         raise UnsupportedRecordFormat(
-            f"record.format {record_format!r} is not one of {', '.join(_FORMATS)}"
+            f"record.format {record_format!r} is not one of {', '.join(_MAGICS)}"
         )
 
 
@@ -81,54 +110,138 @@ def encode_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
     leader_epoch: int = NO_LEADER_EPOCH,
+    transactional: bool = False,
+    log_append_time: bool = False,
+    delete_horizon_ms: int | None = None,
 ) -> bytes:
     """The bytes of one batch.
 
     ``records`` has at least one row and a ``timestamp`` column without nulls (RECORD_SCHEMA has);
-    ``offset_deltas`` (int32, ascending, one for each row) is given only if offsets have gaps.
-    Raises UnsupportedRecordFormat or UnsupportedCompression.
+    ``offset_deltas`` (int32, ascending, one for each row) is given only if offsets have gaps. The
+    last three say what Kafka's attributes say, and only record_format "kafka" can; with
+    ``log_append_time`` all timestamps must be equal. Raises UnsupportedRecordFormat,
+    UnsupportedCompression, and for rows RecordTooLarge.
     """
     check_format(record_format)
     timestamps = _checked_timestamps(records)
     first_ms, max_ms = int(timestamps[0]), int(timestamps.max())
     single = first_ms == max_ms == int(timestamps.min())
-    last_delta = records.num_rows - 1 if offset_deltas is None else int(offset_deltas[-1])
-    stream = encode_columns(
-        records, offset_deltas, single_timestamp=single, compression=compression, level=level
-    )
+    if log_append_time and not single:
+        raise ValueError("with log append time all records have the same timestamp")
+    attributes = int(compression)
+    attributes |= TRANSACTIONAL if transactional else 0
+    attributes |= LOG_APPEND_TIME if log_append_time else 0
+    attributes |= 0 if delete_horizon_ms is None else DELETE_HORIZON
     header = BatchHeader(
         base_offset=base_offset,
-        length=batch_length(CHECK_BYTES + len(stream)),
+        length=0,
         leader_epoch=leader_epoch,
-        magic=_FORMATS[record_format],
+        magic=_MAGICS[record_format],
         crc=0,
-        attributes=int(compression),
-        last_offset_delta=last_delta,
-        base_timestamp_ms=first_ms,
+        attributes=attributes,
+        last_offset_delta=(
+            records.num_rows - 1 if offset_deltas is None else int(offset_deltas[-1])
+        ),
+        base_timestamp_ms=first_ms if delete_horizon_ms is None else delete_horizon_ms,
         max_timestamp_ms=max_ms,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
         record_count=records.num_rows,
     )
+    if header.magic == MAGIC_KAFKA:
+        return _rows_batch(header, records, offset_deltas, compression, level)
+    if attributes & _KAFKA_BITS:
+        raise ValueError("only record.format=kafka has attributes besides the codec")
+    stream = encode_columns(
+        records, offset_deltas, single_timestamp=single, compression=compression, level=level
+    )
+    header = replace(header, length=batch_length(CHECK_BYTES + len(stream)))
     blank = header.encode()
     check = header_check(blank)
     crc = crc32c.crc32c(stream, crc32c.crc32c(blank[CRC_START:] + check))
     return b"".join((replace(header, crc=crc).encode(), check, stream))
 
 
+def encode_marker(
+    *,
+    commit: bool,
+    offset: int,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """The 78 bytes of a control batch that ends a producer's transaction, as Kafka writes it."""
+    header = BatchHeader(
+        base_offset=offset,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC_KAFKA,
+        crc=0,
+        attributes=CONTROL | TRANSACTIONAL,
+        last_offset_delta=0,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        record_count=1,
+    )
+    record = marker_record(COMMIT if commit else ABORT, timestamp_ms, coordinator_epoch)
+    return _rows_batch(header, record, None, Compression.NONE, None)
+
+
 def decode_header(data: BytesLike, *, name: str = "batch", position: int = 0) -> BatchHeader:
     """The header at the start of ``data``, which holds MAX_HEADER_BYTES or all that is left.
 
     A header of a columns batch is verified by its own check: it can be trusted without the rest.
-    Raises CorruptRecord; UnknownMagic (both CorruptRecord and UnsupportedRecordFormat) for a magic
-    byte that is not known.
+    Any other one (see ``is_self_checked``) only after ``verify_checksum``. Raises CorruptRecord;
+    UnknownMagic (both CorruptRecord and UnsupportedRecordFormat) for a magic byte that is not
+    known.
     """
     view = memoryview(data).cast("B")  # Arrow's own buffers come as signed bytes
-    header = _decode_any_header(view, name, position)
-    if view[HEADER_BYTES:MAX_HEADER_BYTES] != header_check(bytes(view[:HEADER_BYTES])):
-        raise CorruptRecord.at(name, position, "the header does not match its check")
-    return header
+    if len(view) <= MAGIC_POSITION:
+        raise CorruptRecord.at(
+            name, position, f"{len(view)} bytes are left, a batch header takes {HEADER_BYTES}"
+        )
+    # The magic byte comes first: in a format that is not known no other field means anything.
+    magic = view[MAGIC_POSITION]
+    if magic not in _FORMATS:
+        raise UnknownMagic.at(
+            name,
+            position,
+            f"magic {magic} is not known: the file is damaged or of a newer version",
+        )
+    return _FORMATS[magic].decode_header(view, name, position)
+
+
+def has_right_checksum(header: BatchHeader, data: BytesLike) -> bool:
+    """Whether the bytes of a whole batch, its header among them, are those it was written with."""
+    return _FORMATS[header.magic].checksum(memoryview(data).cast("B")) == header.crc
+
+
+def verify_checksum(
+    header: BatchHeader, data: BytesLike, *, name: str = "batch", position: int = 0
+) -> None:
+    """Raise CorruptRecord if a whole batch, which starts with ``header``, is not as it was written.
+
+    What precedes the checksum in Kafka's layouts, the base offset above all, it does not cover.
+    In rows that txnlog writes the base sequence repeats the base offset, and the leader epoch has
+    one value only: then these are compared.
+    """
+    crc = _FORMATS[header.magic].checksum(memoryview(data).cast("B"))
+    reason = None
+    if crc != header.crc:
+        kind = "CRC-32" if header.magic < MAGIC_KAFKA else "CRC-32C"
+        reason = f"{kind} is {crc:#010x}, the header says {header.crc:#010x}"
+    elif header.is_guarded and header.base_sequence != header.base_offset:
+        reason = f"base offset {header.base_offset} was {header.base_sequence} when it was written"
+    elif header.is_guarded and header.leader_epoch != NO_LEADER_EPOCH:
+        reason = f"leader epoch {header.leader_epoch} was {NO_LEADER_EPOCH} when it was written"
+    if reason is not None:
+        raise CorruptRecord.at(name, position, reason, header.base_offset)
 
 
 def decode_batch(
@@ -152,30 +265,54 @@ def decode_batch(
         reason = f"{header.size_bytes} bytes are claimed, {len(view)} are left"
         raise CorruptRecord.at(name, position, reason, header.base_offset)
     view = view[: header.size_bytes]
-    crc = crc32c.crc32c(view[CRC_START:])
-    if crc != header.crc:
-        reason = f"CRC-32C is {crc:#010x}, the header says {header.crc:#010x}"
-        raise CorruptRecord.at(name, position, reason, header.base_offset)
+    verify_checksum(header, view, name=name, position=position)
     try:
-        decoded = decode_columns(header, view[MAX_HEADER_BYTES:], columns, max_uncompressed_bytes)
+        return _decoded(header, view, columns, max_uncompressed_bytes)
+    except UnknownCodec as error:
+        raise UnknownCodec.at(name, position, str(error), header.base_offset) from error
     except (UnsupportedCompression, UnsupportedRecordFormat) as error:
         raise type(error)(f"{name} at byte {position}: {error}") from error
     except (TxnlogError, MemoryError):
         raise
     except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
         raise CorruptRecord.at(name, position, str(error), header.base_offset) from error
-    return DecodedBatch(header, decoded.records, decoded.offset_deltas)
 
 
-def _decode_any_header(view: memoryview, name: str, position: int) -> BatchHeader:
-    # The magic byte comes first: in a format that is not known no other field means anything.
-    if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] not in _KNOWN_MAGICS:
-        raise UnknownMagic.at(
-            name,
-            position,
-            f"magic {view[MAGIC_POSITION]} is not known: the file is damaged or of a newer version",
-        )
-    return BatchHeader.decode(view, name=name, position=position)
+def _decoded(
+    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+) -> DecodedBatch:
+    decode = _FORMATS[header.magic].decode
+    if not header.is_control:
+        header, decoded = decode(header, batch, columns, limit)
+        return DecodedBatch(header, decoded.records, decoded.offset_deltas)
+    _, decoded = decode(header, batch, None, limit)
+    deltas = decoded.offset_deltas
+    if deltas is None:
+        deltas = np.arange(header.record_count, dtype=np.int32)
+    markers = decode_markers(decoded.records, header.base_offset + deltas.astype(np.int64))
+    nothing = decoded.records.slice(0, 0)
+    return DecodedBatch(
+        header, nothing if columns is None else nothing.select(list(columns)), None, markers
+    )
+
+
+def _rows_batch(
+    header: BatchHeader,
+    records: pa.RecordBatch,
+    offset_deltas: Int32Array | None,
+    compression: Compression,
+    level: int | None,
+) -> bytes:
+    payload = encode_rows(
+        records,
+        offset_deltas,
+        base_timestamp_ms=header.base_timestamp_ms,
+        compression=compression,
+        level=level,
+    )
+    header = replace(header, length=batch_length(len(payload)))
+    crc = crc32c.crc32c(payload, crc32c.crc32c(header.encode()[CRC_START:]))
+    return b"".join((replace(header, crc=crc).encode(), payload))
 
 
 def _checked_timestamps(records: pa.RecordBatch) -> Int64Array:
@@ -187,3 +324,52 @@ def _checked_timestamps(records: pa.RecordBatch) -> Int64Array:
     if records.column(index).null_count:
         raise UnsupportedRecordFormat("column 'timestamp' has nulls")
     return timestamps_ms(records)
+
+
+# -- what each magic number means --------------------------------------------------------------
+
+
+def _columns_header(data: memoryview, name: str, position: int) -> BatchHeader:
+    header = BatchHeader.decode(data, name=name, position=position)
+    if data[HEADER_BYTES:MAX_HEADER_BYTES] != header_check(bytes(data[:HEADER_BYTES])):
+        raise CorruptRecord.at(name, position, "the header does not match its check")
+    _check_attributes(header, CODEC_BITS, name, position)
+    return header
+
+
+def _rows_header(data: memoryview, name: str, position: int) -> BatchHeader:
+    header = BatchHeader.decode(data, name=name, position=position)
+    _check_attributes(header, CODEC_BITS | _KAFKA_BITS, name, position)
+    return header
+
+
+def _check_attributes(header: BatchHeader, known: int, name: str, position: int) -> None:
+    if header.attributes & ~known:
+        reason = f"attributes {header.attributes:#06x} are not known with magic {header.magic}"
+        raise CorruptRecord.at(name, position, reason, header.base_offset)
+
+
+def _decode_columns(
+    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+) -> tuple[BatchHeader, DecodedRecords]:
+    return header, decode_columns(header, batch[MAX_HEADER_BYTES:], columns, limit)
+
+
+def _decode_rows(
+    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+) -> tuple[BatchHeader, DecodedRecords]:
+    return header, decode_rows(header, batch[HEADER_BYTES:], columns, limit)
+
+
+def _crc32c(batch: memoryview) -> int:
+    crc: int = crc32c.crc32c(batch[CRC_START:])
+    return crc
+
+
+_MESSAGES = _Format(decode_legacy_header, legacy_checksum, decode_message_set)
+_FORMATS: Final = {
+    MAGIC_V0: _MESSAGES,
+    MAGIC_V1: _MESSAGES,
+    MAGIC_KAFKA: _Format(_rows_header, _crc32c, _decode_rows),
+    MAGIC_COLUMNS: _Format(_columns_header, _crc32c, _decode_columns),
+}

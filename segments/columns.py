@@ -13,22 +13,23 @@ columns there are is the records' business: this module gives meaning to ``times
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.segments.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.header import HEADER_BYTES, BatchHeader
-from txnlog.segments.records import TIMESTAMP_TYPE, left_out_column
-
-Int32Array = npt.NDArray[np.int32]
+from txnlog.segments.records import (
+    TIMESTAMP_TYPE,
+    DecodedRecords,
+    Int32Array,
+    left_out_column,
+)
 
 OFFSET_DELTA: Final = "offset_delta"
 CHECK_BYTES: Final = 3
@@ -41,14 +42,6 @@ _ARROW_CODECS: Final = {
 _CRC_FIELD = slice(17, 21)
 # What one row of a column that was left out takes in memory once it is put back: at most 8 bytes.
 _LEFT_OUT_ROW_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodedColumns:
-    """Records of one batch; ``offset_deltas`` (int32, ascending) is None if offsets are dense."""
-
-    records: pa.RecordBatch
-    offset_deltas: Int32Array | None
 
 
 def header_check(header: bytes) -> bytes:
@@ -92,7 +85,7 @@ def decode_columns(
     payload: memoryview,
     columns: Sequence[str] | None,
     max_uncompressed_bytes: int,
-) -> DecodedColumns:
+) -> DecodedRecords:
     """The records of a payload (the bytes from 64 on); only ``columns`` are decompressed.
 
     Without compression the arrays refer to ``payload``. Any failure but an unknown name in
@@ -119,7 +112,7 @@ def decode_columns(
     arrays = [_column(name, schema, stored, header) for name in wanted]
     fields = [pa.field(name, array.type) for name, array in zip(wanted, arrays, strict=True)]
     records = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-    return DecodedColumns(records, offset_deltas)
+    return DecodedRecords(records, offset_deltas)
 
 
 def _arrow_codec(compression: Compression) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import crc32c
+import numpy as np
 
 from txnlog.segments.batches import (
     DEFAULT_MAX_UNCOMPRESSED_BYTES,
@@ -17,13 +17,24 @@ from txnlog.segments.batches import (
     DecodedBatch,
     decode_batch,
     decode_header,
+    has_right_checksum,
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
-from txnlog.segments.header import CRC_START, MAGIC_COLUMNS, MAGIC_POSITION, BatchHeader
+from txnlog.segments.header import (
+    MAGIC_COLUMNS,
+    MAGIC_KAFKA,
+    MAGIC_POSITION,
+    MAGIC_V0,
+    MAGIC_V1,
+    BatchHeader,
+)
 from txnlog.segments.reader import read_header
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 
 _SEARCH_BYTES = 1 << 20
+_MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS)
+_LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
+_LARGEST_OFFSET = 1 << 48  # more than any topic will have, few enough to tell bytes from offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +64,9 @@ def dump_segment(
 ) -> Iterator[DumpedBatch]:
     """Yield every byte of the file once, in order, as batches and damaged stretches.
 
-    Behind a damaged header the next batch is searched for: its own header check and checksum
-    make sure that it is one. Held in memory: one chunk and one batch. Raises only what ``read``
-    raises, and CorruptRecord if the file is shorter than ``size_bytes``.
+    Behind a damaged header the next batch is searched for: its checksum, and for columns its
+    header check, make sure that it is one. Held in memory: one chunk and one batch. Raises only
+    what ``read`` raises, and CorruptRecord if the file is shorter than ``size_bytes``.
     """
     window = Window(read, size_bytes, name)
     position, last_offset = 0, -1
@@ -68,7 +79,7 @@ def dump_segment(
             position = found
             continue
         data = window.get(position, position + header.size_bytes, position + chunk_bytes)
-        crc_ok = crc32c.crc32c(data[CRC_START:]) == header.crc
+        crc_ok = has_right_checksum(header, data)
         decoded, damage = None, None
         try:
             decoded = decode_batch(
@@ -76,26 +87,39 @@ def dump_segment(
             )
         except (CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat) as error:
             damage = str(error)
-        yield DumpedBatch(position, header.size_bytes, header, crc_ok, decoded, damage)
-        last_offset = header.last_offset
+        shown = header if decoded is None else decoded.header
+        yield DumpedBatch(position, header.size_bytes, shown, crc_ok, decoded, damage)
+        if crc_ok or header.is_self_checked:
+            last_offset = shown.last_offset
         position += header.size_bytes
 
 
 def _next_batch(window: Window, start: int, last_offset: int) -> int:
     """Position of the next batch at or behind ``start`` that is whole; else the file's end."""
-    magic = bytes([MAGIC_COLUMNS])
-    while start + MAX_HEADER_BYTES <= window.size_bytes:
+    while start + _LEAST_BATCH_BYTES <= window.size_bytes:
         stop = min(start + _SEARCH_BYTES, window.size_bytes)
         block = bytes(window.get(start, stop, stop))
-        at = block.find(magic, MAGIC_POSITION)
-        while at >= 0 and at - MAGIC_POSITION + MAX_HEADER_BYTES <= len(block):
-            candidate = at - MAGIC_POSITION
+        for candidate in _candidates(block, last_offset, window.size_bytes - start):
             head = block[candidate : candidate + MAX_HEADER_BYTES]
             if _is_batch(window, start + candidate, head, last_offset):
                 return start + candidate
-            at = block.find(magic, at + 1)
-        start += max(len(block) - MAX_HEADER_BYTES + 1, 1)
+        if stop == window.size_bytes:
+            break
+        start += len(block) - MAX_HEADER_BYTES + 1
     return window.size_bytes
+
+
+def _candidates(block: bytes, last_offset: int, left: int) -> list[int]:
+    """Where in the block a batch could start, by its magic, length and offset alone."""
+    data = np.frombuffer(block, dtype=np.uint8)
+    at = np.flatnonzero(np.isin(data[MAGIC_POSITION:], _MAGICS))
+    heads = np.ascontiguousarray(data[at[:, None] + np.arange(MAGIC_POSITION - 4)])
+    fields = heads.view(np.dtype([("offset", ">i8"), ("length", ">i4")])).reshape(-1)
+    offset, size_bytes = fields["offset"], fields["length"].astype(np.int64) + 12
+    plausible = (offset > last_offset) & (offset <= _LARGEST_OFFSET)
+    plausible &= (size_bytes >= _LEAST_BATCH_BYTES) & (size_bytes <= left - at)
+    places: list[int] = at[plausible].tolist()
+    return places
 
 
 def _is_batch(window: Window, position: int, head: bytes, last_offset: int) -> bool:
@@ -106,5 +130,4 @@ def _is_batch(window: Window, position: int, head: bytes, last_offset: int) -> b
     stop = position + header.size_bytes
     if header.base_offset <= last_offset or stop > window.size_bytes:
         return False
-    data = window.read(position + CRC_START, stop)
-    return crc32c.crc32c(data) == header.crc
+    return has_right_checksum(header, window.read(position, stop))

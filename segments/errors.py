@@ -67,3 +67,10 @@ class SegmentTooLarge(TxnlogError):
     """A segment would pass 2 GiB - 1 bytes or 2^31 - 1 records: roll to a new one earlier."""
 
     abortable = True
+
+
+class UnknownCodec(UnsupportedCompression, CorruptRecord):
+    """A batch names a codec that does not exist or that its format cannot carry.
+
+    Damage or a newer format, as with UnknownMagic: handlers of either error see it.
+    """

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from txnlog.segments.compression import Compression
-from txnlog.segments.errors import CorruptRecord, UnsupportedCompression
+from txnlog.segments.errors import CorruptRecord, UnknownCodec
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
 CRC_START: Final = 21  # the CRC-32C covers everything from the attributes to the batch's end
+MAGIC_V0: Final = 0  # Kafka's old message sets: see legacy.py
+MAGIC_V1: Final = 1
 MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100
 MAGIC_POSITION: Final = 16  # the same in every version of Kafka's formats
@@ -26,14 +28,19 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
+# Instead of "no epoch" in rows that txnlog writes: base sequence repeats base offset, which Kafka's
+# checksum does not cover. Nobody else writes this number, and where there is no producer id nobody
+# reads it.
+GUARDED_EPOCH: Final = -2
+
 _LENGTH_BASE = 12  # the length field counts what comes after itself
 _MAX_INT32 = (1 << 31) - 1
 
-_CODEC_BITS = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_DELETE_HORIZON = 0x40
+CODEC_BITS: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
 
 _HEADER = struct.Struct(
     ">"
@@ -123,6 +130,24 @@ class BatchHeader:
         )
 
     @property
+    def is_self_checked(self) -> bool:
+        """Whether the header could be trusted without the rest of its batch: columns alone can."""
+        return self.magic == MAGIC_COLUMNS
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether base sequence repeats base offset, so that the checksum covers it (rows)."""
+        return self.producer_id == NO_PRODUCER_ID and self.producer_epoch == GUARDED_EPOCH
+
+    @property
+    def is_message_set(self) -> bool:
+        """Whether this is an old compressed wrapper, whose header tells its last offset alone.
+
+        Until it is decoded, base offset and last offset are both those of the last record.
+        """
+        return self.magic < MAGIC_KAFKA and bool(self.attributes & CODEC_BITS)
+
+    @property
     def size_bytes(self) -> int:
         """The whole batch, header and payload."""
         return self.length + _LENGTH_BASE
@@ -141,32 +166,32 @@ class BatchHeader:
 
     @property
     def codec(self) -> Compression:
-        """Raises UnsupportedCompression for a number that no codec has."""
-        number = self.attributes & _CODEC_BITS
+        """Raises UnknownCodec for a number that no codec has."""
+        number = self.attributes & CODEC_BITS
         try:
             return Compression(number)
         except ValueError:
-            raise UnsupportedCompression(f"no codec has the number {number}") from None
+            raise UnknownCodec(f"no codec has the number {number}") from None
 
     @property
     def is_log_append_time(self) -> bool:
         """Whether every record has the max timestamp, given by the log and not by the producer."""
-        return bool(self.attributes & _LOG_APPEND_TIME)
+        return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
         """Whether a Kafka producer wrote the batch inside a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Whether the batch is one of Kafka's transaction markers and holds no user's records."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
         """Whether the base timestamp holds Kafka's delete horizon instead of a timestamp."""
-        return bool(self.attributes & _DELETE_HORIZON)
+        return bool(self.attributes & DELETE_HORIZON)
 
 
 def batch_length(payload_bytes: int) -> int:

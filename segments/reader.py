@@ -19,12 +19,12 @@ from txnlog.segments.batches import (
     DecodedBatch,
     decode_batch,
     decode_header,
+    verify_checksum,
 )
-from txnlog.segments.columns import Int32Array
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.header import BatchHeader
 from txnlog.segments.index import SEGMENT_START, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
-from txnlog.segments.records import Int64Array, timestamps_ms
+from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 
 # A scan of headers fetches this much, and skips payloads that are worth a request of their own;
@@ -101,9 +101,9 @@ def read_segment(
     while position < size_bytes:
         ahead_stop = min(position + chunk_bytes, stop_hint)
         header = read_header(window, position, ahead_stop, last_offset)
-        if stop_offset is not None and header.base_offset >= stop_offset:
-            return
-        if header.last_offset >= start_offset:
+        is_beyond = stop_offset is not None and _least_offset(header, last_offset) >= stop_offset
+        is_wanted = header.last_offset >= start_offset and not is_beyond
+        if is_wanted and not header.is_control:
             data = window.get(position, position + header.size_bytes, ahead_stop)
             decoded = decode_batch(
                 data,
@@ -112,10 +112,16 @@ def read_segment(
                 columns=columns,
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
+            _check_order(decoded.header, last_offset, name, position)
             batch = _cut(decoded, position, start_offset, stop_offset)
             if batch is not None:
                 yield batch
-        last_offset = header.last_offset
+            last_offset = decoded.header.last_offset
+        else:
+            _verify_unless_checked(window, position, header, ahead_stop)
+            last_offset = header.last_offset
+        if is_beyond:
+            return
         position += header.size_bytes
         if stop_offset is not None and last_offset >= stop_offset - 1:
             return
@@ -129,19 +135,22 @@ def scan_headers(
     start_position: int = 0,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of every batch, skipping over large payloads.
+    """Yield (position, header) of every batch, skipping over large payloads of columns.
 
-    Payloads are not verified (see ``verify``). Raises CorruptRecord at the first header that
-    cannot be right or whose batch does not fit into the file.
+    A header without a check of its own (Kafka's formats) can be trusted only with its batch, which
+    is read for its checksum; payloads of columns are not verified (see ``verify``). Raises
+    CorruptRecord at the first header that cannot be right or whose batch does not fit.
     """
     window = Window(read, size_bytes, name)
     position, last_offset, ahead = start_position, -1, _PEEK_BYTES
     while position < size_bytes:
         header = read_header(window, position, position + ahead, last_offset)
+        _verify_unless_checked(window, position, header, position + chunk_bytes)
         yield position, header
         last_offset = header.last_offset
         position += header.size_bytes
-        ahead = _PEEK_BYTES if header.size_bytes > _SKIP_BYTES else chunk_bytes
+        skips = header.is_self_checked and header.size_bytes > _SKIP_BYTES
+        ahead = _PEEK_BYTES if skips else chunk_bytes
 
 
 def find_timestamp(
@@ -165,12 +174,16 @@ def find_timestamp(
         landing = index.lookup(entry.offset)
         if not _confirmed(read, size_bytes, name, landing, entry):
             landing = SEGMENT_START
+    last_offset = -1
     for position, header in scan_headers(
         read, size_bytes, name=name, start_position=landing.position
     ):
-        if stop_offset is not None and header.base_offset >= stop_offset:
+        if stop_offset is not None and _least_offset(header, last_offset) >= stop_offset:
             return None
+        last_offset = header.last_offset
         if header.last_offset < start_offset or header.max_timestamp_ms < timestamp_ms:
+            continue
+        if header.is_control:
             continue
         data = read(position, position + header.size_bytes)
         decoded = decode_batch(data, name=name, position=position, columns=["timestamp"])
@@ -194,15 +207,33 @@ def read_header(window: Window, position: int, ahead_stop: int, last_offset: int
     header = decode_header(
         window.get(position, stop, ahead_stop), name=window.name, position=position
     )
-    if header.base_offset <= last_offset:
-        raise CorruptRecord.at(
-            window.name, position, f"base offset {header.base_offset} comes after {last_offset}"
-        )
+    _check_order(header, last_offset, window.name, position)
     left = window.size_bytes - position
     if header.size_bytes > left:
         reason = f"{header.size_bytes} bytes are claimed, {left} are left"
         raise CorruptRecord.at(window.name, position, reason, header.base_offset)
     return header
+
+
+def _check_order(header: BatchHeader, last_offset: int, name: str, position: int) -> None:
+    if header.base_offset <= last_offset:
+        raise CorruptRecord.at(
+            name, position, f"base offset {header.base_offset} comes after {last_offset}"
+        )
+
+
+def _verify_unless_checked(
+    window: Window, position: int, header: BatchHeader, ahead_stop: int
+) -> None:
+    """Before a batch is passed by: make sure that its header, which says so, can be trusted."""
+    if not header.is_self_checked:
+        data = window.get(position, position + header.size_bytes, ahead_stop)
+        verify_checksum(header, data, name=window.name, position=position)
+
+
+def _least_offset(header: BatchHeader, last_offset: int) -> int:
+    """What no record of the batch is below, as far as it is known before it is decoded."""
+    return last_offset + 1 if header.is_message_set else header.base_offset
 
 
 def _start_position(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,9 +24,18 @@ RECORD_SCHEMA: Final = pa.schema(
     ]
 )
 
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 _OFFSET_BYTES = 4  # what Arrow spends on one value of variable length besides its bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedRecords:
+    """Records of one batch; ``offset_deltas`` (int32, ascending) is None if offsets are dense."""
+
+    records: pa.RecordBatch
+    offset_deltas: Int32Array | None
 
 
 def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:

@@ -32,9 +32,9 @@ class Damage:
 class Verification:
     """What a segment holds.
 
-    Counts are those of good batches; ``valid_bytes`` is how much of the file precedes the first
-    damage; ``next_offset`` is the relative offset after the last good batch. Damages are in the
-    order of their positions.
+    Counts are those of good batches, and of records without Kafka's markers; ``valid_bytes`` is
+    how much of the file precedes the first damage; ``next_offset`` is the relative offset after
+    the last good batch. Damages are in the order of their positions.
     """
 
     batch_count: int
@@ -69,15 +69,15 @@ def verify(
             damages.append(Damage(position, size_bytes - position, str(error)))
             break
         try:
-            decode_batch(
+            decoded = decode_batch(
                 data, name=name, position=position, max_uncompressed_bytes=max_uncompressed_bytes
             )
         except (CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat) as error:
             damages.append(Damage(position, header.size_bytes, str(error)))
         else:
             batch_count += 1
-            record_count += header.record_count
-            next_offset = header.last_offset + 1
+            record_count += decoded.records.num_rows
+            next_offset = decoded.header.last_offset + 1
         position += header.size_bytes
     return Verification(
         batch_count=batch_count,
@@ -95,7 +95,7 @@ def rebuild_indexes(
     name: str,
     interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
 ) -> tuple[OffsetIndex, TimeIndex]:
-    """The indexes that a writer with that interval made; reads headers only.
+    """The indexes that a writer with that interval made; of columns it reads headers only.
 
     Damage ends the scan: what precedes it is indexed, and a reader that comes to it reports it.
     """

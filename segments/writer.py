@@ -15,6 +15,7 @@ import pyarrow as pa
 from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, check_format, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge
+from txnlog.segments.header import GUARDED_EPOCH, NO_PRODUCER_EPOCH
 from txnlog.segments.index import DEFAULT_INDEX_INTERVAL_BYTES, IndexBuilder
 from txnlog.segments.records import Int64Array, record_sizes, timestamps_ms
 
@@ -81,6 +82,8 @@ class SegmentWriter:
             raise ValueError("batch_bytes and max_record_bytes must be positive")
         self._sink = sink
         self._record_format = record_format
+        # In rows nothing but the base sequence can vouch for the base offset.
+        self._producer_epoch = GUARDED_EPOCH if record_format == "kafka" else NO_PRODUCER_EPOCH
         self._compression = compression
         self._level = level
         self._batch_bytes = batch_bytes
@@ -154,6 +157,7 @@ class SegmentWriter:
             level=self._level,
             base_offset=self._written_rows,
             base_sequence=self._written_rows,
+            producer_epoch=self._producer_epoch,
         )
         timestamps = timestamps_ms(batch)
         least_ms, most_ms = int(timestamps.min()), int(timestamps.max())

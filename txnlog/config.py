@@ -54,11 +54,18 @@ def _level(low: int, high: int) -> Callable[[str], object]:
 
 _TOPIC_KEYS = {
     "compression.type": _Key(
-        "lz4", _one_of("none", "uncompressed", "lz4", "zstd"), "codec of the topic's batches"
+        "lz4",
+        _one_of("none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "codec of the topic's batches; gzip and snappy need record.format=kafka",
     ),
+    "compression.gzip.level": _Key("", _level(1, 9), "empty: the codec's own default"),
     "compression.lz4.level": _Key("", _level(1, 12), "empty: the codec's own default"),
     "compression.zstd.level": _Key("", _level(-7, 22), "empty: the codec's own default"),
-    "record.format": _Key("columns", _one_of("columns"), "how a batch stores its records"),
+    "record.format": _Key(
+        "columns",
+        _one_of("columns", "kafka"),
+        "how a batch stores its records: in Arrow's columns, or in Kafka's own format",
+    ),
     "segment.bytes": _Key(
         str(1 << 30), _integer(1024, (1 << 31) - 1), "a segment is rolled at about this size, bytes"
     ),
@@ -72,6 +79,9 @@ _TOPIC_KEYS = {
         "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"
     ),
 }
+
+# What Arrow cannot compress its buffers with.
+_ROWS_ONLY = frozenset({Compression.GZIP, Compression.SNAPPY})
 
 _STORE_KEYS = {
     "transaction.max.timeout.ms": _Key(
@@ -138,16 +148,34 @@ class StoreConfig:
 
 def check_topic_config(config: Mapping[str, object] | None) -> dict[str, str]:
     """Validate a topic's settings and return them as strings; raise InvalidConfig."""
-    return _check(config, _TOPIC_KEYS, "topic")
+    checked = _check(config, _TOPIC_KEYS, "topic")
+    check_merged_topic_config(checked)
+    return checked
+
+
+def check_merged_topic_config(config: Mapping[str, str]) -> None:
+    """Check what settings that are valid one by one mean together; raise InvalidConfig.
+
+    ``config`` is all of a topic's settings: when a topic is altered, those that result.
+    """
+    settings = TopicConfig.of(config)
+    if settings.record_format == "columns" and settings.compression in _ROWS_ONLY:
+        raise InvalidConfig(
+            f"topic config compression.type: {settings.compression.kafka_name} needs "
+            "record.format=kafka; record.format=columns has none, lz4 and zstd"
+        )
 
 
 def check_topic_changes(config: Mapping[str, object | None] | None) -> dict[str, str | None]:
-    """Validate changes of a topic's settings; None takes a key back to its default."""
+    """Validate changes of a topic's settings one by one; None takes a key back to its default.
+
+    What they mean together with the settings that stay is for check_merged_topic_config.
+    """
     changes = config or {}
     for key in changes:
         if key not in _TOPIC_KEYS:
             raise InvalidConfig(_unknown(key, _TOPIC_KEYS, "topic"))
-    checked = check_topic_config({k: v for k, v in changes.items() if v is not None})
+    checked = _check({k: v for k, v in changes.items() if v is not None}, _TOPIC_KEYS, "topic")
     return {key: checked.get(key) for key in changes}
 
 

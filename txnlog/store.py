@@ -9,7 +9,13 @@ from typing import TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
-from txnlog.config import StoreConfig, check_store_config, check_topic_changes, check_topic_config
+from txnlog.config import (
+    StoreConfig,
+    check_merged_topic_config,
+    check_store_config,
+    check_topic_changes,
+    check_topic_config,
+)
 from txnlog.consumer import Consumer
 from txnlog.descriptions import (
     GroupDescription,
@@ -242,6 +248,8 @@ class Store:
             state.check_exists(topic)
             if partitions is not None:
                 check_partition_count(partitions, len(state.partitions))
+            merged = {**state.config, **checked}
+            check_merged_topic_config({k: v for k, v in merged.items() if v is not None})
             return Altered(nonce, self._clock.now_ms(), partitions, checked)
 
         log.append(build)

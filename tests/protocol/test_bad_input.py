@@ -150,6 +150,8 @@ def test_topics_come_and_go(store: Store) -> None:
     assert (
         "compression.type" not in store.alter_topic("t", config={"compression.type": None}).config
     )
+    with pytest.raises(errors.InvalidConfig, match=r"gzip needs record\.format=kafka"):
+        store.alter_topic("t", config={"compression.type": "gzip"})
     producer = store.producer()
     producer.send("t", b"for the old one")
     store.delete_topic("t")

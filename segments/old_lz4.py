@@ -1,0 +1,65 @@
+"""The wrong header checksum of LZ4 frames in Kafka's oldest messages (magic 0).
+
+A frame's header ends with one byte: the second of xxHash32 of the frame's descriptor. Kafka's first
+version hashed the frame's magic with it, and its readers expect that; later formats are right.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txnlog.segments.header import BytesLike
+
+_PRIME_1: Final = 0x9E3779B1
+_PRIME_2: Final = 0x85EBCA77
+_PRIME_3: Final = 0xC2B2AE3D
+_PRIME_4: Final = 0x27D4EB2F
+_PRIME_5: Final = 0x165667B1
+_MASK: Final = 0xFFFFFFFF
+
+_MAGIC_BYTES = 4
+_CONTENT_SIZE = 0x08
+_DICTIONARY = 0x01
+
+
+def with_right_checksum(frame: BytesLike) -> bytes:
+    """The frame as every LZ4 library reads it. What its checksum was is not looked at, as in Kafka.
+
+    Raises ValueError if it is too short to be a frame.
+    """
+    return _with_checksum(bytes(frame), _MAGIC_BYTES)
+
+
+def with_wrong_checksum(frame: BytesLike) -> bytes:
+    """The frame as Kafka's old clients read it."""
+    return _with_checksum(bytes(frame), 0)
+
+
+def _with_checksum(frame: bytes, hashed_from: int) -> bytes:
+    if len(frame) < _MAGIC_BYTES + 3:
+        raise ValueError(f"an lz4 frame of {len(frame)} bytes has no header")
+    flags = frame[_MAGIC_BYTES]
+    at = _MAGIC_BYTES + 2 + 8 * bool(flags & _CONTENT_SIZE) + 4 * bool(flags & _DICTIONARY)
+    checksum = (xxh32(frame[hashed_from:at]) >> 8) & 0xFF
+    return frame[:at] + bytes([checksum]) + frame[at + 1 :]
+
+
+def xxh32(data: bytes) -> int:
+    """xxHash32 with seed 0 of fewer than 16 bytes, which is all that a frame's header can be."""
+    if len(data) >= 16:
+        raise ValueError("only the short form of xxHash32 is implemented")
+    value = (_PRIME_5 + len(data)) & _MASK
+    words = len(data) // 4 * 4
+    for at in range(0, words, 4):
+        value = (value + int.from_bytes(data[at : at + 4], "little") * _PRIME_3) & _MASK
+        value = (_rotated(value, 17) * _PRIME_4) & _MASK
+    for byte in data[words:]:
+        value = (value + byte * _PRIME_5) & _MASK
+        value = (_rotated(value, 11) * _PRIME_1) & _MASK
+    value = ((value ^ (value >> 15)) * _PRIME_2) & _MASK
+    value = ((value ^ (value >> 13)) * _PRIME_3) & _MASK
+    return value ^ (value >> 16)
+
+
+def _rotated(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _MASK

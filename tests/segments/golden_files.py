@@ -1,0 +1,88 @@
+"""The records of the golden files, and how the files were made.
+
+Every file under golden/ holds the same ROWS. They were written once, by kafka-python 3.0.12,
+aiokafka 0.14.0 and txnlog's first version with this format, and are never written again: a change
+that cannot read them breaks somebody's log. To add files for a new format, add them to ``files``
+and run ``python tests/segments/golden_files.py``; what is there already is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from segment_samples import Row, batch_of
+
+GOLDEN = Path(__file__).parent / "golden"
+
+ROWS: list[Row] = [
+    (b"key", b"value", 1_700_000_000_000, [("h", b"x"), ("h", None), ("", b"")]),
+    (None, None, 0, []),
+    (b"", b"", -1, [("\u00e9\u4e2d", b"\0\xff")]),
+    (b"k" * 63, b"v" * 64, 1_700_000_000_001, []),
+    (b"k" * 64, b"ab" * 300, 1, [("n" * 70, b"v" * 70)]),
+    *[(b"%d" % n, b"order %d, shipped" % n, 1_700_000_000_000 + 37 * n, []) for n in range(20)],
+]
+MARKER_OFFSET = len(ROWS)
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """The names and bytes of all golden files, by today's code."""
+    from kafka_judges import JUDGES
+
+    from txnlog.segments.batches import encode_batch, encode_marker
+    from txnlog.segments.compression import Compression
+    from txnlog.segments.header import GUARDED_EPOCH
+    from txnlog.segments.legacy import encode_message_set
+
+    records = batch_of(ROWS)
+    for codec in Compression:
+        for judge in JUDGES:
+            for magic in (0, 1, 2):
+                if judge.can(magic, codec):
+                    name = f"{judge.name}-v{magic}-{codec.kafka_name}.log"
+                    yield name, judge.write(ROWS, magic, codec)
+        for magic in (0, 1):
+            if codec is not Compression.ZSTD:
+                name = f"txnlog-v{magic}-{codec.kafka_name}.log"
+                yield name, encode_message_set(records, magic, compression=codec)
+        yield (
+            f"txnlog-v2-{codec.kafka_name}.log",
+            encode_batch(
+                records,
+                record_format="kafka",
+                compression=codec,
+                base_sequence=0,
+                producer_epoch=GUARDED_EPOCH,
+            ),
+        )
+        if codec not in {Compression.GZIP, Compression.SNAPPY}:
+            name = f"txnlog-columns-{codec.kafka_name}.log"
+            yield name, encode_batch(records, compression=codec, base_sequence=0)
+    producer = {"producer_id": 4_000_000_000, "producer_epoch": 3}
+    data = encode_batch(
+        records,
+        record_format="kafka",
+        compression=Compression.NONE,
+        base_sequence=2**31 - 10,
+        leader_epoch=8,
+        transactional=True,
+        **producer,
+    )
+    marker = encode_marker(
+        commit=True,
+        offset=MARKER_OFFSET,
+        timestamp_ms=5,
+        coordinator_epoch=6,
+        leader_epoch=8,
+        **producer,
+    )
+    yield "txnlog-v2-transaction.log", data + marker
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for file_name, content in files():
+        path = GOLDEN / file_name
+        if not path.exists():
+            path.write_bytes(content)
