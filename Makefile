@@ -58,10 +58,8 @@ java:
 	    "$$python" -m venv --clear .venv
 	@touch $@
 
-# The pip that comes with Python 3.11 finds no versions of s3fs and moto that agree; newer ones do.
 .venv/.dependencies: pyproject.toml .venv/.created
 	@echo "Installing dependencies from PyPI: about 600 MB the first time, most of it Spark."
-	$(PIP) install --quiet --upgrade 'pip>=25'
 	$(PIP) install --quiet '.[dev]'
 	@rm -rf build txnlog.egg-info
 	@touch $@
