@@ -9,6 +9,8 @@ at the output.
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
@@ -134,6 +136,29 @@ def test_fail_at_each_request(fault: Fault) -> None:
             copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
         except TxnlogError as error:
             context = f"{context}, {faulty.requests[number]}, reported as {error!r}"
+        a_reader_sees_whole_transactions(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(seed=3)))
+        judge(storage, context)
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
+@pytest.mark.parametrize(
+    ("kind", "every"), [("local", 2), pytest.param("s3", 9, marks=pytest.mark.s3)]
+)
+def test_stop_on_other_storages(
+    kind: str, every: int, fault: Fault, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The same on local disk and on S3, at every second and every ninth request."""
+    options = request.getfixturevalue("s3_options") if kind == "s3" else None
+    for number in range(0, TOTAL, every):
+        root = f"crash-{next(_STORES)}"
+        url = f"s3://test/{root}" if kind == "s3" else str(tmp_path / root)
+        storage = open_storage(url, options)
+        prepare(storage)
+        faulty = FaultyStorage(storage, {number: fault})
+        with suppress(ProcessStopped, TxnlogError):
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        context = f"{kind}, {fault.value}: request {number}"
         a_reader_sees_whole_transactions(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, context)
