@@ -18,7 +18,7 @@ from txnlog import names
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord, InvalidOption, ObjectNotFound, OffsetOutOfRange
 from txnlog.names import TopicPartition
-from txnlog.segments.index import OffsetIndex
+from txnlog.segments.index import OffsetIndex, TimeIndex
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.state.topic import Partition, Segment
@@ -258,6 +258,7 @@ def first_at_or_after(
     """The first record of a range at or after a time: (offset, timestamp in ms), or None."""
     path = names.segment_file(part.topic, part.partition, part.segment.name)
     base = part.segment.base_offset
+    times = _load_time_index(storage, part)
     try:
         found = find_timestamp(
             partial(storage.get_range, path),
@@ -266,6 +267,8 @@ def first_at_or_after(
             name=path,
             start_offset=part.start_offset - base,
             stop_offset=part.stop_offset - base,
+            time_index=times,
+            index=_load_index(storage, part) if times is not None else None,
         )
     except ObjectNotFound as error:
         raise _gone(part, path) from error
@@ -286,6 +289,17 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
     path = names.offset_index_file(part.topic, part.partition, part.segment.name)
     try:
         return OffsetIndex.decode(storage.get(path))
+    except (ObjectNotFound, CorruptRecord, ValueError):
+        return None
+
+
+def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
+    """The time index, if there is one that can be used."""
+    if part.segment.batch_count < 2:
+        return None
+    path = names.time_index_file(part.topic, part.partition, part.segment.name)
+    try:
+        return TimeIndex.decode(storage.get(path))
     except (ObjectNotFound, CorruptRecord, ValueError):
         return None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from faults import VirtualClock
 
+from txnlog.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.state_log import CHECKPOINT_INTERVAL
 from txnlog.storage.base import Storage
@@ -48,8 +50,6 @@ def test_a_transaction_is_five_rounds(store: Store, counting: CountingStorage) -
         for topic in topics:
             for partition in range(4):
                 producer.send(topic, b"x", partition=partition)
-        from txnlog.group_metadata import GroupMetadata
-
         start = turn or None
         producer.send_offsets_to_transaction(
             {SOURCE: turn + 1}, GroupMetadata("g", {SOURCE: start})
@@ -112,8 +112,6 @@ def test_a_plan_touches_no_segment(store: Store, counting: CountingStorage) -> N
 
 def test_reading_one_record_fetches_little(store: Store, counting: CountingStorage) -> None:
     """A point read in a large segment uses its index: not the whole segment is fetched."""
-    import pyarrow as pa
-
     producer = store.producer()
     values = [b"%0100d" % number for number in range(200_000)]
     producer.send_batch("a", pa.record_batch({"value": values}), partition=0)
@@ -130,3 +128,28 @@ def test_reading_one_record_fetches_little(store: Store, counting: CountingStora
     table = store.scan("a", {0: 150_000}, {0: 150_001}).to_arrow()
     assert table.column("offset").to_pylist() == [150_000]
     assert sum(fetched) < size / 4
+
+
+def test_looking_up_a_time_uses_the_time_index(store: Store, counting: CountingStorage) -> None:
+    """A lookup in a large segment: two index files and a few ranges, not one per batch."""
+    rows = 200_000
+    batch = pa.record_batch(
+        {
+            "value": [b"%0100d" % number for number in range(rows)],
+            "timestamp": pa.array(range(rows), pa.int64()),
+        }
+    )
+    producer = store.producer()
+    producer.send_batch("a", batch, partition=0)
+    producer.flush()
+    assert store.segments("a")[0].batch_count > 10
+    consumer = store.consumer("a")
+    for wanted in (0, 123_456, rows - 1):
+        counting.take()
+        where = TopicPartition("a", 0)
+        found = consumer.offsets_for_times({where: wanted})[where]
+        assert found is not None
+        assert (found.offset, found.timestamp) == (wanted, wanted)
+        spent = counting.take()
+        assert spent["get"] == 2
+        assert spent["get_range"] <= 5

@@ -276,10 +276,11 @@ def test_a_missing_entry_is_reported(store: Store, clock: VirtualClock) -> None:
 
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
 def test_indexes_are_only_accelerators(store: Store, clock: VirtualClock, damage: str) -> None:
-    """Condition 42: without indexes, or with damaged ones, every offset is still found."""
+    """Condition 42: without indexes, or with damaged ones, every offset and time is found."""
     rows = [b"%0200d" % number for number in range(30_000)]
     with store.producer() as producer:
-        producer.send_batch("t", pa.record_batch({"value": rows}))
+        times = pa.array(range(1000, 31_000), pa.int64())
+        producer.send_batch("t", pa.record_batch({"value": rows, "timestamp": times}))
     indexes = [n for n, _ in store.storage.list_all("topics/t/data") if n.endswith("index")]
     assert len(indexes) == 2
     for name in indexes:
@@ -293,6 +294,9 @@ def test_indexes_are_only_accelerators(store: Store, clock: VirtualClock, damage
     for offset in (0, 1, 12_345, 29_999):
         table = store.scan("t", {0: offset}, {0: offset + 1}).to_arrow()
         assert table.column("value").to_pylist() == [rows[offset]]
+        found = store.consumer("t").offsets_for_times({T0: 1000 + offset})[T0]
+        assert found is not None
+        assert found.offset == offset
 
 
 def test_two_markers_of_one_entry_are_damage(store: Store, clock: VirtualClock) -> None:
