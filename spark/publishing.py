@@ -135,6 +135,8 @@ def place_and_commit(
     except CommitStateUnknown:
         raise
     except BaseException:
+        if coordinator.decided is not None:
+            raise  # it is committed (or aborted), whatever went wrong afterwards
         untouched = not begun and not coordinator.state.open and not coordinator.undecided
         if untouched:
             # The transaction was never begun, so no entry can name the files.

@@ -99,11 +99,13 @@ class Consumer:
         if isinstance(topics, str):
             topics = [topics]
         self._open()
-        self._topics = tuple(dict.fromkeys(topics))
-        if not self._topics:
+        wanted = tuple(dict.fromkeys(topics))
+        if not wanted:
             raise InvalidOption("subscribe() needs at least one topic")
+        snapshot = take_snapshot(self._logs, wanted, self._isolation_level)
+        self._topics = wanted
         self._subscribed = True
-        self._assign(self._all_partitions(self._snapshot()))
+        self._assign(self._all_partitions(snapshot))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions."""
@@ -123,7 +125,8 @@ class Consumer:
         self._drop_buffered()
         self._assigned = dict.fromkeys(partitions)
         self._positions = {w: at for w, at in self._positions.items() if w in self._assigned}
-        self._starts = {w: at for w, at in self._starts.items() if w in self._assigned}
+        for where in set(self._starts) - set(self._assigned):
+            del self._starts[where]
         self._paused &= set(self._assigned)
 
     def assignment(self) -> list[TopicPartition]:
@@ -149,8 +152,9 @@ class Consumer:
     # -- reading ---------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        while records := self.poll():
-            yield from records
+        # One at a time, so that leaving the loop leaves the position behind the last record seen.
+        while records := self.poll(1):
+            yield records[0]
 
     def poll(self, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most ``max_records``; an empty list if there are none now.
@@ -163,6 +167,16 @@ class Consumer:
         if not self._assigned:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
         limit = self._max_poll_records if max_records is None else max_records
+        before = dict(self._positions)
+        try:
+            return self._poll(limit)
+        except BaseException:
+            # The caller has not got them, so they must come again.
+            self._positions = before
+            self._drop_buffered()
+            raise
+
+    def _poll(self, limit: int) -> list[ConsumerRecord]:
         found: list[ConsumerRecord] = []
         refreshed = False
         while len(found) < limit:
@@ -339,11 +353,7 @@ class Consumer:
         for where in self._assigned:
             if where not in self._starts:
                 self._note_start(where)
-        return GroupMetadata(group_id, dict(self._starts))
-
-    def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Take note that a transaction has committed these offsets for the group."""
-        self._starts.update(offsets)
+        return GroupMetadata(group_id, self._starts)
 
     # -- helpers ---------------------------------------------------------------------------------
 

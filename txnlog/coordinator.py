@@ -71,6 +71,9 @@ class Coordinator:
         self._since = logs.transactions.now()
         self._entries: list[EntryRef] = []
         self._decision: _Decision | None = None
+        self._lost_begin: Head | None = None
+        self.decided: Outcome | None = None
+        """The outcome of the current transaction, once it is certain."""
 
     # -- step 1 ------------------------------------------------------------------------------------
 
@@ -88,7 +91,9 @@ class Coordinator:
             state = head.state if head else None
             if head is not None and head.state.open:
                 aborted = settlement.abort_for_another(head, since)
-                owned_epoch = aborted.state.producer_epoch if aborted else None
+                # At the last epoch there is no bump to own.
+                bumped = aborted and aborted.state.producer_epoch > head.state.producer_epoch
+                owned_epoch = aborted.state.producer_epoch if aborted and bumped else None
                 if aborted is not None:
                     settlement.finish(aborted)
                 continue
@@ -109,6 +114,7 @@ class Coordinator:
                 self._adopt(Head(number, fresh), since)
                 self._entries = []
                 self._decision = None
+                self.decided = None
                 self._clean()
                 return
 
@@ -145,6 +151,10 @@ class Coordinator:
         return self._decision is not None
 
     # -- steps 2 and 3 -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A new transaction begins, though nothing is written yet."""
+        self.decided = None
 
     def begin(self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()) -> None:
         """Put Ongoing at once, for a transaction that another process will go on with."""
@@ -249,8 +259,14 @@ class Coordinator:
             ProducerFenced: nothing was committed.
             CommitStateUnknown: the storage failed during the decision.
         """
+        if Outcome.ABORT in (self.decided, self._decision and self._decision.state.outcome):
+            raise InvalidTxnState(
+                f"{self.state.ref} cannot be committed: its abort was begun; "
+                "call abort_transaction() again"
+            )
         if self._decision is None:
             if not self.state.open:
+                self._finish_quietly()
                 return
             self._decide(
                 transitions.prepare_commit(
@@ -271,6 +287,10 @@ class Coordinator:
             ProducerFenced: a newer instance has taken over; it aborts or has aborted this.
             InvalidTxnState: an earlier commit whose outcome was unknown has in truth succeeded.
         """
+        self._find_lost_begin()
+        if self.decided is Outcome.COMMIT:
+            self._finish_quietly()
+            raise self._was_committed()
         decision = self._decision
         if decision is not None and decision.state.status is Status.PREPARE_COMMIT:
             newest = self._logs.transactions.head(self.transactional_id)
@@ -319,16 +339,21 @@ class Coordinator:
             ) from error
         if ours:
             self._adopt(Head(decision.number, decision.state), since)
+            self.decided = decision.state.outcome
             self._decision = None
             return
         self._decision = None
         if newest is None or not _follows(newest.state, decision.state):
             if newest is not None and _committed_after_all(newest.state, decision.state):
+                self._adopt(newest, since)
+                self.decided = Outcome.COMMIT
+                self._finish_quietly()
                 raise self._was_committed()
             self._fenced(newest)
         else:
             # It was there already, and somebody has completed it for us.
             self._adopt(newest, since)
+            self.decided = decision.state.outcome
 
     def _finish_quietly(self) -> None:
         """Steps 5 and 6. The decision stands, so trouble here is somebody's later work."""
@@ -357,9 +382,22 @@ class Coordinator:
         assert self._head is not None
         number = self._head.number + 1
         since = self._logs.transactions.now()
-        if not self._logs.transactions.put(number, state, self._since):
+        try:
+            ours = self._logs.transactions.put(number, state, self._since)
+        except StorageError:
+            self._lost_begin = Head(number, state)
+            raise
+        if not ours:
             self._fenced(self._logs.transactions.head(self.transactional_id, number))
         self._adopt(Head(number, state), since)
+
+    def _find_lost_begin(self) -> None:
+        """If an Ongoing of ours, whose outcome was unknown, has landed, it is ours to end."""
+        lost, self._lost_begin = self._lost_begin, None
+        if lost is not None and not self.state.open:
+            newest = self._logs.transactions.head(self.transactional_id)
+            if newest is not None and newest.state.nonce == lost.state.nonce:
+                self._adopt(newest, self._logs.transactions.now())
 
     def _adopt(self, head: Head, since: tuple[float, int]) -> None:
         self._head = head

@@ -19,7 +19,7 @@ class GroupMetadata:
     """
 
     group_id: str
-    starting_offsets: Mapping[TopicPartition, int | None]
+    starting_offsets: dict[TopicPartition, int | None]
 
     @classmethod
     def of(
@@ -28,6 +28,10 @@ class GroupMetadata:
         """Where the group stands in ``state``."""
         found = {where: state.offset_of(*where) for where in partitions}
         return cls(group_id, {where: at.offset if at else None for where, at in found.items()})
+
+    def moved(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """A transaction has committed these offsets: the next one starts from them."""
+        self.starting_offsets.update(offsets)
 
     def start_of(self, where: TopicPartition) -> int | None:
         """The committed offset that was started from in one partition."""

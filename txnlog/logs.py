@@ -19,6 +19,7 @@ from txnlog.topic_log import TopicLog, TopicSpec
 from txnlog.transaction_log import TransactionLog
 
 _SKEW_MS = 60_000
+_CHAIN = 8
 
 
 class Logs:
@@ -30,10 +31,10 @@ class Logs:
         self.clock = clock
         self.transactions = TransactionLog(storage, clock, config.log_cleanup_age_ms)
         self.settlement = Settlement(storage, self.transactions, clock, self)
-        # Two timeouts: that of the transaction to be cut, and that of the one it hides behind.
+        # A timeout for the transaction to be cut, and one for each it may hide behind in a chain.
         self._policy = LogPolicy(
             cleanup_age_ms=config.log_cleanup_age_ms,
-            recent_ms=2 * config.transaction_max_timeout_ms + _SKEW_MS,
+            recent_ms=_CHAIN * config.transaction_max_timeout_ms + _SKEW_MS,
         )
         self._lock = threading.Lock()
         self._topics: dict[str, TopicLog] = {}

@@ -7,7 +7,7 @@ is for one thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import Self
@@ -43,11 +43,15 @@ from txnlog.record_buffer import (
 from txnlog.segments.records import normalize, record_size
 from txnlog.state.group import OffsetCommit
 from txnlog.state.topic import ProducerRef, advance_sequence
+from txnlog.state.transaction import Outcome
 from txnlog.topic_log import UploadedSegment
 from txnlog.uploads import DEFAULT_MEMORY_BYTES
 
 _ROWS_PER_BATCH = 10_000
 """Records sent one by one are made an Arrow batch when there are so many of one topic."""
+
+_BYTES_PER_BATCH = 4 << 20
+"""... or when their keys and values take so many bytes."""
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
@@ -95,6 +99,7 @@ class Producer:
         self._unplaced: list[tuple[str, list[UploadedSegment]]] = []
         self._sequences: dict[str, dict[int, int]] = {}
         self._placed: Placed = {}
+        self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: str | None = None
 
     # -- the context -----------------------------------------------------------------------------
@@ -138,8 +143,9 @@ class Producer:
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first flush or the commit."""
-        self._transactional("begin_transaction")
+        coordinator = self._transactional("begin_transaction")
         self._require(_Phase.READY, "begin_transaction")
+        coordinator.start()
         self._placed = {}
         self._phase = _Phase.IN_TRANSACTION
 
@@ -164,6 +170,7 @@ class Producer:
         else:
             log = self._logs.fresh_group(check_group_id(group))
             metadata = GroupMetadata.of(log.state, group, offsets)
+        self._moves.append((metadata, dict(offsets)))
         waiting = self._offsets.setdefault(metadata.group_id, {})
         for where, offset in offsets.items():
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
@@ -199,12 +206,21 @@ class Producer:
         except CommitStateUnknown:
             self._phase = _Phase.UNKNOWN
             raise
-        except TxnlogError as error:
-            self._fail(error)
+        except BaseException as error:
+            if coordinator.decided is Outcome.COMMIT:
+                self._committed()
+            else:
+                self._fail(error)
             raise
+        self._committed()
+        return self._placed
+
+    def _committed(self) -> None:
         self._last_outcome = "commit"
         self._phase = _Phase.READY
-        return self._placed
+        for metadata, offsets in self._moves:
+            metadata.moved(offsets)
+        self._moves = []
 
     def abort_transaction(self) -> None:
         """Abort the transaction: nothing of it will ever be seen under read_committed."""
@@ -224,7 +240,7 @@ class Producer:
             self._last_outcome = "commit"
             self._phase = _Phase.READY
             raise
-        except TxnlogError as error:
+        except BaseException as error:
             self._fail(error)
             raise
         self._last_outcome = "abort"
@@ -286,7 +302,8 @@ class Producer:
         rows.timestamps.append(row[2])
         rows.headers.append(row[3])
         rows.partitions.append(row[4])
-        if len(rows.keys) >= _ROWS_PER_BATCH:
+        rows.size_bytes += len(row[0] or b"") + len(row[1] or b"")
+        if len(rows.keys) >= _ROWS_PER_BATCH or rows.size_bytes >= _BYTES_PER_BATCH:
             self._flush_rows(buffer)
 
     def send_batch(
@@ -397,6 +414,7 @@ class Producer:
         assert self._coordinator is not None
         with self._failing():
             placed = self._coordinator.place(segments, offsets)
+        self._drop_outdated(segments)
         for where, ranges in placed.items():
             self._placed.setdefault(where, []).extend(ranges)
         return placed
@@ -430,6 +448,8 @@ class Producer:
             ) from error
         except TxnlogError:
             self._unplaced.pop(0)
+            self._buffers.pop(topic, None)
+            self._sequences.pop(topic, None)
             raise
         # Only now, so that after an unknown outcome exactly the same append is repeated.
         self._unplaced.pop(0)
@@ -437,7 +457,16 @@ class Producer:
             before = sequences.get(where.partition, 0)
             sequences[where.partition] = advance_sequence(before, len(offsets))
         log.checkpoint_if_due()
+        self._drop_outdated([topic])
         return done.offsets
+
+    def _drop_outdated(self, topics: Iterable[str]) -> None:
+        """Forget what was known of topics that have other partitions or settings by now."""
+        for topic in topics:
+            log = self._logs.topic(topic)
+            buffer = self._buffers.get(topic)
+            if buffer and (not log.state.exists or log.spec() != buffer.spec):
+                del self._buffers[topic]
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -470,12 +499,12 @@ class Producer:
         """An error inside a transaction leaves only abort; a fatal one, nothing."""
         try:
             yield
-        except TxnlogError as error:
+        except BaseException as error:
             self._fail(error)
             raise
 
-    def _fail(self, error: TxnlogError) -> None:
-        if error.fatal:
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, TxnlogError) and error.fatal:
             self._discard()
             self._phase = _Phase.FENCED
         elif self._phase is _Phase.IN_TRANSACTION:
@@ -502,6 +531,7 @@ class Producer:
         return self._placed if call == "commit" else {}
 
     def _discard(self) -> None:
+        self._moves = []
         for buffer in self._buffers.values():
             buffer.discard()
         self._offsets = {}

@@ -30,6 +30,7 @@ class Rows:
         self.timestamps: list[int | None] = []
         self.headers: list[list[tuple[str, bytes | None]]] = []
         self.partitions: list[int] = []
+        self.size_bytes = 0
 
     def to_batch(self) -> pa.RecordBatch:
         types = {field.name: field.type for field in RECORD_SCHEMA}

@@ -55,7 +55,7 @@ class Settlement:
         undecided = {
             log.ref(number): (log, transaction)
             for log in logs
-            for number, transaction in log.state.undecided_entries().items()
+            for number, transaction in log.undecided().items()
         }
         if not undecided:
             return
@@ -113,9 +113,11 @@ class Settlement:
         for items in by_log.values():
             log = items[0][1]
             # Listed again, because the marker may have come after the first listing.
-            outcomes = log.log.listing(min(entry.number for entry, _, _ in items)).outcomes
+            listing = log.log.listing(min(entry.number for entry, _, _ in items))
             for entry, _, transaction in items:
-                outcome = outcomes.get(entry.number)
+                if entry.number not in listing.entries:
+                    continue  # cleaned away meanwhile; the next refresh takes a checkpoint
+                outcome = listing.outcomes.get(entry.number)
                 if outcome is None:
                     outcome = Outcome.ABORT
                     self._mark_zombie(log, entry, transaction)
@@ -190,6 +192,6 @@ class Settlement:
         return [
             log.ref(number)
             for log in logs
-            for number, ref in log.state.undecided_entries().items()
+            for number, ref in log.undecided().items()
             if ref.key == state.ref.key
         ]

@@ -161,7 +161,8 @@ def take_snapshot(
         [part for log in opened for part in _parts(log)],
     )
     for where, end in cut.items():
-        views[where.topic].partitions[where.partition].end_offset = end
+        partition = views[where.topic].partitions[where.partition]
+        partition.end_offset = max(end, partition.log_start_offset)
     return Snapshot(logs, views, isolation_level)
 
 

@@ -89,6 +89,11 @@ class StateLog(Generic[EntryT, StateT]):
         """How a decision's list names entry ``number`` of this log."""
         return EntryRef(self.kind, self.name, number)
 
+    def undecided(self) -> dict[int, TransactionRef]:
+        """The entries whose outcome is not known yet, as they are now."""
+        with self.lock:
+            return dict(self.state.undecided_entries())
+
     # -- reading ---------------------------------------------------------------------------------
 
     def refresh(self) -> None:
@@ -112,6 +117,10 @@ class StateLog(Generic[EntryT, StateT]):
         first = min([state.next_entry, *state.undecided_entries()])
         listed_at = self._now()
         listing = self.log.listing(first)
+        if not set(state.undecided_entries()) <= set(listing.entries):
+            # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
+            self.state = self._new_state()
+            return False
         numbers = listing.contiguous(state.next_entry)
         end = state.next_entry + len(numbers)
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
@@ -129,10 +138,16 @@ class StateLog(Generic[EntryT, StateT]):
         except ObjectNotFound:
             self.state = self._new_state()
             return False
+        except BaseException:
+            # Half a fold is no state; what is folded next time is folded from the start.
+            self.state = self._new_state()
+            raise
         for number, outcome in listing.outcomes.items():
             state.decide(number, outcome)
         self.state = state
         self._listed_at = listed_at
+        if numbers:
+            self._forget()
         gap = bool(listing.entries) and listing.entries[-1] >= end
         unlisted = any(number < first for number in state.undecided_entries())
         return not gap and not unlisted
@@ -233,11 +248,12 @@ class StateLog(Generic[EntryT, StateT]):
         with self.lock:
             now_ms = self.clock.now_ms()
             number = self.state.next_entry - 1
-            # The older of two clocks: one that runs ahead must not make us forget too early.
-            self.state.forget(min(now_ms, self.state.log_time_ms) - self._policy.recent_ms)
+            self._forget()
             self._newest_checkpoint = max(self._newest_checkpoint, number)
-            if self.log.put_checkpoint(number, envelope.encode(self.state)):
-                self.state.checkpoints.append((number, now_ms))
+            # It names itself, so that whoever loads it can clean up behind it one day.
+            self.state.checkpoints.append((number, now_ms))
+            if not self.log.put_checkpoint(number, envelope.encode(self.state)):
+                self.state.checkpoints.pop()
             self._clean(now_ms)
 
     def _clean(self, now_ms: int) -> None:
@@ -245,10 +261,16 @@ class StateLog(Generic[EntryT, StateT]):
         old_ms = now_ms - self._policy.cleanup_age_ms
         behind = [number for number, at_ms in self.state.checkpoints if at_ms <= old_ms]
         if behind:
-            self.log.delete_below(behind[-1])
+            # Not what the checkpoint just put calls undecided: its marker may come, or be there.
+            self.log.delete_below(min([behind[-1], *self.state.undecided_entries()]))
             self.state.checkpoints = [
                 known for known in self.state.checkpoints if known[0] > behind[-1]
             ]
+
+    def _forget(self) -> None:
+        # The older of two clocks: one that runs ahead must not make us forget too early.
+        now_ms = min(self.clock.now_ms(), self.state.log_time_ms)
+        self.state.forget(now_ms - self._policy.recent_ms)
 
     def _now(self) -> tuple[float, int]:
         return self.clock.monotonic_s(), self.clock.now_ms()

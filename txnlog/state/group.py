@@ -53,11 +53,12 @@ ENTRY_DECODER: msgspec.json.Decoder[GroupEntry] = msgspec.json.Decoder(GroupEntr
 
 
 class CommittedOffset(msgspec.Struct, frozen=True):
-    """A committed offset: the next one to read, with the committer's metadata and time."""
+    """A committed offset: the next one to read, with its metadata, time and log entry."""
 
     offset: int
     metadata: str
     at_ms: int
+    entry: int = -1
 
 
 class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
@@ -76,7 +77,7 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
     def fold(self, entry: GroupEntry, number: int) -> int:
         match entry:
             case OffsetsCommitted(transaction=None):
-                self._commit(entry)
+                self._commit(entry, number)
             case OffsetsCommitted():
                 self.pending[number] = entry
             case GroupDeleted():
@@ -84,16 +85,19 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
                 self.pending = {}
         return entry.at_ms
 
-    def _commit(self, entry: OffsetsCommitted) -> None:
+    def _commit(self, entry: OffsetsCommitted, number: int) -> None:
         for moved in entry.offsets:
-            self.committed.setdefault(moved.topic, {})[moved.partition] = CommittedOffset(
-                moved.offset, moved.metadata, entry.at_ms
-            )
+            known = self.offset_of(moved.topic, moved.partition)
+            # An entry counts where it stands, also if its decision is learnt after later entries.
+            if known is None or known.entry < number:
+                self.committed.setdefault(moved.topic, {})[moved.partition] = CommittedOffset(
+                    moved.offset, moved.metadata, entry.at_ms, number
+                )
 
     def decide(self, number: int, outcome: Outcome) -> None:
         entry = self.pending.pop(number, None)
         if entry is not None and outcome is Outcome.COMMIT:
-            self._commit(entry)
+            self._commit(entry, number)
 
     def forget(self, before_ms: int) -> None:
         """Nothing is kept only because it is recent."""

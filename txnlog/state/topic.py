@@ -26,6 +26,8 @@ from txnlog.state.transaction import Outcome, TransactionRef
 MAX_PARTITIONS = 100_000
 RECENT_BATCHES = 5
 """How many of a producer's batches a partition remembers, as in Kafka."""
+RECENT_ENTRIES = 256
+"""How many of the newest appends a consistent cut can always fall before."""
 _SEQUENCES = 1 << 31
 """Sequence numbers wrap: after 2^31 - 1 comes 0."""
 
@@ -288,11 +290,13 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             self.aborted.append(number)
 
     def forget(self, before_ms: int) -> None:
-        # Decided appends of that age can be cut no more (invariant L6).
+        # Decided appends of that age can be cut no more (invariant L6). The newest ones are kept
+        # whatever the clocks say, because a clock may be wrong.
+        kept = self.next_entry - RECENT_ENTRIES
         self.recent = [
             entry
             for entry in self.recent
-            if entry.at_ms >= before_ms or entry.number in self.undecided
+            if entry.at_ms >= before_ms or entry.number >= kept or entry.number in self.undecided
         ]
 
     # -- reading ---------------------------------------------------------------------------------
