@@ -1,8 +1,9 @@
 """A consumer group: the entries of its log, and the committed offsets they fold into.
 
 An entry takes effect where it stands in the log. Entries of undecided transactions wait in
-``undecided``; while one does, nobody else may commit offsets for the same partitions
-(invariant G2), so the order of decisions never matters.
+``pending``; while one does, nobody else may commit offsets for the same partitions (invariant
+G2). A reader may learn an old decision after it has folded later entries, so each committed
+offset remembers its entry, and an older one never replaces it.
 """
 
 from __future__ import annotations
