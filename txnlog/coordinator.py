@@ -104,7 +104,7 @@ class Coordinator:
                 state,
                 transactional_id=self.transactional_id,
                 timeout_ms=self._timeout_ms,
-                fresh_producer_id=int(self._logs.clock.token(), 16) >> 65,
+                fresh_producer_id=transitions.new_producer_id(self._logs.clock.token()),
                 owned_epoch=owned_epoch,
                 now_ms=self._logs.clock.now_ms(),
                 nonce=self._logs.clock.token(),

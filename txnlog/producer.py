@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
@@ -42,9 +43,8 @@ from txnlog.record_buffer import (
 )
 from txnlog.segments.records import normalize, record_size
 from txnlog.state.group import OffsetCommit
-from txnlog.state.topic import ProducerRef, advance_sequence
 from txnlog.state.transaction import Outcome
-from txnlog.topic_log import UploadedSegment
+from txnlog.topic_log import UploadedSegment, Writer
 from txnlog.uploads import DEFAULT_MEMORY_BYTES
 
 _ROWS_PER_BATCH = 10_000
@@ -66,6 +66,18 @@ class _Phase(Enum):
     FENCED = "fenced"
     BROKEN = "broken: what was sent since the last flush is lost"
     CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unplaced:
+    """Segments that wait for their place in one topic.
+
+    ``since`` is an entry number that the topic's log had not passed before the first attempt.
+    """
+
+    topic: str
+    segments: list[UploadedSegment]
+    since: int
 
 
 class Producer:
@@ -91,13 +103,11 @@ class Producer:
             if transactional_id is None
             else Coordinator(logs, transactional_id, transaction_timeout_ms)
         )
-        clock = logs.clock
-        self._producer = ProducerRef(int(clock.token(), 16) >> 65, 0)
         self._phase = _Phase.READY if transactional_id is None else _Phase.NEW
         self._buffers: dict[str, TopicBuffer] = {}
         self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
-        self._unplaced: list[tuple[str, list[UploadedSegment]]] = []
-        self._sequences: dict[str, dict[int, int]] = {}
+        self._unplaced: list[_Unplaced] = []
+        self._writers: dict[str, Writer] = {}
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: str | None = None
@@ -421,26 +431,22 @@ class Producer:
 
     def _flush_plain(self) -> Placed:
         """Place without a transaction: one entry per topic, recognisable if it is repeated."""
-        self._unplaced += self._finish_buffers().items()
+        for topic, segments in self._finish_buffers().items():
+            since = self._logs.topic(topic).state.next_entry
+            self._unplaced.append(_Unplaced(topic, segments, since))
         placed: Placed = {}
         while self._unplaced:
-            topic, segments = self._unplaced[0]
-            for where, offsets in self._place_plain(topic, segments).items():
+            for where, offsets in self._place_plain(self._unplaced[0]).items():
                 placed.setdefault(where, []).append(offsets)
         return placed
 
-    def _place_plain(
-        self, topic: str, segments: list[UploadedSegment]
-    ) -> dict[TopicPartition, range]:
+    def _place_plain(self, waiting: _Unplaced) -> dict[TopicPartition, range]:
+        topic = waiting.topic
         log = self._logs.topic(topic)
-        sequences = self._sequences.setdefault(topic, {})
-        written = {segment.partition for segment in segments}
+        if topic not in self._writers:
+            self._writers[topic] = Writer.new(self._logs.clock.token())
         try:
-            done = log.place(
-                segments,
-                producer=self._producer,
-                sequences={partition: sequences.get(partition, 0) for partition in written},
-            )
+            done = log.place(waiting.segments, writer=self._writers[topic], since=waiting.since)
         except StorageError as error:
             raise CommitStateUnknown(
                 f"records for topic {topic!r} may or may not have been written: {error}. "
@@ -449,13 +455,10 @@ class Producer:
         except TxnlogError:
             self._unplaced.pop(0)
             self._buffers.pop(topic, None)
-            self._sequences.pop(topic, None)
+            # The next append has an id of its own: it must not be taken for a repeat of this.
+            self._writers.pop(topic, None)
             raise
-        # Only now, so that after an unknown outcome exactly the same append is repeated.
         self._unplaced.pop(0)
-        for where, offsets in done.offsets.items():
-            before = sequences.get(where.partition, 0)
-            sequences[where.partition] = advance_sequence(before, len(offsets))
         log.checkpoint_if_due()
         self._drop_outdated([topic])
         return done.offsets

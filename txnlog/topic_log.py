@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txnlog import names
 from txnlog.clock import Clock
@@ -11,7 +11,7 @@ from txnlog.names import TopicPartition
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import topic as kinds
 from txnlog.state.topic import Append, Placement, ProducerRef, TopicEntry, TopicState
-from txnlog.state.transaction import TransactionRef
+from txnlog.state.transaction import TransactionRef, new_producer_id
 from txnlog.state_log import LogPolicy, StateLog
 from txnlog.storage.base import Storage
 
@@ -56,6 +56,22 @@ class Appended:
     offsets: dict[TopicPartition, range]
 
 
+@dataclass(slots=True)
+class Writer:
+    """A producer without a transaction, as one topic knows it: its id and its next sequences.
+
+    For one append at a time; :meth:`TopicLog.place` moves it on when it has placed one.
+    """
+
+    producer: ProducerRef
+    sequences: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, token: str) -> Writer:
+        """One that has written nothing yet, with an id made of a random token."""
+        return cls(ProducerRef(new_producer_id(token), 0))
+
+
 class TopicLog(StateLog[TopicEntry, TopicState]):
     """A topic's log and state."""
 
@@ -92,8 +108,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         segments: Sequence[UploadedSegment],
         *,
         transaction: TransactionRef | None = None,
-        producer: ProducerRef | None = None,
-        sequences: Mapping[int, int] | None = None,
+        writer: Writer | None = None,
+        since: int | None = None,
         refreshed: bool = False,
     ) -> Appended:
         """Give uploaded segments their offsets, all in one entry.
@@ -101,8 +117,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         Args:
             segments: at least one, all of this topic; a partition's are placed in this order.
             transaction: the open transaction that they belong to, or
-            producer: the idempotent producer that wrote them.
-            sequences: by partition, the producer's base sequence; the next one if left out.
+            writer: the idempotent producer that wrote them.
+            since: if an earlier call for these segments had an unknown outcome, an entry number
+                that the log had not passed by then: what was placed since is not placed again.
             refreshed: the log was refreshed just now.
 
         Raises:
@@ -115,15 +132,29 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         counts: dict[int, int] = {}
         for segment in segments:
             counts[segment.partition] = counts.get(segment.partition, 0) + segment.record_count
+        first_names = {segment.partition: segment.name for segment in reversed(segments)}
+        first_entry = self.state.next_entry if since is None else since
 
         def build(state: TopicState) -> Append | None:
             state.check_exists(self.name, segments[0].topic_id)
             state.check_partitions(self.name, counts)
-            owner = transaction or producer
-            given = dict(sequences or {})
+            placed = state.placed_since(first_entry, first_names)
+            if placed:
+                offsets.update(self._ranges(placed, counts))
+                return None
+            if writer and any(writer.sequences.values()) and state.forgotten(writer.producer):
+                # It was idle for too long, and nothing of it is in doubt: it starts over.
+                writer.producer = Writer.new(self.clock.token()).producer
+                writer.sequences.clear()
+            owner = transaction or (writer.producer if writer else None)
+            given: dict[int, int] = {}
             if owner is not None:
                 for partition in counts:
-                    given.setdefault(partition, state.next_sequence(owner, partition))
+                    given[partition] = (
+                        writer.sequences.get(partition, 0)
+                        if writer
+                        else state.next_sequence(owner, partition)
+                    )
                 repeated = state.check_sequences(
                     self.name, owner, {p: (given[p], count) for p, count in counts.items()}
                 )
@@ -138,10 +169,16 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 at_ms=self.clock.now_ms(),
                 segments=_placements(segments, ends, given),
                 transaction=transaction,
-                producer=producer,
+                producer=writer.producer if writer else None,
             )
 
-        return Appended(self.append(build, refreshed=refreshed), offsets)
+        appended = Appended(self.append(build, refreshed=refreshed), offsets)
+        if writer:
+            # Only now, so that after an unknown outcome exactly the same append is repeated.
+            for partition, count in counts.items():
+                before = writer.sequences.get(partition, 0)
+                writer.sequences[partition] = kinds.advance_sequence(before, count)
+        return appended
 
     def _ranges(
         self, bases: Mapping[int, int], counts: Mapping[int, int]

@@ -326,6 +326,32 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         batches = known.partitions.get(partition)
         return batches[-1].next_sequence if batches else 0
 
+    def placed_since(self, first_entry: int, names: Mapping[int, str]) -> dict[int, int]:
+        """Where entries from ``first_entry`` on have placed segments of these names.
+
+        Names are unique, so this recognises an append whatever is remembered of its producer.
+
+        Args:
+            first_entry: no older entry is looked at.
+            names: by partition, the name of a segment.
+
+        Returns:
+            The base offsets by partition: empty if none was placed; an append places all or none.
+        """
+        found = {}
+        for partition, name in names.items():
+            for segment in reversed(self.partitions[partition].segments):
+                if segment.entry < first_entry:
+                    break
+                if segment.name == name:
+                    found[partition] = segment.base_offset
+                    break
+        return found
+
+    def forgotten(self, producer: ProducerRef) -> bool:
+        """True if nothing is remembered of this producer: it never wrote, or was idle too long."""
+        return producer.producer_id not in self.producers
+
     # -- what may be added -----------------------------------------------------------------------
 
     def check_exists(self, topic: str, topic_id: str | None = None) -> None:

@@ -135,6 +135,11 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
 DECODER = msgspec.json.Decoder(TransactionState)
 
 
+def new_producer_id(token: str) -> int:
+    """A producer id of 63 random bits, from a random token of 128 bits in hex."""
+    return int(token, 16) >> 65
+
+
 def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
     """Return ``timeout_ms`` if 1 <= it <= max_timeout_ms, else raise InvalidTransactionTimeout."""
     if (
