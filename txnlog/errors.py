@@ -185,7 +185,7 @@ class InvalidTxnState(TxnlogError):
 
 
 class ConcurrentTransactions(TxnlogError):
-    """Another transaction is still undecided where this one wants to write; try again later."""
+    """Transactions that are not decided yet stand in the way; try again later."""
 
     retriable = True
     abortable = True

@@ -6,12 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from txnlog.errors import InvalidOption, UnknownTopicOrPartition
+from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.scan import Offsets, Scan, first_at_or_after, plan_scan
 from txnlog.state.cut import Part, consistent_cut
 from txnlog.state.topic import Partition, RecentEntry
+from txnlog.state.transaction import TransactionKey
 from txnlog.topic_log import TopicLog
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
@@ -137,6 +138,7 @@ def take_snapshot(
 
     Raises:
         UnknownTopicOrPartition: one of the topics does not exist.
+        ConcurrentTransactions: a cut would have to fall so far back that it could tear.
     """
     names = list(dict.fromkeys(topics))
     if not names:
@@ -152,14 +154,16 @@ def take_snapshot(
         return Snapshot(logs, views, isolation_level)
     if len(opened) > 1:
         logs.storage.gather([log.refresh for log in opened])
+    parts = [part for log in opened for part in _parts(log)]
     cut = consistent_cut(
         {
             TopicPartition(view.topic, number): partition.end_offset
             for view in views.values()
             for number, partition in enumerate(view.partitions)
         },
-        [part for log in opened for part in _parts(log)],
+        parts,
     )
+    _check_cut(opened, cut, parts)
     for where, end in cut.items():
         partition = views[where.topic].partitions[where.partition]
         partition.end_offset = max(end, partition.log_start_offset)
@@ -199,6 +203,38 @@ def _parts(log: TopicLog) -> list[Part]:
             for entry in log.state.recent
             if entry.number not in aborted
         ]
+
+
+def _check_cut(
+    logs: Sequence[TopicLog], cut: Mapping[TopicPartition, int], parts: Sequence[Part]
+) -> None:
+    """Raise unless all appends that this cut hides, and what belongs to them, were kept apart."""
+    hidden = {
+        part.unit
+        for part in parts
+        for where, offset in part.first_offsets.items()
+        if where in cut and offset >= cut[where]
+    }
+    for log in logs:
+        with log.lock:
+            state = log.state
+            torn = any(
+                isinstance(unit, TransactionKey)
+                and state.let_go.get(unit.producer_id, -1) >= unit.number
+                for unit in hidden
+            )
+            torn = torn or any(
+                max(cut[where], partition.log_start_offset) < partition.cut_floor
+                for number, partition in enumerate(state.partitions)
+                if (where := TopicPartition(log.name, number)) in cut
+            )
+        if torn:
+            waiting = sorted({str(ref) for other in logs for ref in other.undecided().values()})
+            raise ConcurrentTransactions(
+                f"no consistent cut of {', '.join(other.name for other in logs)}: transactions lie "
+                f"behind open ones, and topic {log.name!r} has let go of where they began; read "
+                f"again when what is open has ended: {', '.join(waiting) or 'nothing any more'}"
+            )
 
 
 def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:

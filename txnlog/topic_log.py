@@ -142,7 +142,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             if placed:
                 offsets.update(self._ranges(placed, counts))
                 return None
-            if writer and any(writer.sequences.values()) and state.forgotten(writer.producer):
+            if writer and any(writer.sequences.values()) and not state.knows(writer.producer):
                 # It was idle for too long, and nothing of it is in doubt: it starts over.
                 writer.producer = Writer.new(self.clock.token()).producer
                 writer.sequences.clear()

@@ -126,11 +126,16 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Partition(msgspec.Struct):
-    """One partition: its ends and its segments in the order of their offsets."""
+    """One partition: its ends and its segments in the order of their offsets.
+
+    A consistent cut below ``cut_floor`` could tear: it would hide appends of which it is not
+    known any more what else they belong to.
+    """
 
     log_start_offset: int = 0
     end_offset: int = 0
     segments: list[Segment] = []
+    cut_floor: int = 0
 
     def overlapping(self, start: int, end: int) -> list[Segment]:
         """The segments that hold any offset of [start, end), in order."""
@@ -174,7 +179,11 @@ class ProducerState(msgspec.Struct):
 
 
 class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
-    """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``."""
+    """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``.
+
+    ``recent`` holds the appends that are kept apart for consistent cuts; ``let_go``, by producer
+    id, the newest transaction of which an append is kept apart no more.
+    """
 
     topic_id: str | None = None
     created_at_ms: int = 0
@@ -183,6 +192,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     undecided: dict[int, TransactionRef] = {}
     aborted: list[int] = []
     recent: list[RecentEntry] = []
+    let_go: dict[int, int] = {}
     producers: dict[int, ProducerState] = {}
     producer_id_expiration_ms: int = 86_400_000
 
@@ -216,6 +226,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                 self.undecided = {}
                 self.aborted = []
                 self.recent = []
+                self.let_go = {}
                 self.producers = {}
         return entry.at_ms
 
@@ -260,7 +271,9 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                 batches = known.partitions.setdefault(partition, [])
                 batches.append(batch)
                 del batches[:-RECENT_BATCHES]
-        known.last_at_ms = max(known.last_at_ms, entry.at_ms)
+        # By the log's time, which never goes back: one clock that runs ahead makes the topic forget
+        # who is idle now, not whoever writes from now on.
+        known.last_at_ms = max(self.log_time_ms, entry.at_ms)
         self.producers[producer_id] = known
 
     def _expire_producers(self, at_ms: int) -> None:
@@ -290,14 +303,28 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             self.aborted.append(number)
 
     def forget(self, before_ms: int) -> None:
-        # Decided appends of that age can be cut no more (invariant L6). The newest ones are kept
-        # whatever the clocks say, because a clock may be wrong.
-        kept = self.next_entry - RECENT_ENTRIES
-        self.recent = [
-            entry
-            for entry in self.recent
-            if entry.at_ms >= before_ms or entry.number >= kept or entry.number in self.undecided
-        ]
+        # The newest ones are kept whatever the clocks say, because a clock may be wrong, and what
+        # lies behind an open transaction, because it is where cuts fall. That others were let go
+        # is noted, so that a cut which would need them is refused (invariant L6).
+        kept = min([self.next_entry - RECENT_ENTRIES, *self.undecided])
+        old = [e for e in self.recent if e.at_ms < before_ms and e.number < kept]
+        if not old:
+            return
+        self.recent = [e for e in self.recent if e.at_ms >= before_ms or e.number >= kept]
+        aborted = set(self.aborted)
+        for entry in old:
+            if entry.number not in aborted:
+                self._let_go(entry)
+
+    def _let_go(self, entry: RecentEntry) -> None:
+        if entry.transaction is not None:
+            producer_id, number = entry.transaction.producer_id, entry.transaction.number
+            self.let_go[producer_id] = max(self.let_go.get(producer_id, 0), number)
+        elif len(entry.first_offsets) == 1:
+            return  # there is nothing else that it belongs to
+        for index, offset in entry.first_offsets.items():
+            partition = self.partitions[index]
+            partition.cut_floor = max(partition.cut_floor, offset + 1)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -348,9 +375,9 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                     break
         return found
 
-    def forgotten(self, producer: ProducerRef) -> bool:
-        """True if nothing is remembered of this producer: it never wrote, or was idle too long."""
-        return producer.producer_id not in self.producers
+    def knows(self, producer: ProducerRef) -> bool:
+        """False if nothing is remembered of this producer: it never wrote, or was idle too long."""
+        return producer.producer_id in self.producers
 
     # -- what may be added -----------------------------------------------------------------------
 

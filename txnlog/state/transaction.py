@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,14 @@ class Outcome(str, Enum):
     ABORT = "abort"
 
 
+class TransactionKey(NamedTuple):
+    """What tells a transaction from all others, of all time."""
+
+    transactional_id: str
+    producer_id: int
+    number: int
+
+
 class TransactionRef(msgspec.Struct, frozen=True, order=True):
     """Which transaction an entry belongs to: carried by every transactional entry."""
 
@@ -46,9 +54,9 @@ class TransactionRef(msgspec.Struct, frozen=True, order=True):
     producer_epoch: int
 
     @property
-    def key(self) -> tuple[str, int, int]:
+    def key(self) -> TransactionKey:
         """Identity of the transaction. The epoch is no part of it: a time-out bumps it."""
-        return (self.transactional_id, self.producer_id, self.number)
+        return TransactionKey(self.transactional_id, self.producer_id, self.number)
 
     def __str__(self) -> str:
         return (
