@@ -7,7 +7,7 @@ often it is read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
@@ -26,12 +26,14 @@ Committed = Mapping[TopicPartition, int | None]
 class PinnedRead:
     """What a read returns: segment ranges, and by partition the offsets [start, stop) they span.
 
-    Aborted records lie inside the offsets and outside the ranges.
+    Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` tell the topics
+    from others of their names.
     """
 
     ranges: tuple[SegmentRange, ...]
     offsets: Mapping[TopicPartition, range]
     committed: Committed
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def record_count(self) -> int:
@@ -40,7 +42,14 @@ class PinnedRead:
     def consumed(self, group_id: str) -> list[ConsumedOffset]:
         """What a transaction of this group must compare and move: partitions that were read."""
         return [
-            ConsumedOffset(group_id, where.topic, where.partition, self.committed[where], span.stop)
+            ConsumedOffset(
+                group_id,
+                where.topic,
+                where.partition,
+                self.committed[where],
+                span.stop,
+                topic_id=self.topic_ids.get(where.topic, ""),
+            )
             for where, span in sorted(self.offsets.items())
             if span or self.committed[where] not in (None, span.stop)
         ]
@@ -60,9 +69,11 @@ class ReadPlan:
     transaction: TransactionRef | None
 
 
-def committed_offsets(state: GroupState, wanted: Sequence[TopicPartition]) -> Committed:
+def committed_offsets(
+    state: GroupState, wanted: Sequence[TopicPartition], topic_ids: Mapping[str, str]
+) -> Committed:
     """The group's committed offset of each partition, None where there is none."""
-    found = {where: state.offset_of(*where) for where in wanted}
+    found = {where: state.offset_of(*where, topic_ids[where.topic]) for where in wanted}
     return {where: at.offset if at else None for where, at in found.items()}
 
 
@@ -78,7 +89,8 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
     group = store.logs.fresh_group(options.group_id).state if options.group_id else None
     snapshot = store.snapshot(list(options.subscription), isolation_level=options.isolation_level)
     wanted = _wanted(snapshot, options.subscription)
-    committed = committed_offsets(group, wanted) if group else {}
+    topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
+    committed = committed_offsets(group, wanted, topic_ids) if group else {}
     if options.starting_offsets is not None or options.group_id is None:
         given = options.starting_offsets or "earliest"
         starts = _ends(snapshot, wanted, "startingOffsets", given)
@@ -88,7 +100,8 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
     spans = {
         where: _span(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
-    return limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+    pinned = limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+    return replace(pinned, topic_ids=topic_ids)
 
 
 def cut_ranges(

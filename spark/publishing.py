@@ -157,6 +157,7 @@ def offset_commits(consumed: Iterable[ConsumedOffset]) -> dict[str, list[OffsetC
             offset=item.end,
             compare=True,
             start=item.start,
+            topic_id=item.topic_id,
         )
         commits.setdefault(item.group_id, []).append(moved)
     return commits

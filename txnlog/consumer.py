@@ -7,6 +7,7 @@ transaction. For columns at speed use :meth:`txnlog.Store.scan`.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from txnlog.errors import (
     InvalidOption,
     NoOffsetForPartition,
     OffsetOutOfRange,
+    UnknownTopicOrPartition,
 )
 from txnlog.group_metadata import GroupMetadata
 from txnlog.logs import Logs
@@ -28,6 +30,8 @@ from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_isolation_level,
 from txnlog.state.group import CommittedOffset, OffsetCommit
 
 _RESETS = ("earliest", "latest", "none")
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class Consumer:
 
     Made by :meth:`txnlog.Store.consumer`. Iterating yields records until everything that was
     visible is read; iterate or poll again for what came since.
+
+    A topic that is deleted is left out while there are others; if it is made anew, it is another
+    topic: positions and committed offsets of the old one do not count, the reset policy does.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class Consumer:
         self._assigned: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int | None] = {}
+        self._topic_ids: dict[str, str] = {}
         self._paused: set[TopicPartition] = set()
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._rows: deque[ConsumerRecord] = deque()
@@ -105,6 +113,7 @@ class Consumer:
         snapshot = take_snapshot(self._logs, wanted, self._isolation_level)
         self._topics = wanted
         self._subscribed = True
+        self._recognise(snapshot)
         self._assign(self._all_partitions(snapshot))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -113,12 +122,13 @@ class Consumer:
         wanted = [TopicPartition(*where) for where in partitions]
         if not wanted:
             raise InvalidOption("assign() needs at least one partition")
-        self._topics = tuple(dict.fromkeys(where.topic for where in wanted))
-        self._subscribed = False
-        snapshot = self._snapshot()
+        topics = tuple(dict.fromkeys(where.topic for where in wanted))
+        snapshot = take_snapshot(self._logs, topics, self._isolation_level)
         for where in wanted:
-            self._logs.topic(where.topic).state.check_partitions(where.topic, [where.partition])
-        del snapshot
+            snapshot.check_partition(where)
+        self._topics = topics
+        self._subscribed = False
+        self._recognise(snapshot)
         self._assign(wanted)
 
     def _assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -160,6 +170,7 @@ class Consumer:
         """The next records, at most ``max_records``; an empty list if there are none now.
 
         Raises:
+            UnknownTopicOrPartition: all topics were deleted, or an assigned partition is gone.
             NoOffsetForPartition: no committed offset, and ``auto_offset_reset`` is none.
             OffsetOutOfRange: the position is gone, and ``auto_offset_reset`` is none.
         """
@@ -167,12 +178,17 @@ class Consumer:
         if not self._assigned:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
         limit = self._max_poll_records if max_records is None else max_records
-        before = dict(self._positions)
+        before, topic_ids = dict(self._positions), dict(self._topic_ids)
         try:
             return self._poll(limit)
         except BaseException:
-            # The caller has not got them, so they must come again.
-            self._positions = before
+            # The caller has not got them, so they must come again: unless they are of a topic
+            # that was found to be gone.
+            self._positions = {
+                where: at
+                for where, at in before.items()
+                if self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
+            }
             self._drop_buffered()
             raise
 
@@ -181,7 +197,14 @@ class Consumer:
         refreshed = False
         while len(found) < limit:
             if not self._rows:
-                batch = next(self._batches, None)
+                try:
+                    batch = next(self._batches, None)
+                except UnknownTopicOrPartition:
+                    if refreshed:
+                        raise
+                    # Deleted while it was read: refreshing tells what is left.
+                    self._drop_buffered()
+                    batch = None
                 if batch is None:
                     if refreshed or found:
                         break
@@ -205,8 +228,8 @@ class Consumer:
 
     def _plan(self, snapshot: Snapshot) -> list[SegmentRange]:
         ranges: list[SegmentRange] = []
-        self._locate(snapshot, self._assigned)
-        for topic in self._topics:
+        self._locate(snapshot, [w for w in self._assigned if w.topic in snapshot.topics])
+        for topic in snapshot.topics:
             ends = snapshot.end_offsets(topic)
             starts = dict(ends)
             for where in self._assigned:
@@ -230,13 +253,15 @@ class Consumer:
         for part in ranges:
             yield from read_range(self._logs.storage, part, check_columns(None))
 
-    def _locate(self, snapshot: Snapshot, partitions: Iterable[TopicPartition]) -> None:
+    def _locate(self, snapshot: Snapshot, partitions: Sequence[TopicPartition]) -> None:
         """Give every partition a valid position: its own, the group's, or a reset one."""
+        for where in partitions:
+            snapshot.check_partition(where)
         missing = [where for where in partitions if where not in self._positions]
         if missing and self._group_id is not None:
             state = self._logs.fresh_group(self._group_id).state
             for where in missing:
-                committed = state.offset_of(*where)
+                committed = state.offset_of(*where, self._topic_ids[where.topic])
                 self._starts[where] = committed.offset if committed else None
                 if committed:
                     self._positions[where] = committed.offset
@@ -248,13 +273,13 @@ class Consumer:
                     f"group {self._group_id!r} has no committed offset for {where} and "
                     "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
                 )
-            log_end = self._logs.topic(where.topic).state.partitions[where.partition]
-            if at is not None and not begin <= at <= log_end.end_offset and self._reset == "none":
+            log_end = snapshot.view(where.topic).log_end_offsets[where.partition]
+            if at is not None and not begin <= at <= log_end and self._reset == "none":
                 raise OffsetOutOfRange(
                     f"position {at} of {where} is out of range: the log has {begin} to "
-                    f"{log_end.end_offset}; seek to an offset in it"
+                    f"{log_end}; seek to an offset in it"
                 )
-            if at is None or at < begin or at > log_end.end_offset:
+            if at is None or not begin <= at <= log_end:
                 latest = snapshot.end_offsets(where.topic)[where.partition]
                 self._positions[where] = begin if self._reset == "earliest" else latest
 
@@ -325,12 +350,13 @@ class Consumer:
         """Commit offsets for the group: the positions, if none are given.
 
         Raises:
+            UnknownTopicOrPartition: one of the topics does not exist.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         group_id = self._group()
         chosen = dict(self._positions if offsets is None else offsets)
         commits = [
-            OffsetCommit(where.topic, where.partition, offset, metadata)
+            OffsetCommit(*where, offset, metadata, topic_id=self._topic_id(where.topic))
             for where, offset in sorted(chosen.items())
         ]
         for moved in commits:
@@ -345,7 +371,8 @@ class Consumer:
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
-        return self._logs.fresh_group(self._group()).state.offset_of(*where)
+        topic_id = self._topic_id(where.topic)
+        return self._logs.fresh_group(self._group()).state.offset_of(*where, topic_id)
 
     def group_metadata(self) -> GroupMetadata:
         """For ``send_offsets_to_transaction``: the group, and where this consumer began."""
@@ -353,7 +380,7 @@ class Consumer:
         for where in self._assigned:
             if where not in self._starts:
                 self._note_start(where)
-        return GroupMetadata(group_id, self._starts)
+        return GroupMetadata(group_id, self._starts, self._topic_ids)
 
     # -- helpers ---------------------------------------------------------------------------------
 
@@ -363,7 +390,8 @@ class Consumer:
         return self._group_id
 
     def _note_start(self, where: TopicPartition) -> None:
-        committed = self._logs.fresh_group(self._group()).state.offset_of(*where)
+        topic_id = self._topic_id(where.topic)
+        committed = self._logs.fresh_group(self._group()).state.offset_of(*where, topic_id)
         self._starts[where] = committed.offset if committed else None
 
     def _open(self) -> None:
@@ -376,20 +404,53 @@ class Consumer:
             if where not in self._assigned:
                 raise IllegalState(f"{where} is not assigned to this consumer")
 
+    def _topic_id(self, topic: str) -> str:
+        """The id of the topic as this consumer has read it; of others, as it is now."""
+        return self._topic_ids.get(topic) or self._logs.topic_spec(topic).topic_id
+
     def _snapshot(self) -> Snapshot:
-        return take_snapshot(self._logs, self._topics, self._isolation_level)
+        """Pin what is left of the topics that are read."""
+        snapshot = take_snapshot(
+            self._logs, self._topics, self._isolation_level, leave_out_missing=True
+        )
+        self._recognise(snapshot)
+        return snapshot
+
+    def _recognise(self, snapshot: Snapshot) -> None:
+        """Forget what is known of topics that were deleted, also if they were made anew."""
+        found = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
+        for topic in self._topics:
+            known = self._topic_ids.get(topic)
+            if known is not None and known != found.get(topic):
+                _logger.warning(
+                    "topic %r was deleted%s; its positions are forgotten",
+                    topic,
+                    " and made anew" if topic in found else "",
+                )
+                self._forget(topic)
+        self._topic_ids.update(found)
+
+    def _forget(self, topic: str) -> None:
+        self._drop_buffered()
+        del self._topic_ids[topic]
+        for where in [where for where in self._assigned if where.topic == topic]:
+            self._positions.pop(where, None)
+            self._starts.pop(where, None)
+            if self._subscribed:
+                del self._assigned[where]
+                self._paused.discard(where)
 
     def _snapshot_of(self, partitions: Sequence[TopicPartition]) -> Snapshot:
         topics = list(dict.fromkeys(where.topic for where in partitions))
         snapshot = take_snapshot(self._logs, topics, self._isolation_level)
         for where in partitions:
-            self._logs.topic(where.topic).state.check_partitions(where.topic, [where.partition])
+            snapshot.check_partition(where)
         return snapshot
 
     def _all_partitions(self, snapshot: Snapshot) -> list[TopicPartition]:
         return [
             TopicPartition(topic, number)
-            for topic in self._topics
+            for topic in snapshot.topics
             for number in snapshot.partitions(topic)
         ]
 

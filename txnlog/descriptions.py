@@ -69,7 +69,8 @@ class TopicDescription:
 class GroupOffset:
     """A group's place in one partition. ``end_offset`` is the last stable offset.
 
-    Both it and ``lag`` are None if the topic does not exist any more. ``pending`` is the
+    Both it and ``lag`` are None if the topic was deleted, also if it was made anew since: the
+    offset does not count there. ``pending`` is the
     undecided transaction that is about to move the offset.
     """
 
@@ -183,7 +184,9 @@ def _describe_segment(
     )
 
 
-def describe_group(log: GroupLog, end_offsets: dict[TopicPartition, int]) -> GroupDescription:
+def describe_group(
+    log: GroupLog, end_offsets: dict[TopicPartition, int], topic_ids: dict[str, str | None]
+) -> GroupDescription:
     """Describe a refreshed and settled group against the last stable offsets of its topics."""
     with log.lock:
         pending = {
@@ -199,6 +202,7 @@ def describe_group(log: GroupLog, end_offsets: dict[TopicPartition, int]) -> Gro
     offsets = []
     for where in sorted({*pending, *committed}):
         known = committed.get(where)
+        stale = known and known.topic_id and known.topic_id != topic_ids[where.topic]
         offsets.append(
             GroupOffset(
                 topic=where.topic,
@@ -206,7 +210,7 @@ def describe_group(log: GroupLog, end_offsets: dict[TopicPartition, int]) -> Gro
                 offset=known.offset if known else None,
                 metadata=known.metadata if known else "",
                 committed_at_ms=known.at_ms if known else None,
-                end_offset=end_offsets.get(where),
+                end_offset=None if stale else end_offsets.get(where),
                 pending=pending.get(where),
             )
         )

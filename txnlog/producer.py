@@ -171,6 +171,7 @@ class Producer:
                 offsets as they are now take that part.
 
         Raises:
+            UnknownTopicOrPartition: with a bare group id, if one of the topics does not exist.
             CommitFailed: at the commit, if the group has moved.
         """
         self._transactional("send_offsets_to_transaction")
@@ -178,8 +179,10 @@ class Producer:
         if isinstance(group, GroupMetadata):
             metadata = group
         else:
+            topics = sorted({where.topic for where in offsets})
+            topic_ids = {topic: self._logs.topic_spec(topic).topic_id for topic in topics}
             log = self._logs.fresh_group(check_group_id(group))
-            metadata = GroupMetadata.of(log.state, group, offsets)
+            metadata = GroupMetadata.of(log.state, group, offsets, topic_ids)
         self._moves.append((metadata, dict(offsets)))
         waiting = self._offsets.setdefault(metadata.group_id, {})
         for where, offset in offsets.items():
@@ -192,6 +195,7 @@ class Producer:
                 offset=offset,
                 compare=True,
                 start=before.start if before else metadata.start_of(where),
+                topic_id=metadata.topic_ids.get(where.topic, ""),
             )
 
     def commit_transaction(self) -> Placed:
@@ -422,9 +426,12 @@ class Producer:
         self, segments: dict[str, list[UploadedSegment]], offsets: dict[str, list[OffsetCommit]]
     ) -> Placed:
         assert self._coordinator is not None
-        with self._failing():
-            placed = self._coordinator.place(segments, offsets)
-        self._drop_outdated(segments)
+        try:
+            with self._failing():
+                placed = self._coordinator.place(segments, offsets)
+        finally:
+            # Also if it failed: perhaps because a topic was made anew.
+            self._drop_outdated(segments)
         for where, ranges in placed.items():
             self._placed.setdefault(where, []).extend(ranges)
         return placed

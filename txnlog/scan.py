@@ -16,13 +16,21 @@ import pyarrow as pa
 
 from txnlog import names
 from txnlog.config import TopicConfig
-from txnlog.errors import CorruptRecord, InvalidOption, ObjectNotFound, OffsetOutOfRange
+from txnlog.errors import (
+    CorruptRecord,
+    InvalidOption,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
 from txnlog.names import TopicPartition
 from txnlog.segments.index import OffsetIndex, TimeIndex
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.state.topic import Partition, Segment
 from txnlog.storage.base import Storage
+from txnlog.topic_log import current_topic_id
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +68,7 @@ class SegmentRange:
     start_offset: int
     stop_offset: int
     log_append_time: bool = False
+    topic_id: str = ""
 
     @property
     def record_count(self) -> int:
@@ -107,6 +116,7 @@ class Scan:
         Memory is bounded by a chunk and a batch, however large the topic is.
 
         Raises:
+            UnknownTopicOrPartition: the topic was deleted meanwhile.
             CorruptRecord: a segment is damaged or gone.
         """
         for part in self.ranges:
@@ -155,6 +165,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 def plan_scan(
     storage: Storage,
     topic: str,
+    topic_id: str,
     config: Mapping[str, str],
     partitions: Sequence[Partition],
     hidden_entries: frozenset[int],
@@ -180,6 +191,7 @@ def plan_scan(
             max(segment.base_offset, start[number]),
             min(segment.end_offset, end[number]),
             log_append_time,
+            topic_id,
         )
         for number, partition in enumerate(partitions)
         for segment in partition.overlapping(start[number], end[number])
@@ -230,6 +242,7 @@ def read_range(
     """Read one range as record batches of exactly ``scan_schema(columns)``.
 
     Raises:
+        UnknownTopicOrPartition: the topic was deleted since the range was planned.
         CorruptRecord: the segment is damaged or gone; the message says where.
     """
     path = names.segment_file(part.topic, part.partition, part.segment.name)
@@ -249,7 +262,7 @@ def read_range(
         ):
             yield assemble(batch)
     except ObjectNotFound as error:
-        raise _gone(part, path) from error
+        raise _gone(storage, part, path) from error
 
 
 def first_at_or_after(
@@ -271,11 +284,19 @@ def first_at_or_after(
             index=_load_index(storage, part) if times is not None else None,
         )
     except ObjectNotFound as error:
-        raise _gone(part, path) from error
+        raise _gone(storage, part, path) from error
     return None if found is None else (base + found[0], found[1])
 
 
-def _gone(part: SegmentRange, path: str) -> CorruptRecord:
+def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
+    """Why a segment is not there: its topic was deleted, or something is wrong."""
+    now = current_topic_id(storage, part.topic)
+    if now is None or (part.topic_id and now != part.topic_id):
+        return UnknownTopicOrPartition(
+            f"topic {part.topic!r} was deleted{' and made anew' if now else ''} since this read "
+            f"was planned, and segment {path} with it; plan the read again"
+            + ("" if now else ", or make the topic with create_topic")
+        )
     return CorruptRecord(
         f"segment {path} is gone, with offsets {part.start_offset} to {part.stop_offset - 1} of "
         f"{part.topic}:{part.partition}; restore it from a backup"

@@ -31,14 +31,15 @@ class OffsetAndTimestamp:
 class TopicView:
     """One topic as a snapshot has pinned it.
 
-    ``partitions`` end at the snapshot's cut; ``hidden_entries`` are those whose data was aborted
-    (none under read_uncommitted).
+    ``partitions`` end at the snapshot's cut; ``log_end_offsets`` are where the log itself ended;
+    ``hidden_entries`` are those whose data was aborted (none under read_uncommitted).
     """
 
     topic: str
     topic_id: str
     config: Mapping[str, str]
     partitions: tuple[Partition, ...]
+    log_end_offsets: tuple[int, ...]
     hidden_entries: frozenset[int]
 
 
@@ -73,6 +74,15 @@ class Snapshot:
         """The numbers of the topic's partitions."""
         return list(range(len(self.view(topic).partitions)))
 
+    def check_partition(self, where: TopicPartition) -> None:
+        """Raise UnknownTopicOrPartition unless the snapshot has this partition."""
+        known = len(self.view(where.topic).partitions)
+        if not 0 <= where.partition < known:
+            raise UnknownTopicOrPartition(
+                f"topic {where.topic!r} has no partition {where.partition}; it has {known}, "
+                "numbered from 0. If it was deleted and made anew, subscribe or assign again"
+            )
+
     def beginning_offsets(self, topic: str) -> dict[int, int]:
         """The log start offset of each partition."""
         return {p: part.log_start_offset for p, part in enumerate(self.view(topic).partitions)}
@@ -93,6 +103,7 @@ class Snapshot:
         return plan_scan(
             self._logs.storage,
             topic,
+            view.topic_id,
             view.config,
             view.partitions,
             view.hidden_entries,
@@ -129,15 +140,25 @@ def check_isolation_level(isolation_level: str) -> IsolationLevel:
 
 
 def take_snapshot(
-    logs: Logs, topics: Sequence[str], isolation_level: IsolationLevel = "read_committed"
+    logs: Logs,
+    topics: Sequence[str],
+    isolation_level: IsolationLevel = "read_committed",
+    *,
+    leave_out_missing: bool = False,
 ) -> Snapshot:
     """Read every topic once, list each again, and cut (invariant S1).
 
     The second listing finds the transactions that reached a topic only after it was read; it is
     left out for a single topic, whose one listing cannot disagree with itself.
 
+    Args:
+        logs: of the store.
+        topics: their names.
+        isolation_level: whether open and aborted transactions show.
+        leave_out_missing: go on with the other topics where some do not exist.
+
     Raises:
-        UnknownTopicOrPartition: one of the topics does not exist.
+        UnknownTopicOrPartition: one of the topics does not exist, or none of them.
         ConcurrentTransactions: a cut would have to fall so far back that it could tear.
     """
     names = list(dict.fromkeys(topics))
@@ -145,6 +166,8 @@ def take_snapshot(
         raise InvalidOption("a snapshot needs at least one topic")
     opened = [logs.topic(name) for name in names]
     logs.storage.gather([log.refresh for log in opened])
+    if leave_out_missing:
+        opened = [log for log in opened if log.state.exists] or opened
     for log in opened:
         log.state.check_exists(log.name)
     if isolation_level == "read_committed":
@@ -154,6 +177,9 @@ def take_snapshot(
         return Snapshot(logs, views, isolation_level)
     if len(opened) > 1:
         logs.storage.gather([log.refresh for log in opened])
+        if any(log.state.topic_id != views[log.name].topic_id for log in opened):
+            # Deleted since it was pinned: what its log says now is of another topic, or of none.
+            return take_snapshot(logs, names, isolation_level, leave_out_missing=leave_out_missing)
     parts = [part for log in opened for part in _parts(log)]
     cut = consistent_cut(
         {
@@ -187,6 +213,7 @@ def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
                 Partition(partition.log_start_offset, end, list(partition.segments))
                 for partition, end in zip(state.partitions, ends, strict=True)
             ),
+            log_end_offsets=tuple(partition.end_offset for partition in state.partitions),
             hidden_entries=frozenset(state.aborted) if committed else frozenset(),
         )
 

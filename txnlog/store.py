@@ -387,6 +387,7 @@ class Store:
         if not log.state.committed and not log.state.pending:
             raise GroupIdNotFound(f"group {group_id!r} has no offsets in {self.url}")
         ends: dict[TopicPartition, int] = {}
+        topic_ids: dict[str, str | None] = {}
         known = {*log.state.committed} | {
             moved.topic for entry in log.state.pending.values() for moved in entry.offsets
         }
@@ -394,9 +395,10 @@ class Store:
             topic_log = self._logs.topic(topic)
             topic_log.refresh()
             self._logs.settlement.settle([topic_log])
+            topic_ids[topic] = topic_log.state.topic_id
             for partition, end in enumerate(topic_log.state.last_stable_offsets()):
                 ends[TopicPartition(topic, partition)] = end
-        return describe_group(log, ends)
+        return describe_group(log, ends, topic_ids)
 
     def transactions(self) -> list[TransactionDescription | TxnlogError]:
         """The newest state of every transactional id; the error in place of one that is damaged."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from txnlog import names
-from txnlog.clock import Clock
+from txnlog.clock import Clock, SystemClock
 from txnlog.names import TopicPartition
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import topic as kinds
@@ -187,6 +187,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             TopicPartition(self.name, partition): range(base, base + counts[partition])
             for partition, base in sorted(bases.items())
         }
+
+
+def current_topic_id(storage: Storage, topic: str) -> str | None:
+    """The id of the topic that has this name now, None if there is none. Reads its log."""
+    log = TopicLog(storage, topic, SystemClock(), LogPolicy(0, 0), 0)
+    log.refresh()
+    return log.state.topic_id
 
 
 def _placements(

@@ -22,7 +22,8 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The next offset that the group will read of one partition.
 
     ``start`` is the committed offset that the consumer began from, None if there was none; it is
-    compared only where ``compare`` is set.
+    compared only where ``compare`` is set. ``topic_id`` is that of the topic that was read: an
+    offset means nothing in a later topic of the same name. Empty: not known.
     """
 
     topic: str
@@ -31,6 +32,7 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: str = ""
     compare: bool = False
     start: int | None = None
+    topic_id: str = ""
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets"):
@@ -60,6 +62,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     metadata: str
     at_ms: int
     entry: int = -1
+    topic_id: str = ""
 
 
 class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
@@ -92,7 +95,7 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
             # An entry counts where it stands, also if its decision is learnt after later entries.
             if known is None or known.entry < number:
                 self.committed.setdefault(moved.topic, {})[moved.partition] = CommittedOffset(
-                    moved.offset, moved.metadata, entry.at_ms, number
+                    moved.offset, moved.metadata, entry.at_ms, number, moved.topic_id
                 )
 
     def decide(self, number: int, outcome: Outcome) -> None:
@@ -103,9 +106,15 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
     def forget(self, before_ms: int) -> None:
         """Nothing is kept only because it is recent."""
 
-    def offset_of(self, topic: str, partition: int) -> CommittedOffset | None:
-        """The committed offset of a partition; None if there is none."""
-        return self.committed.get(topic, {}).get(partition)
+    def offset_of(self, topic: str, partition: int, topic_id: str = "") -> CommittedOffset | None:
+        """The committed offset of a partition; None if there is none.
+
+        With a ``topic_id``, one that was committed for an earlier topic of the name counts not.
+        """
+        known = self.committed.get(topic, {}).get(partition)
+        if known and topic_id and known.topic_id and known.topic_id != topic_id:
+            return None
+        return known
 
     def check_commit(self, group_id: str, offsets: Iterable[OffsetCommit]) -> None:
         """Raise unless these offsets may be committed now (invariants G1 and G2).
@@ -126,7 +135,7 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
                     f"group {group_id!r}: {held[where]} is about to move {where} and is not "
                     "decided yet; wait for it to end, then read the group's offsets again"
                 )
-            current = self.offset_of(*where)
+            current = self.offset_of(*where, moved.topic_id)
             found = current.offset if current else None
             if moved.compare and found != moved.start:
                 raise CommitFailed(

@@ -75,7 +75,8 @@ class EntryRef(msgspec.Struct, frozen=True, order=True):
 class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
     """What a transaction consumed of one partition: offsets [start, end) of ``topic``.
 
-    ``start`` is the group's committed offset it began from, None if there was none.
+    ``start`` is the group's committed offset it began from, None if there was none; ``topic_id``
+    tells the topic from others of its name.
     """
 
     group_id: str
@@ -84,6 +85,7 @@ class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
     start: int | None
     end: int
     metadata: str = ""
+    topic_id: str = ""
 
 
 class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction"):
