@@ -37,7 +37,7 @@ from txnlog.state.transaction import (
     TransactionState,
 )
 from txnlog.topic_log import Appended, UploadedSegment
-from txnlog.transaction_log import Head
+from txnlog.transaction_log import Cleaner, Head
 
 _logger = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class Coordinator:
         self._entries: list[EntryRef] = []
         self._decision: _Decision | None = None
         self._lost_begin: Head | None = None
+        self._cleaner: Cleaner | None = None
         self.decided: Outcome | None = None
         """The outcome of the current transaction, once it is certain."""
 
@@ -365,6 +366,7 @@ class Coordinator:
             self._logs.log(entry.log, entry.name).checkpoint_if_due()
         if not self.state.prepared:
             self._entries = []
+        self._clean_behind()
 
     def _finish_prepared(self) -> None:
         if self.state.prepared:
@@ -414,8 +416,16 @@ class Coordinator:
 
     def _clean(self) -> None:
         try:
-            self._logs.transactions.clean(self.transactional_id)
+            self._cleaner = self._logs.transactions.clean(self.transactional_id)
         except TxnlogError as error:
+            _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
+
+    def _clean_behind(self) -> None:
+        if self._cleaner is None or self._head is None:
+            return
+        try:
+            self._cleaner.advance(self._head.number)
+        except StorageError as error:
             _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
 
 

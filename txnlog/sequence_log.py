@@ -150,6 +150,10 @@ class SequenceLog:
         self.storage.delete(doomed)
         return len(doomed)
 
+    def delete_entries(self, first: int, end: int) -> None:
+        """Delete the entries [first, end) by their names, without listing."""
+        self.storage.delete([self.path(number) for number in range(first, end)])
+
     def was_freed(self, number: int) -> bool:
         """True if entry ``number``, which we have just put, fills a name that cleaning had freed.
 

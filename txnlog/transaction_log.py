@@ -5,6 +5,7 @@ Every entry is the whole state, so only the newest counts. Knows nothing of topi
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from txnlog import names
@@ -17,6 +18,8 @@ from txnlog.storage.base import Storage
 
 _KEPT_ENTRIES = 64
 """Cleaning begins when an id's log holds more entries than this."""
+_CLEAN_INTERVAL = 96
+"""A living producer looks for old entries each time that it has put so many: 32 transactions."""
 _ATTEMPTS = 20
 
 
@@ -28,6 +31,40 @@ class Head:
     state: TransactionState
 
 
+class Cleaner:
+    """Keeps the log of one transactional id short while its producer lives, without listing it.
+
+    Remembers when which entry was the newest; what lies before one that was so long enough ago
+    is deleted by name. Ages are measured here, so no wall clock can make them wrong (hazard 3).
+    """
+
+    def __init__(
+        self, log: SequenceLog, clock: Clock, age_ms: int, oldest: int, newest: int
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._age_s = age_ms / 1000
+        self._oldest = oldest
+        self._newest = deque([(newest, clock.monotonic_s())])
+
+    def advance(self, number: int) -> None:
+        """Entry ``number`` is the newest now: delete what is old, once in a while.
+
+        Raises:
+            StorageError: nothing is lost; the next time does it.
+        """
+        if number - self._newest[-1][0] < _CLEAN_INTERVAL:
+            return
+        now_s = self._clock.monotonic_s()
+        self._newest.append((number, now_s))
+        end = self._oldest
+        while len(self._newest) > 1 and now_s - self._newest[0][1] > self._age_s:
+            end, _ = self._newest.popleft()
+        if end > self._oldest:
+            self._log.delete_entries(self._oldest, end)
+            self._oldest = end
+
+
 class TransactionLog:
     """The states of all transactional ids of a store."""
 
@@ -35,6 +72,7 @@ class TransactionLog:
         self._storage = storage
         self._clock = clock
         self._cleanup_age_ms = cleanup_age_ms
+        self._newest: dict[str, int] = {}
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
@@ -42,6 +80,8 @@ class TransactionLog:
 
     def head(self, transactional_id: str, known: int = 0) -> Head | None:
         """The newest state: one listing and one read; None if the id has none.
+
+        Entries older than one that was once found the newest are not listed again.
 
         Args:
             transactional_id: whose.
@@ -51,6 +91,7 @@ class TransactionLog:
             CorruptEntry: the newest state is damaged; other ids are not affected.
         """
         log = self._log(transactional_id)
+        known = max(known, self._newest.get(transactional_id, 0))
         for _ in range(_ATTEMPTS):
             listing = log.listing(known)
             if not listing.entries:
@@ -59,6 +100,7 @@ class TransactionLog:
                 known = 0
                 continue
             number = listing.entries[-1]
+            self._newest[transactional_id] = number
             try:
                 return Head(number, self._decode(log, number))
             except ObjectNotFound:
@@ -96,16 +138,22 @@ class TransactionLog:
         """The monotonic clock in seconds and the wall clock in ms; see :meth:`put`."""
         return self._clock.monotonic_s(), self._clock.now_ms()
 
-    def clean(self, transactional_id: str) -> None:
-        """Delete states that are superseded and older than the cleaning age."""
+    def clean(self, transactional_id: str) -> Cleaner:
+        """Delete states that are superseded and older than the cleaning age.
+
+        Returns:
+            What keeps the log short from now on.
+        """
         log = self._log(transactional_id)
         entries = log.listing().entries
-        if len(entries) <= _KEPT_ENTRIES:
-            return
-        number = entries[-_KEPT_ENTRIES]
-        age_ms = self._clock.now_ms() - self._decode(log, number).updated_at_ms
-        if age_ms > self._cleanup_age_ms:
-            log.delete_below(number)
+        oldest = entries[0]
+        if len(entries) > _KEPT_ENTRIES:
+            number = entries[-_KEPT_ENTRIES]
+            age_ms = self._clock.now_ms() - self._decode(log, number).updated_at_ms
+            if age_ms > self._cleanup_age_ms:
+                log.delete_below(number)
+                oldest = number
+        return Cleaner(log, self._clock, self._cleanup_age_ms, oldest, entries[-1])
 
     def _log(self, transactional_id: str) -> SequenceLog:
         return SequenceLog(self._storage, names.transaction_log(transactional_id), self._clock)

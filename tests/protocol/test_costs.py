@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 import pytest
 from faults import VirtualClock
@@ -79,8 +81,8 @@ def test_opening_a_topic_does_not_grow_with_its_history(
     assert spent == {}
 
 
-def test_a_commit_does_not_grow_with_the_history(store: Store, counting: CountingStorage) -> None:
-    """After 300 transactions one more costs what the second one did."""
+def test_a_commit_costs_what_the_second_one_did(store: Store, counting: CountingStorage) -> None:
+    """After 300 transactions, none of them old enough to be cleaned away."""
     producer = store.producer(transactional_id="etl")
     producer.init_transactions()
     spent = []
@@ -94,6 +96,53 @@ def test_a_commit_does_not_grow_with_the_history(store: Store, counting: Countin
     with_checkpoint = {"list": 1, "put_if_absent": 6, "upload": 1}
     assert spent.count(usual) + spent.count(with_checkpoint) == 299
     assert spent.count(with_checkpoint) <= 300 // CHECKPOINT_INTERVAL + 1
+
+
+def test_a_commit_does_not_grow_with_the_history(memory_storage: Storage) -> None:
+    """600 transactions of one producer, 50 in each cleaning age: neither its log nor its costs."""
+    age_ms, clock, counting = 3_600_000, VirtualClock(), CountingStorage(memory_storage)
+    store = attach(counting, create=True, clock=clock, config={"log.cleanup.age.ms": age_ms})
+    store.create_topic("a")
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    reader = attach(counting, clock=clock)
+    spent: list[Counter[str]] = []
+    for turn in range(600):
+        clock.time_ms += age_ms // 50
+        counting.take()
+        with producer.transaction():
+            producer.send("a", b"x")
+        if turn % 100 == 0:
+            spent.append(Counter())
+            assert len(memory_storage.list_names("transactions/etl")) < 400, turn
+            assert len(memory_storage.list_names("topics/a/log")) < 300, turn
+        spent[-1].update(counting.take())
+    assert spent[-1] == spent[-2]
+    assert spent[-1].total() < 100 * (1 + 5 + 1) + 30
+    assert reader.scan("a").record_count == 600
+
+
+def test_a_reader_lists_only_the_newest_states(store: Store, counting: CountingStorage) -> None:
+    """Settling looks at an id's log from where it was last seen, however long it is."""
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    listed = []
+    list_names = counting.inner.list_names
+
+    def recording(folder: str, start_after: str = "") -> list[str]:
+        found = list_names(folder, start_after)
+        listed.append(len(found) if folder.startswith("transactions/") else 0)
+        return found
+
+    counting.inner.list_names = recording  # type: ignore[method-assign]
+    reader = attach(counting, clock=VirtualClock())
+    for _ in range(50):
+        with producer.transaction():
+            producer.send("a", b"x")
+            producer.flush()
+            listed.clear()
+            reader.scan("a")
+            assert max(listed) <= 4
 
 
 def test_a_plan_touches_no_segment(store: Store, counting: CountingStorage) -> None:

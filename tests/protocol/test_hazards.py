@@ -16,6 +16,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.segments.records import normalize
+from txnlog.state import transaction as transitions
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.uploads import SegmentUploader
@@ -206,6 +207,31 @@ def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
     with pytest.raises(ProducerFenced):
         sleeper.commit_transaction()
     assert values(attach(store.storage, clock=clock)) == []
+
+
+def test_a_decision_put_into_a_name_that_a_living_producer_freed_commits_nothing(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Hazard 3 where nobody is initialised anew: the entries before the sleeper's are gone too."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    log = store.logs.transactions
+    since = log.now()
+    with producer.transaction():
+        producer.send("t", b"1")
+    stale = log.describe("p")
+    for turn in range(100):
+        clock.time_ms += CLEANUP_AGE_MS // 8
+        with producer.transaction():
+            producer.send("t", b"%d" % turn)
+    assert store.storage.list_names("transactions/p")[0] > f"{stale.number + 1:020d}"
+    late = transitions.participate(
+        stale.state, topics=["t"], groups=(), now_ms=clock.now_ms(), nonce=clock.token()
+    )
+    for number in (stale.number, stale.number + 1):
+        assert not log.put(number, late, since)
+    assert log.describe("p").number > 200
+    assert len(values(attach(store.storage, clock=clock))) == 101
 
 
 def test_checkpoints_stand_in_for_deleted_entries(store: Store, clock: VirtualClock) -> None:
