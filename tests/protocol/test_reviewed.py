@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from faults import FaultyStorage, VirtualClock
 
-from txnlog.errors import CommitStateUnknown, InvalidTxnState, StorageError, TxnlogError
+from txnlog.errors import (
+    CommitStateUnknown,
+    CorruptEntry,
+    InvalidTxnState,
+    StorageError,
+    TxnlogError,
+)
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage.base import Storage
+from txnlog.state import envelope
+from txnlog.state.topic import Append, Placement
+from txnlog.state.transaction import MAX_PRODUCER_EPOCH
+from txnlog.storage.base import Storage, Upload
 from txnlog.store import Store, attach
 
 T0 = TopicPartition("t", 0)
@@ -18,11 +28,13 @@ AGE_MS = 3_600_000
 
 
 class Hooked(FaultyStorage):
-    """Calls a rule before each create; the rule may raise."""
+    """Calls a rule before each create; the rule may raise. ``last`` is what it was called for."""
 
     rule: Callable[[str], None] | None = None
+    last = ("", b"")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.last = (name, data)
         if self.rule is not None:
             self.rule(name)
         return super().put_if_absent(name, data)
@@ -218,3 +230,179 @@ def test_leaving_the_loop_loses_no_records(store: Store) -> None:
         break
     assert consumer.position(T0) == 1
     assert [record.offset for record in consumer] == [1, 2, 3]
+
+
+def test_half_an_entry_is_not_kept_in_memory(store: Store, clock: VirtualClock) -> None:
+    """An entry turns out wrong in its second half: its first half leaves no trace in the state."""
+    reader = attach(store.storage, clock=clock)
+    put(store, b"1")
+    assert values(reader) == [b"1"]
+    places = tuple(Placement(partition, "x-0", 1, 7, 10, 1, 1) for partition in (0, 7))
+    wrong = "topics/t/log/00000000000000000002.json"
+    store.storage.put(wrong, envelope.encode(Append("n", clock.time_ms, places)))
+    for _ in range(2):
+        with pytest.raises(CorruptEntry, match="contradicts the entries before it"):
+            values(reader)
+    store.storage.delete([wrong])
+    put(store, b"2")
+    assert values(reader) == [b"1", b"2"]
+
+
+def test_a_poll_that_fails_midway_loses_no_records(store: Store, clock: VirtualClock) -> None:
+    """What it had read when it failed comes again with the next one."""
+    for number in range(3):
+        put(store, b"%d" % number)
+    storage = FaultyStorage(store.storage)
+    consumer = attach(storage, clock=clock).consumer("t", auto_offset_reset="earliest")
+    get_range, reads = storage.get_range, 0
+
+    def failing(name: str, start: int, stop: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            raise StorageError("503")
+        return get_range(name, start, stop)
+
+    storage.get_range = failing  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="503"):
+        consumer.poll()
+    assert reads == 3
+    assert [record.value for record in consumer.poll()] == [b"0", b"1", b"2"]
+
+
+def test_a_late_commit_that_lands_against_an_abort_wins(
+    store: Store, hooked: Hooked, clock: VirtualClock
+) -> None:
+    """A commit of unknown outcome lands just before its abort: abort says so, and no more."""
+    producer = begun(attach(hooked, clock=clock))
+    producer.send("t", b"1")
+    producer.flush()
+
+    def lost(name: str) -> None:
+        if name.startswith("transactions/"):
+            raise StorageError("the connection was reset")
+
+    hooked.rule = lost
+    with pytest.raises(CommitStateUnknown):
+        producer.commit_transaction()
+    name, commit = hooked.last
+
+    def late(_: str) -> None:
+        hooked.rule = None
+        assert store.storage.put_if_absent(name, commit)
+
+    hooked.rule = late
+    with pytest.raises(InvalidTxnState, match="had succeeded"):
+        producer.abort_transaction()
+    assert values(attach(store.storage, clock=clock)) == [b"1"]
+    with producer.transaction():
+        producer.send("t", b"2")
+    assert values(attach(store.storage, clock=clock)) == [b"1", b"2"]
+
+
+def test_after_the_last_epoch_comes_a_new_producer_id(store: Store, clock: VirtualClock) -> None:
+    """Also where init aborts an open transaction of that epoch, which leaves no epoch to bump."""
+    transactions = store.logs.transactions
+    store.producer(transactional_id="p").init_transactions()
+    first = transactions.describe("p")
+    worn = msgspec.structs.replace(first.state, producer_epoch=MAX_PRODUCER_EPOCH - 1, nonce="n")
+    assert transactions.put(first.number + 1, worn, transactions.now())
+    old = begun(store)
+    old.send("t", b"old")
+    old.flush()
+    last = transactions.describe("p").state
+    assert (last.producer_id, last.producer_epoch) == (worn.producer_id, MAX_PRODUCER_EPOCH)
+    new = begun(store)
+    state = transactions.describe("p").state
+    assert state.producer_id != worn.producer_id
+    assert state.producer_epoch == 0
+    new.send("t", b"new")
+    with pytest.raises(TxnlogError) as caught:
+        old.commit_transaction()
+    assert caught.value.fatal
+    new.commit_transaction()
+    assert values(attach(store.storage, clock=clock)) == [b"new"]
+
+
+def test_a_cut_does_not_fall_below_the_log_start(store: Store) -> None:
+    """What it would hide was deleted meanwhile: the snapshot is empty there, not negative."""
+    store.create_topic("u")
+    waiting = store.producer(transactional_id="open")
+    waiting.init_transactions()
+    waiting.begin_transaction()
+    waiting.send("u", b"open")
+    waiting.flush()
+    producer = begun(store)
+    producer.send("t", b"1")
+    producer.send("u", b"1")
+    producer.commit_transaction()
+    store.delete_records({T0: 1})
+    snapshot = store.snapshot(["t", "u"])
+    assert snapshot.beginning_offsets("t") == snapshot.end_offsets("t") == {0: 1}
+    assert snapshot.scan("t").record_count == 0
+    consumer = store.consumer("t", "u", auto_offset_reset="earliest")
+    assert consumer.poll() == []
+    assert consumer.position(T0) == 1
+    waiting.abort_transaction()
+    assert [record.value for record in consumer.poll()] == [b"1"]
+
+
+def test_an_abort_after_an_unknown_begin_ends_what_was_begun(
+    store: Store, hooked: Hooked, clock: VirtualClock
+) -> None:
+    """The put of Ongoing has landed, though it failed: abort finds it, and the id goes on."""
+    producer = begun(attach(hooked, clock=clock))
+    producer.send("t", b"1")
+
+    def lost(name: str) -> None:
+        if name.startswith("transactions/"):
+            store.storage.put_if_absent(*hooked.last)
+            raise StorageError("the connection was reset")
+
+    def unreadable(name: str) -> bytes:
+        if name.startswith("transactions/") and hooked.rule is not None:
+            raise StorageError("the connection was reset")
+        return store.storage.get(name)
+
+    hooked.rule, hooked.get = lost, unreadable  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="reset"):
+        producer.flush()
+    hooked.rule = None
+    producer.abort_transaction()
+    assert store.describe_transaction("p").status == "CompleteAbort"
+    with producer.transaction():
+        producer.send("t", b"2")
+    assert values(attach(store.storage, clock=clock)) == [b"2"]
+
+
+class CountingUpload(Upload):
+    """Counts the bytes that an upload is given, and keeps none."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self._counts = counts
+
+    def write(self, data: bytes) -> int:
+        self._counts.append(len(data))
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+def test_large_records_sent_one_by_one_are_not_piled_up(
+    store: Store, hooked: Hooked, clock: VirtualClock, record_format: str
+) -> None:
+    """Fewer records than make a batch by their number are made one by their size, 4 MiB."""
+    store.create_topic("large", config={"record.format": record_format, "compression.type": "none"})
+    written: list[int] = []
+    hooked.upload = lambda _name: CountingUpload(written)  # type: ignore[method-assign]
+    producer = attach(hooked, clock=clock).producer(buffer_memory_bytes=1)
+    for _ in range(100):
+        producer.send("large", bytes(500_000))
+    assert 50_000_000 - sum(written) < 5 << 20
+    assert max(written) < 5 << 20
+    producer.close(flush=False)
