@@ -300,7 +300,7 @@ class Producer:
         Raises:
             UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
         """
-        buffer = self._buffer(topic)
+        buffer = self._buffer(topic, partition)
         rows = buffer.rows
         with self._failing():
             row = (
@@ -332,7 +332,7 @@ class Producer:
                 timestamps in any unit.
             partition: for all of them; overrules the key and the column.
         """
-        buffer = self._buffer(topic)
+        buffer = self._buffer(topic, partition)
         with self._failing():
             if isinstance(batch, pa.Table):
                 batches = batch.to_batches()
@@ -374,15 +374,27 @@ class Producer:
 
     # -- the steps -------------------------------------------------------------------------------
 
-    def _buffer(self, topic: str) -> TopicBuffer:
-        """The topic's buffer; checks that sending is allowed."""
+    def _buffer(self, topic: str, partition: int | None = None) -> TopicBuffer:
+        """The topic's buffer; checks that sending is allowed.
+
+        What it knows of the topic is looked up again once in a while, and for a partition that
+        it does not know.
+        """
         needed = _Phase.READY if self._coordinator is None else _Phase.IN_TRANSACTION
         self._require(needed, "send")
         if topic not in self._buffers:
             with self._failing():
                 spec = self._logs.topic_spec(topic)
             self._buffers[topic] = TopicBuffer(self._logs, spec, self._memory_bytes)
-        return self._buffers[topic]
+        buffer = self._buffers[topic]
+        unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
+        if unknown or buffer.outdated:
+            with self._failing():
+                spec = buffer.look_again()
+            if spec != buffer.spec:
+                with self._uploading():
+                    buffer.change(spec)
+        return buffer
 
     def _flush_rows(self, buffer: TopicBuffer) -> None:
         if not buffer.rows.keys:

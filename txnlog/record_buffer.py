@@ -5,18 +5,24 @@ Knows one topic at a time, and nothing of transactions.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from txnlog.config import TopicConfig
-from txnlog.errors import InvalidRecord, RecordTooLarge
+from txnlog.errors import InvalidRecord, RecordTooLarge, StorageError
 from txnlog.logs import Logs
 from txnlog.partitioner import DefaultPartitioner, Int32Array
 from txnlog.segments.records import RECORD_SCHEMA
 from txnlog.topic_log import TopicSpec, UploadedSegment
-from txnlog.uploads import SegmentUploader
+from txnlog.uploads import SegmentUploader, discard_segments
+
+METADATA_MAX_AGE_S = 300.0
+"""How long a producer relies on what it knows of a topic: Kafka's metadata.max.age.ms."""
+
+_logger = logging.getLogger(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -52,13 +58,46 @@ class TopicBuffer:
     """What is buffered for one topic: rows, and the uploader that bounds memory."""
 
     def __init__(self, logs: Logs, spec: TopicSpec, memory_bytes: int) -> None:
-        self.spec = spec
-        self.partitioner = DefaultPartitioner(spec.partitions)
         self.rows = Rows()
         self._logs = logs
         self._memory_bytes = memory_bytes
-        self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
         self._uploader: SegmentUploader | None = None
+        self._finished: list[UploadedSegment] = []
+        self._use(spec)
+
+    def _use(self, spec: TopicSpec) -> None:
+        self.spec = spec
+        self.partitioner = DefaultPartitioner(spec.partitions)
+        self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
+        self._looked_at_s = self._logs.clock.monotonic_s()
+
+    @property
+    def outdated(self) -> bool:
+        """True if it is long since that the topic was looked at."""
+        return self._logs.clock.monotonic_s() - self._looked_at_s > METADATA_MAX_AGE_S
+
+    def look_again(self) -> TopicSpec:
+        """The topic as it is now; as it was known, if it cannot be read or was made anew.
+
+        What is buffered for a topic that was made anew is refused when it is placed.
+
+        Raises:
+            UnknownTopicOrPartition: the topic was deleted.
+        """
+        self._looked_at_s = self._logs.clock.monotonic_s()
+        try:
+            spec = self._logs.topic_spec(self.spec.topic)
+        except StorageError as error:
+            _logger.warning("topic %r is used as it was known: %s", self.spec.topic, error)
+            return self.spec
+        return spec if spec.topic_id == self.spec.topic_id else self.spec
+
+    def change(self, spec: TopicSpec) -> None:
+        """Go on with the topic's new partitions and settings; uploads what is gathered so far."""
+        if self._uploader:
+            self._finished += self._uploader.finish()
+            self._uploader = None
+        self._use(spec)
 
     def check_size(self, size_bytes: int) -> None:
         if size_bytes > self._max_record_bytes:
@@ -76,13 +115,16 @@ class TopicBuffer:
 
     def finish(self) -> list[UploadedSegment]:
         uploader, self._uploader = self._uploader, None
-        return uploader.finish() if uploader else []
+        finished, self._finished = self._finished, []
+        return [*finished, *(uploader.finish() if uploader else [])]
 
     def discard(self) -> None:
         self.rows = Rows()
         uploader, self._uploader = self._uploader, None
         if uploader:
             uploader.discard()
+        discard_segments(self._logs.storage, self._finished)
+        self._finished = []
 
 
 def to_bytes(value: bytes | str | None, what: str) -> bytes | None:
