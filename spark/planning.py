@@ -86,7 +86,7 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
         InvalidOption: offsets for topics or partitions other than those subscribed.
     """
     # The group first: what it has committed then lies inside the snapshot.
-    group = store.logs.fresh_group(options.group_id).state if options.group_id else None
+    group = _committed_by(store, options.group_id) if options.group_id else None
     snapshot = store.snapshot(list(options.subscription), isolation_level=options.isolation_level)
     wanted = _wanted(snapshot, options.subscription)
     topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
@@ -102,6 +102,12 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
     }
     pinned = limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
     return replace(pinned, topic_ids=topic_ids)
+
+
+def _committed_by(store: Store, group_id: str) -> GroupState:
+    """The group's committed offsets as they are now, apart from the state that goes on."""
+    with store.logs.fresh_group(group_id).reading() as state:
+        return GroupState(committed={topic: dict(at) for topic, at in state.committed.items()})
 
 
 def cut_ranges(

@@ -51,8 +51,8 @@ class ConsumerRecord:
 class Consumer:
     """Reads topics in the order of their offsets, partition by partition.
 
-    Made by :meth:`txnlog.Store.consumer`. Iterating yields records until everything that was
-    visible is read; iterate or poll again for what came since.
+    Made by :meth:`txnlog.Store.consumer`; for one thread at a time. Iterating yields records until
+    everything that was visible is read; iterate or poll again for what came since.
 
     A topic that is deleted is left out while there are others; if it is made anew, it is another
     topic: positions and committed offsets of the old one do not count, the reset policy does.
@@ -259,12 +259,12 @@ class Consumer:
             snapshot.check_partition(where)
         missing = [where for where in partitions if where not in self._positions]
         if missing and self._group_id is not None:
-            state = self._logs.fresh_group(self._group_id).state
-            for where in missing:
-                committed = state.offset_of(*where, self._topic_ids[where.topic])
-                self._starts[where] = committed.offset if committed else None
-                if committed:
-                    self._positions[where] = committed.offset
+            with self._logs.fresh_group(self._group_id).reading() as state:
+                for where in missing:
+                    committed = state.offset_of(*where, self._topic_ids[where.topic])
+                    self._starts[where] = committed.offset if committed else None
+                    if committed:
+                        self._positions[where] = committed.offset
         for where in partitions:
             begin = snapshot.beginning_offsets(where.topic)[where.partition]
             at = self._positions.get(where)
@@ -323,13 +323,13 @@ class Consumer:
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The end of each partition: its last stable offset under read_committed."""
         wanted = list(partitions)
-        self._snapshot_of(wanted)
+        snapshot = self._snapshot_of(wanted)
+        committed = self._isolation_level == "read_committed"
         ends = {}
         for where in wanted:
-            state = self._logs.topic(where.topic).state
-            stable = state.last_stable_offsets()[where.partition]
-            end = state.partitions[where.partition].end_offset
-            ends[where] = stable if self._isolation_level == "read_committed" else end
+            view = snapshot.view(where.topic)
+            found = view.last_stable_offsets if committed else view.log_end_offsets
+            ends[where] = found[where.partition]
         return ends
 
     def offsets_for_times(
@@ -372,7 +372,8 @@ class Consumer:
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
         topic_id = self._topic_id(where.topic)
-        return self._logs.fresh_group(self._group()).state.offset_of(*where, topic_id)
+        with self._logs.fresh_group(self._group()).reading() as state:
+            return state.offset_of(*where, topic_id)
 
     def group_metadata(self) -> GroupMetadata:
         """For ``send_offsets_to_transaction``: the group, and where this consumer began."""
@@ -390,8 +391,7 @@ class Consumer:
         return self._group_id
 
     def _note_start(self, where: TopicPartition) -> None:
-        topic_id = self._topic_id(where.topic)
-        committed = self._logs.fresh_group(self._group()).state.offset_of(*where, topic_id)
+        committed = self.committed(where)
         self._starts[where] = committed.offset if committed else None
 
     def _open(self) -> None:

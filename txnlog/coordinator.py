@@ -58,7 +58,7 @@ class _Decision:
 class Coordinator:
     """The producer's side of the protocol for one instance of one transactional id.
 
-    Not thread-safe: a producer is used by one thread at a time.
+    Not thread-safe: the producer lets one thread at a time in.
     """
 
     def __init__(self, logs: Logs, transactional_id: str, timeout_ms: int) -> None:

@@ -122,8 +122,8 @@ class TransactionDescription:
 
 def describe_topic(log: TopicLog) -> TopicDescription:
     """Describe a refreshed and settled topic."""
-    with log.lock:
-        state = log.state
+    with log.reading() as state:
+        state.check_exists(log.name)
         stable = state.last_stable_offsets()
         assert state.topic_id is not None
         return TopicDescription(
@@ -149,8 +149,7 @@ def describe_topic(log: TopicLog) -> TopicDescription:
 
 def describe_segments(log: TopicLog, partition: int | None = None) -> list[SegmentDescription]:
     """Describe the segments of a refreshed and settled topic, by partition and offset."""
-    with log.lock:
-        state = log.state
+    with log.reading() as state:
         outcomes = {
             **dict.fromkeys(state.aborted, "aborted"),
             **dict.fromkeys(state.undecided, "undecided"),
@@ -188,21 +187,21 @@ def describe_group(
     log: GroupLog, end_offsets: dict[TopicPartition, int], topic_ids: dict[str, str | None]
 ) -> GroupDescription:
     """Describe a refreshed and settled group against the last stable offsets of its topics."""
-    with log.lock:
+    with log.reading() as state:
         pending = {
             TopicPartition(moved.topic, moved.partition): entry.transaction
-            for entry in log.state.pending.values()
+            for entry in state.pending.values()
             for moved in entry.offsets
         }
         committed = {
             TopicPartition(topic, partition): offset
-            for topic, partitions in log.state.committed.items()
+            for topic, partitions in state.committed.items()
             for partition, offset in partitions.items()
         }
     offsets = []
     for where in sorted({*pending, *committed}):
         known = committed.get(where)
-        stale = known and known.topic_id and known.topic_id != topic_ids[where.topic]
+        stale = known and known.topic_id and known.topic_id != topic_ids.get(where.topic)
         offsets.append(
             GroupOffset(
                 topic=where.topic,

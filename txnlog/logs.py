@@ -74,7 +74,8 @@ class Logs:
         """A topic's log, refreshed and settled. Raises UnknownTopicOrPartition if there is none."""
         log = self.topic(topic)
         log.refresh()
-        log.state.check_exists(topic)
+        with log.reading() as state:
+            state.check_exists(topic)
         self.settlement.settle([log])
         return log
 

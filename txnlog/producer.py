@@ -2,16 +2,18 @@
 
 ``send`` and ``send_batch`` only buffer. ``flush`` uploads and places what is buffered: at once
 visible without a transactional id, visible with the commit otherwise. Like Kafka's producer it
-is for one thread.
+may be shared by threads: its calls take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from functools import wraps
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,7 @@ from txnlog.errors import (
     InvalidTxnState,
     StorageError,
     TxnlogError,
+    UnknownTopicOrPartition,
     UnsupportedRecordFormat,
 )
 from txnlog.group_metadata import GroupMetadata
@@ -44,7 +47,7 @@ from txnlog.record_buffer import (
 from txnlog.segments.records import normalize, record_size
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome
-from txnlog.topic_log import UploadedSegment, Writer
+from txnlog.topic_log import TopicLog, TopicSpec, UploadedSegment, Writer
 from txnlog.uploads import DEFAULT_MEMORY_BYTES
 
 _ROWS_PER_BATCH = 10_000
@@ -55,6 +58,23 @@ _BYTES_PER_BATCH = 4 << 20
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_turn(
+    method: Callable[Concatenate[Producer, P], T],
+) -> Callable[Concatenate[Producer, P], T]:
+    """One thread at a time is in any of the producer's methods that are marked with this."""
+
+    @wraps(method)
+    def waiting(self: Producer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return waiting
 
 
 class _Phase(Enum):
@@ -86,6 +106,8 @@ class Producer:
     With a transactional id: ``init_transactions`` once, then ``begin_transaction``, sends, and
     ``commit_transaction`` or ``abort_transaction``. Without: ``send`` and ``flush``; each flush
     is atomic per topic. A context manager that closes; closing flushes, or aborts what is open.
+
+    May be shared by threads, whose calls take turns; they share its one transaction too.
     """
 
     def __init__(
@@ -97,6 +119,7 @@ class Producer:
         buffer_memory_bytes: int | None = None,
     ) -> None:
         self._logs = logs
+        self._lock = threading.RLock()
         self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
         self._coordinator = (
             None
@@ -120,6 +143,7 @@ class Producer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(flush=kind is None)
 
+    @_in_turn
     def close(self, *, flush: bool = True) -> None:
         """Flush (without a transactional id) or abort an open transaction, and finish.
 
@@ -138,6 +162,7 @@ class Producer:
 
     # -- transactions ----------------------------------------------------------------------------
 
+    @_in_turn
     def init_transactions(self) -> None:
         """Take the transactional id over: end what an older instance left, and fence it.
 
@@ -151,6 +176,7 @@ class Producer:
         coordinator.initialize()
         self._phase = _Phase.READY
 
+    @_in_turn
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first flush or the commit."""
         coordinator = self._transactional("begin_transaction")
@@ -159,6 +185,7 @@ class Producer:
         self._placed = {}
         self._phase = _Phase.IN_TRANSACTION
 
+    @_in_turn
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group: str | GroupMetadata
     ) -> None:
@@ -182,7 +209,8 @@ class Producer:
             topics = sorted({where.topic for where in offsets})
             topic_ids = {topic: self._logs.topic_spec(topic).topic_id for topic in topics}
             log = self._logs.fresh_group(check_group_id(group))
-            metadata = GroupMetadata.of(log.state, group, offsets, topic_ids)
+            with log.reading() as state:
+                metadata = GroupMetadata.of(state, group, offsets, topic_ids)
         self._moves.append((metadata, dict(offsets)))
         waiting = self._offsets.setdefault(metadata.group_id, {})
         for where, offset in offsets.items():
@@ -198,6 +226,7 @@ class Producer:
                 topic_id=metadata.topic_ids.get(where.topic, ""),
             )
 
+    @_in_turn
     def commit_transaction(self) -> Placed:
         """Flush, then commit everything at once.
 
@@ -236,6 +265,7 @@ class Producer:
             metadata.moved(offsets)
         self._moves = []
 
+    @_in_turn
     def abort_transaction(self) -> None:
         """Abort the transaction: nothing of it will ever be seen under read_committed."""
         coordinator = self._transactional("abort_transaction")
@@ -278,6 +308,7 @@ class Producer:
 
     # -- sending ---------------------------------------------------------------------------------
 
+    @_in_turn
     def send(
         self,
         topic: str,
@@ -320,6 +351,7 @@ class Producer:
         if len(rows.keys) >= _ROWS_PER_BATCH or rows.size_bytes >= _BYTES_PER_BATCH:
             self._flush_rows(buffer)
 
+    @_in_turn
     def send_batch(
         self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
     ) -> None:
@@ -354,6 +386,7 @@ class Producer:
                     raise InvalidRecord(f"topic {topic!r}: {error}") from error
             self._add(buffer, records, explicit)
 
+    @_in_turn
     def flush(self) -> Placed:
         """Upload and place everything that is buffered.
 
@@ -485,9 +518,8 @@ class Producer:
     def _drop_outdated(self, topics: Iterable[str]) -> None:
         """Forget what was known of topics that have other partitions or settings by now."""
         for topic in topics:
-            log = self._logs.topic(topic)
             buffer = self._buffers.get(topic)
-            if buffer and (not log.state.exists or log.spec() != buffer.spec):
+            if buffer and not buffer.is_as(_current_spec(self._logs.topic(topic))):
                 del self._buffers[topic]
 
     # -- phases ----------------------------------------------------------------------------------
@@ -557,3 +589,10 @@ class Producer:
         for buffer in self._buffers.values():
             buffer.discard()
         self._offsets = {}
+
+
+def _current_spec(log: TopicLog) -> TopicSpec | None:
+    try:
+        return log.spec()
+    except UnknownTopicOrPartition:
+        return None

@@ -76,6 +76,11 @@ class TopicBuffer:
         """True if it is long since that the topic was looked at."""
         return self._logs.clock.monotonic_s() - self._looked_at_s > METADATA_MAX_AGE_S
 
+    def is_as(self, spec: TopicSpec | None) -> bool:
+        """True if the topic, which was looked at just now, is as this buffer knows it."""
+        self._looked_at_s = self._logs.clock.monotonic_s()
+        return spec == self.spec
+
     def look_again(self) -> TopicSpec:
         """The topic as it is now; as it was known, if it cannot be read or was made anew.
 

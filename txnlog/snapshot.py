@@ -31,7 +31,8 @@ class OffsetAndTimestamp:
 class TopicView:
     """One topic as a snapshot has pinned it.
 
-    ``partitions`` end at the snapshot's cut; ``log_end_offsets`` are where the log itself ended;
+    ``partitions`` end at the snapshot's cut; ``last_stable_offsets`` and ``log_end_offsets``
+    are what the log itself had;
     ``hidden_entries`` are those whose data was aborted (none under read_uncommitted).
     """
 
@@ -39,6 +40,7 @@ class TopicView:
     topic_id: str
     config: Mapping[str, str]
     partitions: tuple[Partition, ...]
+    last_stable_offsets: tuple[int, ...]
     log_end_offsets: tuple[int, ...]
     hidden_entries: frozenset[int]
 
@@ -166,20 +168,25 @@ def take_snapshot(
         raise InvalidOption("a snapshot needs at least one topic")
     opened = [logs.topic(name) for name in names]
     logs.storage.gather([log.refresh for log in opened])
-    if leave_out_missing:
-        opened = [log for log in opened if log.state.exists] or opened
-    for log in opened:
-        log.state.check_exists(log.name)
     if isolation_level == "read_committed":
         logs.settlement.settle(opened)
-    views = {log.name: _pin(log, isolation_level) for log in opened}
+    views: dict[str, TopicView] = {}
+    missing: list[UnknownTopicOrPartition] = []
+    for log in opened:
+        try:
+            views[log.name] = _pin(log, isolation_level)
+        except UnknownTopicOrPartition as error:
+            missing.append(error)
+    if missing and not (leave_out_missing and views):
+        raise missing[0]
     if isolation_level == "read_uncommitted":
         return Snapshot(logs, views, isolation_level)
+    opened = [log for log in opened if log.name in views]
     if len(opened) > 1:
         logs.storage.gather([log.refresh for log in opened])
-        if any(log.state.topic_id != views[log.name].topic_id for log in opened):
-            # Deleted since it was pinned: what its log says now is of another topic, or of none.
-            return take_snapshot(logs, names, isolation_level, leave_out_missing=leave_out_missing)
+    if any(_topic_id(log) != views[log.name].topic_id for log in opened):
+        # Deleted since it was pinned: what its log says now is of another topic, or of none.
+        return take_snapshot(logs, names, isolation_level, leave_out_missing=leave_out_missing)
     parts = [part for log in opened for part in _parts(log)]
     cut = consistent_cut(
         {
@@ -198,36 +205,43 @@ def take_snapshot(
 
 def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
     """Copy what a reader may see of a topic at this moment, each partition up to its own end."""
-    with log.lock:
-        state = log.state
+    with log.reading() as state:
+        state.check_exists(log.name)
         assert state.topic_id is not None
         committed = isolation_level == "read_committed"
-        ends = (
-            state.last_stable_offsets() if committed else [p.end_offset for p in state.partitions]
-        )
+        stable = state.last_stable_offsets()
+        log_ends = [partition.end_offset for partition in state.partitions]
         return TopicView(
             topic=log.name,
             topic_id=state.topic_id,
             config=dict(state.config),
             partitions=tuple(
                 Partition(partition.log_start_offset, end, list(partition.segments))
-                for partition, end in zip(state.partitions, ends, strict=True)
+                for partition, end in zip(
+                    state.partitions, stable if committed else log_ends, strict=True
+                )
             ),
-            log_end_offsets=tuple(partition.end_offset for partition in state.partitions),
+            last_stable_offsets=tuple(stable),
+            log_end_offsets=tuple(log_ends),
             hidden_entries=frozenset(state.aborted) if committed else frozenset(),
         )
 
 
+def _topic_id(log: TopicLog) -> str | None:
+    with log.reading() as state:
+        return state.topic_id
+
+
 def _parts(log: TopicLog) -> list[Part]:
     """The appends of a topic that a cut may have to fall before; those aborted are nobody's."""
-    with log.lock:
-        aborted = set(log.state.aborted)
+    with log.reading() as state:
+        aborted = set(state.aborted)
         return [
             Part(
                 _unit(log, entry),
                 {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
             )
-            for entry in log.state.recent
+            for entry in state.recent
             if entry.number not in aborted
         ]
 
@@ -243,8 +257,7 @@ def _check_cut(
         if where in cut and offset >= cut[where]
     }
     for log in logs:
-        with log.lock:
-            state = log.state
+        with log.reading() as state:
             torn = any(
                 isinstance(unit, TransactionKey)
                 and state.let_go.get(unit.producer_id, -1) >= unit.number

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -78,6 +79,7 @@ class StateLog(Generic[EntryT, StateT]):
         self.lock = threading.RLock()
         self.clock = clock
         self.state: StateT = new_state()
+        self._dropped = False
         self._new_state = new_state
         self._entry_decoder = entry_decoder
         self._checkpoint_decoder = checkpoint_decoder
@@ -91,8 +93,24 @@ class StateLog(Generic[EntryT, StateT]):
 
     def undecided(self) -> dict[int, TransactionRef]:
         """The entries whose outcome is not known yet, as they are now."""
+        with self.reading() as state:
+            return dict(state.undecided_entries())
+
+    @contextmanager
+    def reading(self) -> Iterator[StateT]:
+        """The state as it was last refreshed, by whichever thread, held still for the block.
+
+        A refresh that failed has dropped it; then it is read anew.
+        """
         with self.lock:
-            return dict(self.state.undecided_entries())
+            if self._dropped:
+                self.refresh()
+            yield self.state
+
+    def _drop(self) -> None:
+        """Begin from nothing next time: what is in memory cannot be relied on."""
+        self.state = self._new_state()
+        self._dropped = True
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -119,7 +137,7 @@ class StateLog(Generic[EntryT, StateT]):
         listing = self.log.listing(first)
         if not set(state.undecided_entries()) <= set(listing.entries):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
-            self.state = self._new_state()
+            self._drop()
             return False
         numbers = listing.contiguous(state.next_entry)
         end = state.next_entry + len(numbers)
@@ -136,15 +154,16 @@ class StateLog(Generic[EntryT, StateT]):
                 end = state.next_entry + len(numbers)
             self._fold(state, numbers)
         except ObjectNotFound:
-            self.state = self._new_state()
+            self._drop()
             return False
         except BaseException:
             # Half a fold is no state; what is folded next time is folded from the start.
-            self.state = self._new_state()
+            self._drop()
             raise
         for number, outcome in listing.outcomes.items():
             state.decide(number, outcome)
         self.state = state
+        self._dropped = False
         self._listed_at = listed_at
         if numbers:
             self._forget()
@@ -199,7 +218,7 @@ class StateLog(Generic[EntryT, StateT]):
             deadline_s = self.clock.monotonic_s() + _DELIVERY_TIMEOUT_S
             lost = 0
             while True:
-                if not refreshed:
+                if not refreshed or self._dropped:
                     self.refresh()
                 refreshed = False
                 entry = build(self.state)
@@ -213,7 +232,7 @@ class StateLog(Generic[EntryT, StateT]):
                     _logger.warning(
                         "%s was put into a name that cleaning had freed", self.log.path(number)
                     )
-                    self.state = self._new_state()
+                    self._drop()
                 lost += 1
                 if self.clock.monotonic_s() > deadline_s:
                     raise StorageError(

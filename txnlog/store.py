@@ -56,7 +56,7 @@ from txnlog.state.topic import (
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
-from txnlog.topic_log import TopicSpec
+from txnlog.topic_log import TopicLog, TopicSpec
 from txnlog.uploads import SegmentFiles, discard_segments
 
 _logger = logging.getLogger(__name__)
@@ -141,8 +141,8 @@ def _read_store_file(storage: Storage) -> StoreFile:
 class Store:
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
-    A store holds no connection that must be closed, and may be used from several threads;
-    producers and consumers are for one thread each.
+    A store holds no connection that must be closed. It, its snapshots, scans and producers may be
+    used from several threads at once; a consumer is for one thread at a time.
     """
 
     def __init__(self, storage: Storage, store_file: StoreFile, clock: Clock) -> None:
@@ -205,7 +205,7 @@ class Store:
         found = self._storage.list_folders(names.TOPICS)
         logs = [self._logs.topic(name) for name in found]
         self._storage.gather([log.refresh for log in logs])
-        return sorted(log.name for log in logs if log.state.exists)
+        return sorted(log.name for log in logs if _exists(log))
 
     def describe_topic(self, topic: str) -> TopicDescription:
         """Offsets, sizes, settings and open transactions of a topic.
@@ -226,7 +226,8 @@ class Store:
         """The placed segments of a topic or of one partition, in the order of their offsets."""
         log = self._logs.fresh_topic(topic)
         if partition is not None:
-            log.state.check_partitions(topic, [partition])
+            with log.reading() as state:
+                state.check_partitions(topic, [partition])
         return describe_segments(log, partition)
 
     def alter_topic(
@@ -384,20 +385,22 @@ class Store:
     def describe_group(self, group_id: str) -> GroupDescription:
         """A group's offsets and lag. Raises GroupIdNotFound."""
         log = self._logs.fresh_group(group_id)
-        if not log.state.committed and not log.state.pending:
+        with log.reading() as group:
+            known = {*group.committed} | {
+                moved.topic for entry in group.pending.values() for moved in entry.offsets
+            }
+        if not known:
             raise GroupIdNotFound(f"group {group_id!r} has no offsets in {self.url}")
         ends: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str | None] = {}
-        known = {*log.state.committed} | {
-            moved.topic for entry in log.state.pending.values() for moved in entry.offsets
-        }
         for topic in sorted(known):
             topic_log = self._logs.topic(topic)
             topic_log.refresh()
             self._logs.settlement.settle([topic_log])
-            topic_ids[topic] = topic_log.state.topic_id
-            for partition, end in enumerate(topic_log.state.last_stable_offsets()):
-                ends[TopicPartition(topic, partition)] = end
+            with topic_log.reading() as state:
+                topic_ids[topic] = state.topic_id
+                for partition, end in enumerate(state.last_stable_offsets()):
+                    ends[TopicPartition(topic, partition)] = end
         return describe_group(log, ends, topic_ids)
 
     def transactions(self) -> list[TransactionDescription | TxnlogError]:
@@ -408,6 +411,11 @@ class Store:
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""
         return describe_transaction(self._logs.transactions.describe(transactional_id))
+
+
+def _exists(log: TopicLog) -> bool:
+    with log.reading() as state:
+        return state.exists
 
 
 def _or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:

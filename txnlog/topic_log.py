@@ -96,12 +96,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def spec(self) -> TopicSpec:
         """What an uploader must know of the topic. Raises UnknownTopicOrPartition."""
-        with self.lock:
-            self.state.check_exists(self.name)
-            assert self.state.topic_id is not None
-            return TopicSpec(
-                self.name, self.state.topic_id, len(self.state.partitions), dict(self.state.config)
-            )
+        with self.reading() as state:
+            state.check_exists(self.name)
+            assert state.topic_id is not None
+            return TopicSpec(self.name, state.topic_id, len(state.partitions), dict(state.config))
 
     def place(
         self,
