@@ -150,8 +150,8 @@ def take_snapshot(
 ) -> Snapshot:
     """Read every topic once, list each again, and cut (invariant S1).
 
-    The second listing finds the transactions that reached a topic only after it was read; it is
-    left out for a single topic, whose one listing cannot disagree with itself.
+    The second listing finds the transactions that reached a topic only after it was read. It is
+    left out for a single topic whose listing has decided all: it cannot disagree with itself.
 
     Args:
         logs: of the store.
@@ -172,9 +172,12 @@ def take_snapshot(
         logs.settlement.settle(opened)
     views: dict[str, TopicView] = {}
     missing: list[UnknownTopicOrPartition] = []
+    once = len(opened) == 1
     for log in opened:
         try:
-            views[log.name] = _pin(log, isolation_level)
+            with log.lock:
+                views[log.name] = _pin(log, isolation_level)
+                once = once and not log.ahead
         except UnknownTopicOrPartition as error:
             missing.append(error)
     if missing and not (leave_out_missing and views):
@@ -182,7 +185,7 @@ def take_snapshot(
     if isolation_level == "read_uncommitted":
         return Snapshot(logs, views, isolation_level)
     opened = [log for log in opened if log.name in views]
-    if len(opened) > 1:
+    if not once:
         logs.storage.gather([log.refresh for log in opened])
     if any(_topic_id(log) != views[log.name].topic_id for log in opened):
         # Deleted since it was pinned: what its log says now is of another topic, or of none.

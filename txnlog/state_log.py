@@ -80,6 +80,9 @@ class StateLog(Generic[EntryT, StateT]):
         self.clock = clock
         self.state: StateT = new_state()
         self._dropped = False
+        self.ahead = False
+        """True if an outcome was learnt since the last listing, which may lack entries of its
+        transaction that came after it."""
         self._new_state = new_state
         self._entry_decoder = entry_decoder
         self._checkpoint_decoder = checkpoint_decoder
@@ -163,7 +166,7 @@ class StateLog(Generic[EntryT, StateT]):
         for number, outcome in listing.outcomes.items():
             state.decide(number, outcome)
         self.state = state
-        self._dropped = False
+        self._dropped = self.ahead = False
         self._listed_at = listed_at
         if numbers:
             self._forget()
@@ -250,6 +253,7 @@ class StateLog(Generic[EntryT, StateT]):
         """Take note of an outcome that was found elsewhere than in a marker."""
         with self.lock:
             self.state.decide(number, outcome)
+            self.ahead = True
 
     def checkpoint_if_due(self) -> None:
         """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""

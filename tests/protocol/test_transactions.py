@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from faults import VirtualClock
+from faults import FaultyStorage, VirtualClock
 
 from txnlog.errors import (
     CommitFailed,
@@ -486,3 +486,22 @@ def test_a_cut_falls_before_what_a_checkpoint_holds(store: Store, clock: Virtual
     blocker.abort_transaction()
     snapshot = another(store, clock).snapshot(["wide", "t"])
     assert [snapshot.scan(topic).record_count for topic in ("wide", "t")] == [1, 1]
+
+
+def test_a_transaction_that_commits_during_a_read_of_one_topic_is_not_torn(store: Store) -> None:
+    """Its first append is listed, then it appends again and commits, then it is looked up."""
+    producer = producing(store, "p")
+    producer.send("t", b"1", partition=0)
+    producer.flush()
+
+    def meanwhile(request: str) -> None:
+        if request == "list transactions/p" and len(done) == 0:
+            done.append(request)
+            producer.send("t", b"2", partition=0)
+            producer.commit_transaction()
+
+    done: list[str] = []
+    reader = attach(FaultyStorage(store.storage, before_request=meanwhile), clock=VirtualClock())
+    assert values(reader) in ([], [b"1", b"2"])
+    assert done
+    assert values(reader) == [b"1", b"2"]
