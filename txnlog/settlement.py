@@ -148,9 +148,12 @@ class Settlement:
     def finish(self, head: Head, own: Iterable[EntryRef] | None = None) -> Head | None:
         """Steps 5 and 6: write the markers of a prepared transaction and complete it.
 
+        A commit is completed only when all its markers are there (invariant T4). On an abort they
+        only spare readers a search: entries without a marker are aborted when the id has moved on.
+
         Args:
             head: the prepared state.
-            own: the entries to mark on an abort, if the caller knows them all; otherwise they
+            own: the entries to mark on an abort, as far as the caller knows them; otherwise they
                 are looked for in the logs that the transaction names.
 
         Returns:

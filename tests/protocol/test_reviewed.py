@@ -375,6 +375,37 @@ def test_an_abort_after_an_unknown_begin_ends_what_was_begun(
     assert values(attach(store.storage, clock=clock)) == [b"2"]
 
 
+def test_an_abort_is_complete_without_the_marker_of_an_entry_in_doubt(
+    store: Store, hooked: Hooked, clock: VirtualClock
+) -> None:
+    """Invariant T4: an append landed, though it failed; unmarked it is aborted, now and later."""
+    producer = begun(attach(hooked, clock=clock))
+    producer.send("t", b"1")
+
+    def lost(name: str) -> None:
+        if name.startswith("topics/t/log"):
+            store.storage.put_if_absent(*hooked.last)
+            raise StorageError("the connection was reset")
+
+    def unreadable(name: str) -> bytes:
+        if name.startswith("topics/t/log") and hooked.rule is not None:
+            raise StorageError("the connection was reset")
+        return store.storage.get(name)
+
+    hooked.rule, hooked.get = lost, unreadable  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="reset"):
+        producer.flush()
+    hooked.rule = None
+    producer.abort_transaction()
+    assert store.describe_transaction("p").status == "CompleteAbort"
+    names = store.storage.list_names("topics/t/log")
+    assert names == ["00000000000000000000.json", "00000000000000000001.json"]
+    assert values(attach(store.storage, clock=clock)) == []
+    with producer.transaction():
+        producer.send("t", b"2")
+    assert values(attach(store.storage, clock=clock)) == [b"2"]
+
+
 class CountingUpload(Upload):
     """Counts the bytes that an upload is given, and keeps none."""
 

@@ -301,7 +301,7 @@ def prepare_abort(
 
 
 def complete(state: TransactionState, *, now_ms: int, nonce: str) -> TransactionState:
-    """End a prepared transaction after its markers were written (invariant T4)."""
+    """End a prepared transaction. Of a commit all markers must be there (invariant T4)."""
     if not state.prepared:
         raise InvalidTxnState(f"{state.ref} is {state.status.value}: it is not prepared")
     done = (
