@@ -27,6 +27,7 @@ from txnlog.segments.header import (
     MAGIC_V0,
     MAGIC_V1,
     BatchHeader,
+    BytesLike,
 )
 from txnlog.segments.reader import read_header
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
@@ -43,7 +44,7 @@ class DumpedBatch:
 
     ``damage`` says what is wrong, None if nothing is. Without ``header`` the bytes are not known
     to be a batch at all; without ``decoded`` its records cannot be read. ``crc_ok`` is None where
-    there is no header to hold a checksum.
+    there is no header to hold a checksum. ``data`` are the bytes of a batch, as they are.
     """
 
     position: int
@@ -52,6 +53,7 @@ class DumpedBatch:
     crc_ok: bool | None
     decoded: DecodedBatch | None
     damage: str | None
+    data: BytesLike = b""
 
 
 def dump_segment(
@@ -88,7 +90,7 @@ def dump_segment(
         except (CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat) as error:
             damage = str(error)
         shown = header if decoded is None else decoded.header
-        yield DumpedBatch(position, header.size_bytes, shown, crc_ok, decoded, damage)
+        yield DumpedBatch(position, header.size_bytes, shown, crc_ok, decoded, damage, data)
         if crc_ok or header.is_self_checked:
             last_offset = shown.last_offset
         position += header.size_bytes

@@ -152,9 +152,13 @@ class IndexBuilder:
             self._bytes_since_entry = 0
         self._bytes_since_entry += size_bytes
 
-    def finish(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both are empty for a segment that is not worth indexing, such as a single batch."""
-        if self._offsets:
+    def finish(self, *, always_time: bool = False) -> tuple[OffsetIndex, TimeIndex]:
+        """Both are empty for a segment that is not worth indexing, such as a single batch.
+
+        With ``always_time`` the time index ends with the segment's largest timestamp all the same,
+        as in Kafka's.
+        """
+        if self._offsets or always_time:
             self._add_time()
         offsets = np.array(self._offsets, dtype=OFFSET_ENTRY)
         return OffsetIndex(offsets), TimeIndex(np.array(self._times, dtype=TIME_ENTRY))

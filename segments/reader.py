@@ -1,14 +1,15 @@
 """Reads records of one segment: ranges of offsets, in bounded chunks, verified.
 
-Knows a function that reads bytes and nothing of where they lie. Offsets are relative to the
-segment; the log's base is for the caller to add.
+Knows a function that reads bytes and nothing of where they lie. Offsets are those in the file: in
+segments that txnlog writes they are relative and the log's base is for the caller to add; in
+Kafka's they are absolute, and ``base_offset`` is what its indexes count from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,9 @@ from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 # smaller batches are read through, because a request costs as much as some hundred KiB.
 _PEEK_BYTES = 4096
 _SKIP_BYTES = 256 << 10
+
+# Batches whose records are not wanted, such as those of an aborted transaction.
+SkipBatch: TypeAlias = Callable[[BatchHeader], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,14 +83,17 @@ def read_segment(
     name: str,
     start_offset: int = 0,
     stop_offset: int | None = None,
+    base_offset: int = 0,
     index: OffsetIndex | None = None,
     columns: Sequence[str] | None = None,
+    skip: SkipBatch | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> Iterator[SegmentBatch]:
     """Yield the records with offsets in [start_offset, stop_offset), batch by batch.
 
-    ``columns`` are those to return, in that order; others are not decompressed. Held in memory:
+    ``columns`` are those to return, in that order; others are not decompressed. Batches that
+    ``skip`` is true of are passed by. Held in memory:
     one chunk and one batch. Nothing is requested behind the batch that ``stop_offset`` ends in,
     but for the rest of a chunk; with an ``index`` not even that.
     Raises CorruptRecord where the file is damaged, after what comes before has been yielded.
@@ -94,16 +101,18 @@ def read_segment(
     if stop_offset is not None and stop_offset <= start_offset:
         return
     window = Window(read, size_bytes, name)
-    hint = None if index is None or stop_offset is None else index.stop_position(stop_offset)
+    hint = None
+    if index is not None and stop_offset is not None:
+        hint = index.stop_position(stop_offset - base_offset)
     stop_hint = size_bytes if hint is None else min(hint, size_bytes)
-    position = _start_position(window, start_offset, index, chunk_bytes, stop_hint)
+    position = _start_position(window, start_offset, base_offset, index, chunk_bytes, stop_hint)
     last_offset = -1
     while position < size_bytes:
         ahead_stop = min(position + chunk_bytes, stop_hint)
         header = read_header(window, position, ahead_stop, last_offset)
         is_beyond = stop_offset is not None and _least_offset(header, last_offset) >= stop_offset
         is_wanted = header.last_offset >= start_offset and not is_beyond
-        if is_wanted and not header.is_control:
+        if is_wanted and not header.is_control and not (skip is not None and skip(header)):
             data = window.get(position, position + header.size_bytes, ahead_stop)
             decoded = decode_batch(
                 data,
@@ -161,18 +170,20 @@ def find_timestamp(
     name: str,
     start_offset: int = 0,
     stop_offset: int | None = None,
+    base_offset: int = 0,
     time_index: TimeIndex | None = None,
     index: OffsetIndex | None = None,
+    skip: SkipBatch | None = None,
 ) -> TimestampOffset | None:
     """The first record of [start_offset, stop_offset) at or after the time; None if there is none.
 
-    An index that contradicts the segment is not used. Raises CorruptRecord as read_segment does.
+    Records of batches that ``skip`` is true of do not count. An index that contradicts the segment is not used. Raises CorruptRecord as read_segment does.
     """
     entry = None if time_index is None else time_index.lookup(timestamp_ms)
     landing = SEGMENT_START
     if entry is not None and index is not None:
         landing = index.lookup(entry.offset)
-        if not _confirmed(read, size_bytes, name, landing, entry):
+        if not _confirmed(read, size_bytes, name, base_offset, landing, entry):
             landing = SEGMENT_START
     last_offset = -1
     for position, header in scan_headers(
@@ -183,7 +194,7 @@ def find_timestamp(
         last_offset = header.last_offset
         if header.last_offset < start_offset or header.max_timestamp_ms < timestamp_ms:
             continue
-        if header.is_control:
+        if header.is_control or (skip is not None and skip(header)):
             continue
         data = read(position, position + header.size_bytes)
         decoded = decode_batch(data, name=name, position=position, columns=["timestamp"])
@@ -239,20 +250,22 @@ def _least_offset(header: BatchHeader, last_offset: int) -> int:
 def _start_position(
     window: Window,
     start_offset: int,
+    base_offset: int,
     index: OffsetIndex | None,
     chunk_bytes: int,
     stop_hint: int,
 ) -> int:
     """Where to start reading for ``start_offset``: the index's word if the file confirms it."""
-    entry = SEGMENT_START if index is None else index.lookup(start_offset)
+    entry = SEGMENT_START if index is None else index.lookup(start_offset - base_offset)
     if entry != SEGMENT_START and entry.position < window.size_bytes:
         ahead_stop = min(entry.position + chunk_bytes, stop_hint)
         try:
-            if read_header(window, entry.position, ahead_stop, -1).last_offset == entry.offset:
+            header = read_header(window, entry.position, ahead_stop, -1)
+            if header.last_offset == base_offset + entry.offset:
                 return entry.position
         except CorruptRecord:
             pass  # the index or the file is wrong; reading from the start will tell
-    if start_offset == 0 or window.size_bytes <= chunk_bytes:
+    if start_offset == base_offset or window.size_bytes <= chunk_bytes:
         return 0
     # Without an index: jump from header to header instead of fetching what is not wanted.
     for position, header in scan_headers(
@@ -264,7 +277,12 @@ def _start_position(
 
 
 def _confirmed(
-    read: ReadRange, size_bytes: int, name: str, landing: OffsetEntry, entry: TimeEntry
+    read: ReadRange,
+    size_bytes: int,
+    name: str,
+    base_offset: int,
+    landing: OffsetEntry,
+    entry: TimeEntry,
 ) -> bool:
     """Whether both index entries describe batches that are there, and nothing newer precedes."""
     try:
@@ -272,13 +290,11 @@ def _confirmed(
             read, size_bytes, name=name, start_position=landing.position
         ):
             is_landing = position == landing.position and landing != SEGMENT_START
-            if is_landing and header.last_offset != landing.offset:
+            last_offset = header.last_offset - base_offset
+            if is_landing and last_offset != landing.offset:
                 return False
-            if header.last_offset >= entry.offset:
-                return (header.last_offset, header.max_timestamp_ms) == (
-                    entry.offset,
-                    entry.timestamp_ms,
-                )
+            if last_offset >= entry.offset:
+                return (last_offset, header.max_timestamp_ms) == (entry.offset, entry.timestamp_ms)
             if header.max_timestamp_ms >= entry.timestamp_ms:
                 return False
     except CorruptRecord:

@@ -1,0 +1,70 @@
+"""The index of aborted transactions of a segment (``.txnindex``), in Kafka's layout.
+
+Segments that txnlog writes have none: there an aborted transaction is a matter of log entries. One
+that came from Kafka holds the records of several transactions side by side, and this file says
+which of them no reader under read_committed may see.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.header import BatchHeader, BytesLike
+
+_ENTRY = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """What a producer wrote, inside a transaction, from first_offset to last_offset is aborted.
+
+    Offsets are absolute; ``last_offset`` is that of the marker. ``last_stable_offset`` is what it
+    was when the transaction had been aborted.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The aborted transactions that reach into one segment."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self.aborted = tuple(sorted(aborted, key=lambda item: (item.last_offset, item)))
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for item in self.aborted:
+            self._by_producer.setdefault(item.producer_id, []).append(item)
+
+    @classmethod
+    def decode(cls, data: BytesLike, *, name: str = "txnindex") -> TransactionIndex:
+        """Raises CorruptRecord if the bytes are no whole entries of a known version."""
+        if len(data) % _ENTRY.size:
+            raise CorruptRecord(
+                f"{name}: {len(data)} bytes are no whole number of {_ENTRY.size}-byte entries"
+            )
+        aborted = []
+        for number, (version, *fields) in enumerate(_ENTRY.iter_unpack(data)):
+            item = AbortedTransaction(*fields)
+            if version != _VERSION or not 0 <= item.first_offset <= item.last_offset:
+                raise CorruptRecord(
+                    f"{name}: entry {number} is damaged: version {version}, offsets "
+                    f"{item.first_offset} to {item.last_offset}"
+                )
+            aborted.append(item)
+        return cls(aborted)
+
+    def encode(self) -> bytes:
+        """34 bytes for each transaction, in the order of their markers."""
+        return b"".join(_ENTRY.pack(_VERSION, *item) for item in self.aborted)
+
+    def hides(self, header: BatchHeader) -> bool:
+        """Whether the records of this batch (absolute offsets) belong to one of them."""
+        return header.is_transactional and any(
+            item.first_offset <= header.base_offset <= item.last_offset
+            for item in self._by_producer.get(header.producer_id, ())
+        )
