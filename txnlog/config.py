@@ -55,8 +55,9 @@ def _level(low: int, high: int) -> Callable[[str], object]:
 _TOPIC_KEYS = {
     "compression.type": _Key(
         "lz4",
-        _one_of("none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "codec of the topic's batches; gzip and snappy need record.format=kafka",
+        _one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "codec of the topic's batches; gzip and snappy need record.format=kafka; producer: "
+        "whatever each writer chooses, lz4 if it does not",
     ),
     "compression.gzip.level": _Key("", _level(1, 9), "empty: the codec's own default"),
     "compression.lz4.level": _Key("", _level(1, 12), "empty: the codec's own default"),
@@ -114,7 +115,8 @@ class TopicConfig:
     def of(cls, config: Mapping[str, str]) -> TopicConfig:
         """Read validated settings; keys that are missing have their defaults."""
         get = {key: config.get(key, entry.default) for key, entry in _TOPIC_KEYS.items()}
-        compression = Compression.parse(get["compression.type"])
+        chosen = get["compression.type"]
+        compression = Compression.LZ4 if chosen == "producer" else Compression.parse(chosen)
         level = get.get(f"compression.{compression.kafka_name}.level")
         return cls(
             compression=compression,

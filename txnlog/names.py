@@ -161,6 +161,10 @@ def time_index_file(topic: str, partition: int, stem: str) -> str:
     return f"{topic_data(topic, partition)}/{stem}.timeindex"
 
 
+def transaction_index_file(topic: str, partition: int, stem: str) -> str:
+    return f"{topic_data(topic, partition)}/{stem}.txnindex"
+
+
 def staging_file(token: str, number: int) -> str:
     """Where write ``number`` of a not yet committed Spark transaction leaves its manifest.
 

@@ -26,8 +26,9 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.segments.index import OffsetIndex, TimeIndex
-from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
+from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE
+from txnlog.segments.transaction_index import TransactionIndex
 from txnlog.state.topic import Partition, Segment
 from txnlog.storage.base import Storage
 from txnlog.topic_log import current_topic_id
@@ -69,15 +70,18 @@ class SegmentRange:
     stop_offset: int
     log_append_time: bool = False
     topic_id: str = ""
+    hides_aborted: bool = False
 
     @property
     def record_count(self) -> int:
+        """How many records it holds; of a segment that came from Kafka, how many at most."""
         return self.stop_offset - self.start_offset
 
     @property
     def size_bytes(self) -> int:
         """About how many bytes of the segment the range takes."""
-        return self.segment.size_bytes * self.record_count // max(self.segment.record_count, 1)
+        offsets = self.segment.end_offset - self.segment.base_offset
+        return self.segment.size_bytes * self.record_count // max(offsets, 1)
 
 
 class Scan:
@@ -107,7 +111,10 @@ class Scan:
 
     @property
     def record_count(self) -> int:
-        """How many records the scan returns; nothing is read to know it."""
+        """How many records the scan returns; nothing is read to know it.
+
+        What was imported from Kafka may have gaps: then it is how many there can be at most.
+        """
         return sum(part.record_count for part in self.ranges)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -172,8 +179,12 @@ def plan_scan(
     starting_offsets: Offsets,
     ending_offsets: Offsets,
     columns: Sequence[str] | None,
+    *,
+    hides_aborted: bool,
 ) -> Scan:
     """Choose the segment ranges between two resolved ends; no file is touched.
+
+    ``hidden_entries`` are left out whole; ``hides_aborted`` is about what was aborted in Kafka.
 
     Raises:
         OffsetOutOfRange: an offset lies below the log's start or beyond its end.
@@ -192,6 +203,7 @@ def plan_scan(
             min(segment.end_offset, end[number]),
             log_append_time,
             topic_id,
+            hides_aborted and segment.has_aborted,
         )
         for number, partition in enumerate(partitions)
         for segment in partition.overlapping(start[number], end[number])
@@ -245,22 +257,30 @@ def read_range(
         UnknownTopicOrPartition: the topic was deleted since the range was planned.
         CorruptRecord: the segment is damaged or gone; the message says where.
     """
-    path = names.segment_file(part.topic, part.partition, part.segment.name)
-    base = part.segment.base_offset
-    first = part.start_offset - base
     stored = [name for name in _STORED_COLUMNS if name in columns]
     assemble = _Assembler(part, columns)
+    for batch in read_batches(storage, part, stored):
+        yield assemble(batch)
+
+
+def read_batches(
+    storage: Storage, part: SegmentRange, columns: Sequence[str] | None
+) -> Iterator[SegmentBatch]:
+    """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
+    path = names.segment_file(part.topic, part.partition, part.segment.name)
+    segment, shift = part.segment, part.segment.offset_shift
     try:
-        for batch in read_segment(
+        yield from read_segment(
             partial(storage.get_range, path),
-            part.segment.size_bytes,
+            segment.size_bytes,
             name=path,
-            start_offset=first,
-            stop_offset=part.stop_offset - base,
-            index=_load_index(storage, part) if first > 0 else None,
-            columns=stored,
-        ):
-            yield assemble(batch)
+            start_offset=part.start_offset - shift,
+            stop_offset=part.stop_offset - shift,
+            base_offset=segment.base_offset - shift,
+            index=_load_index(storage, part) if part.start_offset > segment.base_offset else None,
+            columns=columns,
+            skip=_load_aborted(storage, part),
+        )
     except ObjectNotFound as error:
         raise _gone(storage, part, path) from error
 
@@ -270,7 +290,7 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """The first record of a range at or after a time: (offset, timestamp in ms), or None."""
     path = names.segment_file(part.topic, part.partition, part.segment.name)
-    base = part.segment.base_offset
+    shift = part.segment.offset_shift
     times = _load_time_index(storage, part)
     try:
         found = find_timestamp(
@@ -278,14 +298,16 @@ def first_at_or_after(
             part.segment.size_bytes,
             timestamp_ms,
             name=path,
-            start_offset=part.start_offset - base,
-            stop_offset=part.stop_offset - base,
+            start_offset=part.start_offset - shift,
+            stop_offset=part.stop_offset - shift,
+            base_offset=part.segment.base_offset - shift,
             time_index=times,
             index=_load_index(storage, part) if times is not None else None,
+            skip=_load_aborted(storage, part),
         )
     except ObjectNotFound as error:
         raise _gone(storage, part, path) from error
-    return None if found is None else (base + found[0], found[1])
+    return None if found is None else (shift + found[0], found[1])
 
 
 def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
@@ -325,6 +347,27 @@ def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
         return None
 
 
+def _load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
+    """What hides the aborted records of a segment that came from Kafka; None if it has none.
+
+    Unlike the other indexes it is no accelerator: without it aborted records would show.
+    """
+    if not part.hides_aborted:
+        return None
+    path = names.transaction_index_file(part.topic, part.partition, part.segment.name)
+    try:
+        index = TransactionIndex.decode(storage.get(path), name=path)
+    except ObjectNotFound as error:
+        raise _gone(storage, part, path) from error
+    assert part.segment.kafka is not None
+    if len(index.aborted) != part.segment.kafka.aborted_count:
+        raise CorruptRecord(
+            f"{path} has {len(index.aborted)} aborted transactions, the log says "
+            f"{part.segment.kafka.aborted_count}; restore it from a backup"
+        )
+    return index.hides
+
+
 class _Assembler:
     """Adds the columns that are not stored: topic, partition, offset, timestampType.
 
@@ -345,7 +388,10 @@ class _Assembler:
 
     def _column(self, name: str, batch: SegmentBatch) -> pa.Array:
         if name == "offset":
-            return pa.array(batch.offsets() + self._part.segment.base_offset)
+            return pa.array(batch.offsets() + self._part.segment.offset_shift)
+        if name == "timestampType" and self._part.segment.kafka is not None:
+            stamped = int(batch.header.is_log_append_time)
+            return pa.repeat(pa.scalar(stamped, pa.int32()), batch.record_count)
         if name == "timestamp":
             milliseconds = batch.records.column("timestamp").view(pa.int64()).to_numpy()
             return pa.array(milliseconds * np.int64(1000)).view(SCAN_SCHEMA.field(name).type)

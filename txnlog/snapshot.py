@@ -112,6 +112,7 @@ class Snapshot:
             starting_offsets,
             ending_offsets,
             columns,
+            hides_aborted=self.isolation_level == "read_committed",
         )
 
     def offset_for_time(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
@@ -58,6 +58,11 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.topic_log import TopicLog, TopicSpec
 from txnlog.uploads import SegmentFiles, discard_segments
+
+if TYPE_CHECKING:
+    from txnlog.kafka.exporting import Exported as KafkaExport
+    from txnlog.kafka.importing import Imported as KafkaImport
+    from txnlog.kafka.progress import Progress
 
 _logger = logging.getLogger(__name__)
 
@@ -265,7 +270,9 @@ class Store:
         def build(state: TopicState) -> Deleted:
             state.check_exists(topic)
             doomed[:] = [
-                SegmentFiles(topic, number, segment.name, segment.batch_count)
+                SegmentFiles(
+                    topic, number, segment.name, segment.batch_count, segment.kafka is not None
+                )
                 for number, partition in enumerate(state.partitions)
                 for segment in partition.segments
             ]
@@ -370,6 +377,88 @@ class Store:
         if topics:
             consumer.subscribe(topics)
         return consumer
+
+    # -- to and from Kafka ------------------------------------------------------------------------
+
+    def import_kafka(
+        self,
+        topic: str,
+        log_dirs: Sequence[str],
+        *,
+        skip_corrupt: bool = False,
+        storage_options: Mapping[str, object] | None = None,
+        progress: Progress | None = None,
+    ) -> KafkaImport:
+        """Make partition folders of a stopped Kafka broker, or copies of them, part of a topic.
+
+        Every batch is checked and its bytes are copied as they are; offsets, timestamps, headers
+        and producer ids stay, aborted records stay aborted. All of it becomes visible in one step.
+
+        Args:
+            topic: is created if it does not exist. Otherwise each partition must be new or end
+                where its folder begins.
+            log_dirs: paths or URLs of folders such as ``orders-0``, or of one that holds them.
+            skip_corrupt: leave damaged batches out instead of refusing the import.
+            storage_options: for the filesystem of ``log_dirs``.
+            progress: called with the bytes done and those there are in all.
+
+        Raises:
+            CorruptRecord: something is damaged; nothing was imported.
+            OffsetOutOfRange: the topic has other records at these offsets.
+            InvalidOption: the folders are not those of one topic's partitions.
+            CommitStateUnknown: the storage failed; nothing was deleted.
+        """
+        from txnlog.kafka.importing import import_log_dirs
+
+        return import_log_dirs(
+            self,
+            topic,
+            log_dirs,
+            storage_options=storage_options,
+            skip_corrupt=skip_corrupt,
+            progress=progress,
+        )
+
+    def export_kafka(
+        self,
+        topic: str,
+        directory: str,
+        *,
+        magic: int = 2,
+        keep_offsets: bool = False,
+        compression_type: str | None = None,
+        storage_options: Mapping[str, object] | None = None,
+        progress: Progress | None = None,
+    ) -> KafkaExport:
+        """Write a topic as the partition folders of a Kafka broker, up to its last stable offset.
+
+        Args:
+            topic: its name; the folders are ``directory/<topic>-<partition>``.
+            directory: a path or URL; the folders must not exist yet.
+            magic: 2, or 0 or 1 for old readers, which know neither headers nor transactions.
+            keep_offsets: add no transaction markers, so that offsets stay as they are: aborted
+                records are left out, committed ones become plain records. With markers (the
+                default) an offset grows by one for each marker before it.
+            compression_type: a codec instead of the topic's.
+            storage_options: for the filesystem of ``directory``.
+            progress: called with the bytes done and those there are in all.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidOption, CorruptRecord, StorageError: nothing is left
+            of the export.
+        """
+        from txnlog.kafka.exporting import export_log_dirs
+
+        return export_log_dirs(
+            self,
+            topic,
+            directory,
+            magic=magic,
+            keep_offsets=keep_offsets,
+            compression_type=compression_type,
+            storage_options=storage_options,
+            progress=progress,
+        )
 
     # -- groups and transactions -----------------------------------------------------------------
 

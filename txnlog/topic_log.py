@@ -10,7 +10,15 @@ from txnlog.clock import Clock, SystemClock
 from txnlog.names import TopicPartition
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import topic as kinds
-from txnlog.state.topic import Append, Placement, ProducerRef, TopicEntry, TopicState
+from txnlog.state.topic import (
+    Append,
+    Imported,
+    OffsetSpan,
+    Placement,
+    ProducerRef,
+    TopicEntry,
+    TopicState,
+)
 from txnlog.state.transaction import TransactionRef, new_producer_id
 from txnlog.state_log import LogPolicy, StateLog
 from txnlog.storage.base import Storage
@@ -177,6 +185,38 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 before = writer.sequences.get(partition, 0)
                 writer.sequences[partition] = kinds.advance_sequence(before, count)
         return appended
+
+    def place_imported(
+        self,
+        topic_id: str,
+        offsets: Mapping[int, OffsetSpan],
+        segments: Sequence[Placement],
+    ) -> int:
+        """Make segments of Kafka's a part of the topic, with their own offsets, in one entry.
+
+        Args:
+            topic_id: of the topic that they were uploaded for.
+            offsets: by partition, the offsets that the import brings.
+            segments: in the order of partitions and offsets.
+
+        Returns:
+            The entry's number.
+
+        Raises:
+            UnknownTopicOrPartition: the topic or a partition is not there (any more).
+            OffsetOutOfRange: a partition ends elsewhere than the import begins.
+            StorageError: the outcome is unknown.
+        """
+        nonce = self.clock.token()
+
+        def build(state: TopicState) -> Imported:
+            state.check_exists(self.name, topic_id)
+            state.check_import(self.name, offsets)
+            return Imported(nonce, self.clock.now_ms(), dict(offsets), tuple(segments))
+
+        number = self.append(build)
+        assert number is not None
+        return number
 
     def _ranges(
         self, bases: Mapping[int, int], counts: Mapping[int, int]

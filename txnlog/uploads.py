@@ -187,12 +187,15 @@ class SegmentFiles:
     partition: int
     name: str
     batch_count: int
+    has_aborted: bool = False
 
     def paths(self) -> list[str]:
         where = (self.topic, self.partition, self.name)
         paths = [names.segment_file(*where)]
         if self.batch_count > 1:
             paths += [names.offset_index_file(*where), names.time_index_file(*where)]
+        if self.has_aborted:
+            paths.append(names.transaction_index_file(*where))
         return paths
 
 
@@ -204,7 +207,11 @@ def discard_segments(storage: Storage, segments: Sequence[SegmentFiles | Uploade
     files = [
         path
         for s in segments
-        for path in SegmentFiles(s.topic, s.partition, s.name, s.batch_count).paths()
+        for path in (
+            s
+            if isinstance(s, SegmentFiles)
+            else SegmentFiles(s.topic, s.partition, s.name, s.batch_count)
+        ).paths()
     ]
     try:
         storage.delete(files)

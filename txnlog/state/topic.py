@@ -39,8 +39,19 @@ class ProducerRef(msgspec.Struct, frozen=True, order=True):
     producer_epoch: int
 
 
+class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is special about a segment that came from Kafka.
+
+    The offsets in the file are the topic's own and may have gaps: it stands for ``offset_count``
+    of them. ``aborted_count`` transactions in its transaction index hide records of it.
+    """
+
+    offset_count: int
+    aborted_count: int = 0
+
+
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The place that an append gives to one uploaded segment. Times in ms, sizes in bytes."""
+    """The place that an entry gives to one uploaded segment. Times in ms, sizes in bytes."""
 
     partition: int
     name: str
@@ -51,10 +62,11 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     max_timestamp_ms: int
     batch_count: int = 1
     base_sequence: int = -1
+    kafka: KafkaFile | None = None
 
     @property
     def end_offset(self) -> int:
-        return self.base_offset + self.record_count
+        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
 
 
 class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created"):
@@ -75,6 +87,25 @@ class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_d
     segments: tuple[Placement, ...]
     transaction: TransactionRef | None = None
     producer: ProducerRef | None = None
+
+
+class OffsetSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The offsets [start, end) of a partition."""
+
+    start: int
+    end: int
+
+
+class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
+    """Partition folders of a Kafka broker become a part of the topic, with their own offsets.
+
+    ``offsets`` holds, by partition, what is its part from now on of what was imported.
+    """
+
+    nonce: str
+    at_ms: int
+    offsets: dict[int, OffsetSpan]
+    segments: tuple[Placement, ...]
 
 
 class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
@@ -101,12 +132,15 @@ class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     at_ms: int
 
 
-TopicEntry = Created | Append | Altered | Trimmed | Deleted
+TopicEntry = Created | Append | Imported | Altered | Trimmed | Deleted
 ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A placed segment as the state keeps it: its placement and the entry that placed it."""
+    """A placed segment as the state keeps it: its placement and the entry that placed it.
+
+    ``transaction`` is the number of its transaction among those of the producer; -1 for none.
+    """
 
     entry: int
     name: str
@@ -119,10 +153,22 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    transaction: int = -1
+    kafka: KafkaFile | None = None
 
     @property
     def end_offset(self) -> int:
-        return self.base_offset + self.record_count
+        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
+
+    @property
+    def offset_shift(self) -> int:
+        """What is added to an offset in the file to make it the topic's."""
+        return 0 if self.kafka else self.base_offset
+
+    @property
+    def has_aborted(self) -> bool:
+        """Whether it holds records that were aborted in Kafka."""
+        return self.kafka is not None and self.kafka.aborted_count > 0
 
 
 class Partition(msgspec.Struct):
@@ -136,6 +182,11 @@ class Partition(msgspec.Struct):
     end_offset: int = 0
     segments: list[Segment] = []
     cut_floor: int = 0
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was ever written to it."""
+        return self.end_offset == 0
 
     def overlapping(self, start: int, end: int) -> list[Segment]:
         """The segments that hold any offset of [start, end), in order."""
@@ -205,6 +256,8 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         match entry:
             case Append():
                 self._apply_append(number, entry)
+            case Imported():
+                self._apply_imported(number, entry)
             case Created():
                 self.topic_id = entry.topic_id
                 self.created_at_ms = entry.at_ms
@@ -235,23 +288,12 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         producer_id = producer.producer_id if producer else -1
         producer_epoch = producer.producer_epoch if producer else -1
         first_offsets: dict[int, int] = {}
+        transaction = entry.transaction.number if entry.transaction else -1
         for place in entry.segments:
             partition = self.partitions[place.partition]
             first_offsets.setdefault(place.partition, place.base_offset)
             partition.segments.append(
-                Segment(
-                    number,
-                    place.name,
-                    place.base_offset,
-                    place.record_count,
-                    place.size_bytes,
-                    place.min_timestamp_ms,
-                    place.max_timestamp_ms,
-                    place.batch_count,
-                    producer_id,
-                    producer_epoch,
-                    place.base_sequence,
-                )
+                _segment(number, place, producer_id, producer_epoch, transaction)
             )
             partition.end_offset = place.end_offset
         if entry.transaction is not None:
@@ -260,6 +302,19 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         if producer is not None:
             self._remember(producer_id, producer_epoch, entry)
         self._expire_producers(max(self.log_time_ms, entry.at_ms))
+
+    def _apply_imported(self, number: int, entry: Imported) -> None:
+        first_offsets = {}
+        for index, span in entry.offsets.items():
+            partition = self.partitions[index]
+            if partition.is_untouched:
+                partition.log_start_offset = span.start
+                partition.end_offset = span.start
+            first_offsets[index] = partition.end_offset
+            partition.end_offset = span.end
+        for place in entry.segments:
+            self.partitions[place.partition].segments.append(_segment(number, place))
+        self.recent.append(RecentEntry(number, entry.at_ms, first_offsets))
 
     def _remember(self, producer_id: int, producer_epoch: int, entry: Append) -> None:
         # Popped and put back, so that the dict is ordered by last activity.
@@ -456,6 +511,21 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             )
         return repeated or None
 
+    def check_import(self, topic: str, offsets: Mapping[int, OffsetSpan]) -> None:
+        """Raise OffsetOutOfRange unless each span begins where its partition ends, or is its first.
+
+        So nothing is imported twice, and nothing that is missing passes for deleted records.
+        """
+        self.check_partitions(topic, offsets)
+        for number, span in offsets.items():
+            partition = self.partitions[number]
+            if not partition.is_untouched and partition.end_offset != span.start:
+                raise OffsetOutOfRange(
+                    f"{topic}:{number} holds records up to offset {partition.end_offset}, what is "
+                    f"to be imported begins at {span.start}: offsets are kept, so it must begin "
+                    f"where the partition ends, or the partition be new. Import into another topic"
+                )
+
     def check_trim(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Raise unless each offset lies between the log's start and its last stable offset."""
         self.check_partitions(topic, offsets)
@@ -484,6 +554,30 @@ def check_partition_count(partitions: int, current: int = 0) -> int:
             f"the topic has {current} partitions; it cannot shrink to {partitions}"
         )
     return partitions
+
+
+def _segment(
+    entry: int,
+    place: Placement,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    transaction: int = -1,
+) -> Segment:
+    return Segment(
+        entry,
+        place.name,
+        place.base_offset,
+        place.record_count,
+        place.size_bytes,
+        place.min_timestamp_ms,
+        place.max_timestamp_ms,
+        place.batch_count,
+        producer_id,
+        producer_epoch,
+        place.base_sequence,
+        transaction,
+        place.kafka,
+    )
 
 
 def _batches(segments: Iterable[Placement]) -> dict[int, SequenceRange]:

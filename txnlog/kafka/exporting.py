@@ -1,0 +1,394 @@
+"""Export: a topic becomes partition folders that Kafka's own tools and brokers read.
+
+Here a transaction is decided by files beside the log, and committed offsets have no gaps. In Kafka
+the decision is a control batch in the partition, and takes an offset. So a record's offset in the
+folder is its own plus the number of markers that were put before it. With ``keep_offsets`` none
+are: what is committed becomes plain records with the offsets that they have, and where records were
+aborted there are gaps, as compaction leaves them. Segments that came from Kafka have their markers
+in them and are copied, byte for byte where no marker was put before them.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog import names
+from txnlog.config import TopicConfig
+from txnlog.errors import CorruptRecord, InvalidOption, StorageError
+from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
+from txnlog.kafka.folders import partition_folder
+from txnlog.kafka.progress import Progress
+from txnlog.scan import SegmentRange, read_batches
+from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
+from txnlog.segments.compression import Compression
+from txnlog.segments.dump import dump_segment
+from txnlog.segments.header import MAGIC_KAFKA, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from txnlog.segments.legacy import encode_message_set
+from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
+from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
+from txnlog.snapshot import TopicView
+from txnlog.state.topic import Segment, advance_sequence
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+from txnlog.store import Store
+
+_logger = logging.getLogger(__name__)
+
+_BATCH_BYTES = 1_000_000
+"""A little less than what brokers take by default (max.message.bytes)."""
+_OFFSET = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPartition:
+    """One partition's folder; offsets are those in it. ``marker_count``: how many were added."""
+
+    partition: int
+    folder: str
+    start_offset: int
+    end_offset: int
+    record_count: int
+    marker_count: int
+    segment_count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export has written. ``url`` is the folder that the partitions' folders are in."""
+
+    topic: str
+    url: str
+    partitions: tuple[ExportedPartition, ...]
+
+    @property
+    def record_count(self) -> int:
+        return sum(partition.record_count for partition in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How records are written. ``keeps_offsets``: no markers are added."""
+
+    magic: int
+    keeps_offsets: bool
+    compression: Compression
+    level: int | None
+    log_append_time: bool
+
+
+def export_log_dirs(
+    store: Store,
+    topic: str,
+    directory: str,
+    *,
+    magic: int,
+    keep_offsets: bool,
+    compression_type: str | None,
+    storage_options: Mapping[str, object] | None,
+    progress: Progress | None,
+) -> Exported:
+    """See :meth:`txnlog.Store.export_kafka`."""
+    view = store.snapshot([topic]).view(topic)
+    config = TopicConfig.of(view.config)
+    written = _format(config, magic, keep_offsets, compression_type)
+    target = open_storage(directory, storage_options)
+    settings = FolderSettings(config.segment_bytes, config.index_interval_bytes)
+    writers = [
+        FolderWriter(target, partition_folder(topic, number), settings)
+        for number in range(len(view.partitions))
+    ]
+    for writer in writers:
+        if target.list_names(writer.folder):
+            raise InvalidOption(
+                f"{target.url}/{writer.folder} is not empty; export into a folder that does not "
+                f"hold partitions of {topic!r} yet"
+            )
+    counted = _Counted(sum(p.size_bytes for p in _segments_of(view)), progress)
+    try:
+        exported = [
+            _PartitionExporter(store.storage, view, number, writer, written, counted).run()
+            for number, writer in enumerate(writers)
+        ]
+    except BaseException:
+        for writer in writers:
+            _discard(writer)
+        raise
+    return Exported(topic, target.url, tuple(exported))
+
+
+def _format(
+    config: TopicConfig, magic: int, keep_offsets: bool, compression_type: str | None
+) -> _Format:
+    if isinstance(magic, bool) or magic not in (0, 1, MAGIC_KAFKA):
+        raise InvalidOption(f"magic {magic!r} is not one of 0, 1 and {MAGIC_KAFKA}")
+    compression, level = config.compression, config.compression_level
+    if compression_type is not None:
+        compression, level = Compression.parse(compression_type), None
+    is_old = magic < MAGIC_KAFKA
+    if is_old and compression is Compression.ZSTD:
+        if compression_type is not None:
+            raise InvalidOption(f"zstd is younger than magic {magic}; use gzip, snappy or lz4")
+        compression, level = Compression.GZIP, None
+    # The old formats have no transactions: what is committed is all they can say.
+    return _Format(magic, keep_offsets or is_old, compression, level, config.log_append_time)
+
+
+def _segments_of(view: TopicView) -> Iterator[Segment]:
+    for part in view.partitions:
+        yield from part.overlapping(part.log_start_offset, part.end_offset)
+
+
+def _discard(writer: FolderWriter) -> None:
+    try:
+        writer.discard()
+    except StorageError as error:
+        # The error at hand matters more.
+        _logger.warning("files of a failed export were left in %s: %s", writer.folder, error)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Tells the caller how far the export is."""
+
+    total_bytes: int
+    progress: Progress | None
+    done_bytes: int = 0
+
+    def add(self, size_bytes: int) -> None:
+        self.done_bytes += size_bytes
+        if self.progress is not None:
+            self.progress(self.done_bytes, self.total_bytes)
+
+
+class _PartitionExporter:
+    """Writes one partition. ``_shift`` is how many markers were added so far."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        view: TopicView,
+        partition: int,
+        writer: FolderWriter,
+        written: _Format,
+        counted: _Counted,
+    ) -> None:
+        self._storage = storage
+        self._view = view
+        self._partition = partition
+        self._writer = writer
+        self._format = written
+        self._counted = counted
+        pinned = view.partitions[partition]
+        self._start_offset = pinned.log_start_offset
+        self._end_offset = pinned.end_offset
+        self._segments = pinned.overlapping(self._start_offset, self._end_offset)
+        self._shift = 0
+        self._leader_epoch = 0
+        self._record_count = 0
+        self._latest_ms = 0
+
+    def run(self) -> ExportedPartition:
+        """Write everything from the log's start to where the view ends."""
+        last = {(s.producer_id, s.transaction): index for index, s in enumerate(self._segments)}
+        begins_file = True
+        for index, segment in enumerate(self._segments):
+            is_hidden = segment.entry in self._view.hidden_entries
+            if segment.kafka is not None and self._format.magic == MAGIC_KAFKA:
+                self._copy(segment)
+                begins_file = True
+            elif not (is_hidden and self._format.keeps_offsets):
+                if begins_file:
+                    self._writer.begin(max(segment.base_offset, self._start_offset) + self._shift)
+                self._encode(segment)
+                begins_file = False
+            ends = last[segment.producer_id, segment.transaction] == index
+            if segment.transaction >= 0 and ends and not self._format.keeps_offsets:
+                self._mark(segment.producer_id, segment.producer_epoch, commit=not is_hidden)
+            self._counted.add(segment.size_bytes)
+        if self._format.magic == MAGIC_KAFKA:
+            # Of transactions that nobody can end any more: readers would wait for them for ever.
+            for item in self._writer.tracker.open:
+                self._mark(item.producer_id, item.producer_epoch, commit=False)
+        end_offset = self._end_offset + self._shift
+        if not self._writer.base_offsets or self._writer.end_offset < end_offset:
+            self._writer.begin(end_offset)  # an empty segment says where the next record goes
+        self._writer.finish()
+        return ExportedPartition(
+            partition=self._partition,
+            folder=self._writer.folder,
+            start_offset=self._start_offset,
+            end_offset=end_offset,
+            record_count=self._record_count,
+            marker_count=self._shift,
+            segment_count=len(self._writer.base_offsets),
+            size_bytes=self._writer.size_bytes,
+        )
+
+    # -- records that are encoded anew -----------------------------------------------------------
+
+    def _encode(self, segment: Segment) -> None:
+        source = SegmentRange(
+            self._view.topic,
+            self._partition,
+            segment,
+            max(segment.base_offset, self._start_offset),
+            min(segment.end_offset, self._end_offset),
+            hides_aborted=segment.has_aborted,
+        )
+        for batch in read_batches(self._storage, source, None):
+            offsets = batch.offsets() + segment.offset_shift
+            for start, stop in self._pieces(batch.records):
+                first, last = int(offsets[start]), int(offsets[stop - 1])
+                records = batch.records.slice(start, stop - start)
+                deltas = (offsets[start:stop] - first).astype(np.int32)
+                if self._format.magic == MAGIC_KAFKA:
+                    data = self._rows(segment, records, first, deltas)
+                else:
+                    data = encode_message_set(
+                        records,
+                        self._format.magic,
+                        compression=self._format.compression,
+                        level=self._format.level,
+                        base_offset=first,
+                        offset_deltas=deltas,
+                    )
+                if not self._writer.has_room(last + self._shift):
+                    self._writer.begin(first + self._shift)
+                self._write(data, first, last, int(timestamps_ms(records).max()))
+                self._record_count += len(deltas)
+
+    def _rows(
+        self, segment: Segment, records: pa.RecordBatch, first: int, deltas: Int32Array
+    ) -> bytes:
+        in_transaction = segment.transaction >= 0
+        transactional = in_transaction and not self._format.keeps_offsets
+        known = segment.producer_id >= 0 and in_transaction == transactional
+        sequence = advance_sequence(segment.base_sequence, first - segment.base_offset)
+        if transactional:
+            self._writer.tracker.begin(
+                segment.producer_id, segment.producer_epoch, first + self._shift
+            )
+        return encode_batch(
+            records,
+            record_format="kafka",
+            compression=self._format.compression,
+            level=self._format.level,
+            base_offset=first + self._shift,
+            offset_deltas=None if int(deltas[-1]) == len(deltas) - 1 else deltas,
+            producer_id=segment.producer_id if known else NO_PRODUCER_ID,
+            producer_epoch=segment.producer_epoch if known else NO_PRODUCER_EPOCH,
+            base_sequence=sequence if known else NO_SEQUENCE,
+            leader_epoch=self._leader_epoch,
+            transactional=transactional,
+            log_append_time=self._format.log_append_time,
+        )
+
+    def _pieces(self, records: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+        """Where to cut records, so that each piece is a batch that a broker takes."""
+        ends, times = np.cumsum(record_sizes(records)), timestamps_ms(records)
+        start = 0
+        while start < records.num_rows:
+            taken = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, taken + _BATCH_BYTES, side="right"))
+            stop = max(stop, start + 1)
+            if self._format.log_append_time and self._format.magic == MAGIC_KAFKA:
+                # Such a batch has one time for all of its records.
+                others = np.flatnonzero(times[start:stop] != times[start])
+                stop = start + int(others[0]) if len(others) else stop
+            yield start, stop
+            start = stop
+
+    # -- segments that came from Kafka -----------------------------------------------------------
+
+    def _copy(self, segment: Segment) -> None:
+        path = names.segment_file(self._view.topic, self._partition, segment.name)
+        begun = False
+        for batch in dump_segment(
+            partial(self._storage.get_range, path), segment.size_bytes, name=path
+        ):
+            decoded = batch.decoded
+            if batch.damage is not None or decoded is None:
+                raise CorruptRecord(f"nothing was exported: {batch.damage or path}")
+            header = decoded.header
+            self._writer.tracker.add(
+                replace(header, base_offset=header.base_offset + self._shift),
+                [replace(m, offset=m.offset + self._shift) for m in decoded.markers],
+            )
+            data = self._kept(decoded, bytes(batch.data))
+            if data is None:
+                continue
+            if not begun:
+                cut = segment.base_offset < self._start_offset
+                base = header.base_offset if cut else segment.base_offset
+                self._writer.begin(base + self._shift)
+                begun = True
+            self._leader_epoch = max(self._leader_epoch, header.leader_epoch)
+            self._record_count += decoded.records.num_rows
+            self._write(data, header.base_offset, header.last_offset, header.max_timestamp_ms)
+
+    def _kept(self, decoded: DecodedBatch, data: bytes) -> bytes | None:
+        """What of a batch goes into the folder: all but the records that were deleted."""
+        header = decoded.header
+        if header.last_offset < self._start_offset:
+            return None
+        if header.base_offset >= self._start_offset:
+            if not self._shift:
+                return data
+            if header.magic == MAGIC_KAFKA:  # the checksum does not cover the offset
+                return _OFFSET.pack(header.base_offset + self._shift) + data[_OFFSET.size :]
+        deltas = decoded.offset_deltas
+        if deltas is None:
+            deltas = np.arange(decoded.records.num_rows, dtype=np.int32)
+        first = int(np.searchsorted(deltas, self._start_offset - header.base_offset))
+        if first == len(deltas):
+            return None
+        return encode_batch(
+            decoded.records.slice(first),
+            record_format="kafka",
+            compression=header.codec,
+            base_offset=header.base_offset + self._shift,
+            offset_deltas=deltas[first:],
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            leader_epoch=header.leader_epoch,
+            transactional=header.is_transactional,
+            log_append_time=header.magic == MAGIC_KAFKA and header.is_log_append_time,
+        )
+
+    # -- both ------------------------------------------------------------------------------------
+
+    def _mark(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        offset = self._writer.end_offset
+        data = encode_marker(
+            commit=commit,
+            offset=offset,
+            timestamp_ms=self._latest_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=0,
+            leader_epoch=self._leader_epoch,
+        )
+        kind = COMMIT if commit else ABORT
+        self._writer.tracker.end(producer_id, ControlMarker(offset, self._latest_ms, kind, 0))
+        self._write(data, offset - self._shift, offset - self._shift, self._latest_ms)
+        self._shift += 1
+
+    def _write(self, data: bytes, first: int, last: int, max_timestamp_ms: int) -> None:
+        """``first`` and ``last`` are the topic's own offsets."""
+        self._latest_ms = max(self._latest_ms, max_timestamp_ms)
+        self._writer.write(
+            data,
+            base_offset=first + self._shift,
+            last_offset=last + self._shift,
+            max_timestamp_ms=max_timestamp_ms,
+            leader_epoch=self._leader_epoch,
+        )

@@ -1,0 +1,182 @@
+"""The files of a partition's folder in a Kafka broker's data folder: names, and small text files.
+
+``orders-0/00000000000000001000.log`` and the like. Knows where files lie, and nothing of records.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from txnlog.errors import InvalidOption, ObjectNotFound
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+_LOG_START_OFFSETS = "log-start-offset-checkpoint"
+_VERSION = 0
+
+_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d{1,9})")
+_SEGMENT = re.compile(r"(\d{20})\.log")
+_UNFINISHED = (".swap", ".cleaned")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFolder:
+    """One partition as a broker keeps it. ``base_offsets`` name its segments, ascending.
+
+    ``log_start_offset`` is where its records begin; below are those that were deleted.
+    """
+
+    storage: Storage
+    topic: str
+    partition: int
+    base_offsets: tuple[int, ...]
+    log_start_offset: int
+
+    @property
+    def end_offset_at_least(self) -> int:
+        return max(self.log_start_offset, self.base_offsets[-1])
+
+    def next_base_offset(self, base_offset: int) -> int | None:
+        """Where the segment behind this one begins; None for the last."""
+        return next((base for base in self.base_offsets if base > base_offset), None)
+
+
+def segment_file(base_offset: int, ending: str = "log") -> str:
+    """``00000000000000001000.log``"""
+    return f"{base_offset:020d}.{ending}"
+
+
+def partition_folder(topic: str, partition: int) -> str:
+    """``orders-0``"""
+    return f"{topic}-{partition}"
+
+
+def find_folders(
+    log_dirs: Sequence[str], topic: str, storage_options: Mapping[str, object] | None = None
+) -> list[PartitionFolder]:
+    """The partition folders that are meant, by partition.
+
+    Args:
+        log_dirs: paths or URLs: of partition folders, or of folders in which these lie.
+        topic: chooses, where a folder holds partitions of several topics.
+        storage_options: for the filesystem that they are on.
+
+    Raises:
+        InvalidOption: there are none, or they do not make up one topic.
+    """
+    found = [
+        folder for path in log_dirs for folder in _folders_at(str(path), topic, storage_options)
+    ]
+    if not found:
+        raise InvalidOption("no log folder was named: give the path of one or more, like orders-0")
+    by_partition: dict[int, PartitionFolder] = {}
+    for folder in found:
+        other = by_partition.setdefault(folder.partition, folder)
+        if other.topic != folder.topic:
+            raise InvalidOption(
+                f"{other.storage.url} and {folder.storage.url} are partitions of two topics; "
+                "import one topic at a time"
+            )
+        if other is not folder:
+            raise InvalidOption(
+                f"{other.storage.url} and {folder.storage.url} are both partition "
+                f"{folder.partition}: name the folder of one replica"
+            )
+    return [by_partition[partition] for partition in sorted(by_partition)]
+
+
+def _folders_at(
+    path: str, topic: str, storage_options: Mapping[str, object] | None
+) -> list[PartitionFolder]:
+    parent, name = _split(path)
+    storage = open_storage(path, storage_options)
+    match = _FOLDER.fullmatch(name)
+    if any(_SEGMENT.fullmatch(file) for file in storage.list_names("")):
+        if match is None:
+            raise InvalidOption(
+                f"{storage.url} holds segments, but its name is not <topic>-<partition>, like "
+                "orders-0: which partition it is cannot be told. Rename it"
+            )
+        starts = _log_start_offsets(open_storage(parent, storage_options)) if parent else {}
+        return [_folder(storage, match["topic"], int(match["partition"]), starts)]
+    inside = [m for name in storage.list_folders("") if (m := _FOLDER.fullmatch(name))]
+    topics = sorted({m["topic"] for m in inside})
+    if not inside:
+        raise InvalidOption(
+            f"{storage.url} is no log folder of Kafka's: it holds neither segments (*.log) nor "
+            "folders like orders-0"
+        )
+    if len(topics) > 1 and topic not in topics:
+        raise InvalidOption(
+            f"{storage.url} holds partitions of {len(topics)} topics, but none of {topic!r}: name "
+            f"the folders of one of {', '.join(topics[:10])}"
+        )
+    chosen = topic if len(topics) > 1 else topics[0]
+    starts = _log_start_offsets(storage)
+    return [
+        _folder(
+            open_storage(f"{path.rstrip('/')}/{m[0]}", storage_options),
+            chosen,
+            int(m["partition"]),
+            starts,
+        )
+        for m in inside
+        if m["topic"] == chosen
+    ]
+
+
+def _split(path: str) -> tuple[str, str]:
+    """The folder that holds ``path``, and its own name."""
+    if "://" not in path:
+        path = os.path.abspath(os.path.expanduser(path))
+    parent, _, name = path.rstrip("/").rpartition("/")
+    return parent or "/", name
+
+
+def _folder(
+    storage: Storage, topic: str, partition: int, starts: Mapping[tuple[str, int], int]
+) -> PartitionFolder:
+    files = storage.list_names("")
+    for file in files:
+        if file.endswith(_UNFINISHED):
+            raise InvalidOption(
+                f"{storage.url}/{file} shows that the broker was stopped amid a cleaning: start "
+                "and stop it once, then import"
+            )
+    bases = tuple(int(m[1]) for file in files if (m := _SEGMENT.fullmatch(file)))
+    if not bases:
+        raise InvalidOption(f"{storage.url} holds no segments (*.log)")
+    start = max(starts.get((topic, partition), 0), bases[0])
+    return PartitionFolder(storage, topic, partition, bases, start)
+
+
+def _log_start_offsets(storage: Storage) -> dict[tuple[str, int], int]:
+    """What the broker says of deleted records, if the file that says it is there."""
+    try:
+        text = storage.get(_LOG_START_OFFSETS).decode()
+        version, count, *lines = text.splitlines()
+        starts = {}
+        for line in lines:
+            topic, partition, offset = line.split()
+            starts[topic, int(partition)] = int(offset)
+    except ObjectNotFound:
+        return {}
+    except ValueError:
+        version, count, starts = "", "", {}
+    if version != str(_VERSION) or count != str(len(starts)):
+        raise InvalidOption(
+            f"{storage.url}/{_LOG_START_OFFSETS} cannot be read: it should have version 0, a "
+            "count, and lines of topic, partition and offset. Move it away to import the records "
+            "that were deleted, too"
+        )
+    return starts
+
+
+def leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """The content of ``leader-epoch-checkpoint``: (epoch, its first offset), ascending."""
+    lines = [f"{epoch} {offset}" for epoch, offset in epochs]
+    return "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
