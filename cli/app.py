@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from txnlog.cli import groups, records, segments, topics, transactions
+from txnlog.cli import groups, kafka, records, segments, topics, transactions
 from txnlog.cli.grammar import HELP_NAMES
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, remember
 
@@ -27,6 +27,7 @@ app.add_typer(segments.app, name="segments")
 app.add_typer(records.app, name="records")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="txns")
+app.add_typer(kafka.app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -42,31 +42,42 @@ class Batch:
 
     @property
     def producer_id(self) -> int | None:
-        header = self.dumped.header
-        if self.segment is not None:
-            return None if self.segment.producer_id < 0 else self.segment.producer_id
+        header, placed = self.dumped.header, self._placed
+        if placed is not None:
+            return None if placed.producer_id < 0 else placed.producer_id
         return None if header is None or header.producer_id < 0 else header.producer_id
 
     @property
     def producer_epoch(self) -> int | None:
-        header = self.dumped.header
-        if self.segment is not None:
-            return None if self.segment.producer_epoch < 0 else self.segment.producer_epoch
+        header, placed = self.dumped.header, self._placed
+        if placed is not None:
+            return None if placed.producer_epoch < 0 else placed.producer_epoch
         return None if header is None or header.producer_epoch < 0 else header.producer_epoch
 
     @property
     def base_sequence(self) -> int | None:
         """As the producer numbers it if the segment is known, else as in the file."""
-        header = self.dumped.header
+        header, placed = self.dumped.header, self._placed
         if header is None or header.base_sequence < 0:
             return None
-        if self.segment is None:
+        if placed is None:
             return header.base_sequence
         from txnlog.state.topic import advance_sequence
 
-        if self.segment.base_sequence < 0:
+        if placed.base_sequence < 0:
             return None
-        return advance_sequence(self.segment.base_sequence, header.base_sequence)
+        return advance_sequence(placed.base_sequence, header.base_sequence)
+
+    @property
+    def marker(self) -> str | None:
+        """What one of Kafka's control batches says of its producer's transaction."""
+        decoded = self.dumped.decoded
+        if decoded is None or not decoded.markers:
+            return None
+        from txnlog.segments.markers import ABORT, COMMIT
+
+        names = {ABORT: "abort", COMMIT: "commit"}
+        return ", ".join(names.get(m.type, f"type {m.type}") for m in decoded.markers)
 
     @property
     def codec(self) -> str | None:
@@ -79,8 +90,13 @@ class Batch:
             return "unknown"
 
     @property
+    def _placed(self) -> SegmentDescription | None:
+        """What the log says instead of the file; nothing of a file that came from Kafka."""
+        return None if self.segment is None or self.segment.from_kafka else self.segment
+
+    @property
     def _first_offset(self) -> int:
-        return 0 if self.segment is None else self.segment.base_offset
+        return 0 if self._placed is None else self._placed.base_offset
 
     def records(self) -> Iterator[Record]:
         """The records, if they can be decoded."""
@@ -121,6 +137,7 @@ def batch_fields(*, with_records: bool) -> list[Field[Batch]]:
         number("size_bytes", "BYTES", lambda batch: batch.dumped.size_bytes),
         number("record_count", "RECORDS", _header_number(lambda head: head.record_count)),
         text("codec", "CODEC", lambda batch: batch.codec),
+        text("marker", "MARKER", lambda batch: batch.marker),
         flag("crc_ok", "CRC", lambda batch: batch.dumped.crc_ok, "ok", "BAD"),
         number("magic", "MAGIC", _header_number(lambda head: head.magic), wide=True),
         time("max_timestamp_ms", "MAX TIMESTAMP", _header_number(lambda h: h.max_timestamp_ms)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -89,12 +90,14 @@ def read_records(
 
 
 def _read(store: Store, scan: Scan, max_records: int | None) -> Iterator[Record]:
-    from txnlog.scan import limit_ranges, read_range
+    from txnlog.scan import read_range
 
-    limit = scan.record_count if max_records is None else max_records
-    for part in limit_ranges(scan.ranges, limit):
-        for batch in read_range(store.storage, part, scan.columns):
-            yield from scan_records(batch)
+    def records() -> Iterator[Record]:
+        for part in scan.ranges:
+            for batch in read_range(store.storage, part, scan.columns):
+                yield from scan_records(batch)
+
+    return islice(records(), max_records)
 
 
 def _plan(snapshot: Snapshot, where: Target, start: Place, end: Place) -> Scan:

@@ -177,7 +177,8 @@ def find_timestamp(
 ) -> TimestampOffset | None:
     """The first record of [start_offset, stop_offset) at or after the time; None if there is none.
 
-    Records of batches that ``skip`` is true of do not count. An index that contradicts the segment is not used. Raises CorruptRecord as read_segment does.
+    Records of batches that ``skip`` is true of do not count. An index that contradicts the segment
+    is not used. Raises CorruptRecord as read_segment does.
     """
     entry = None if time_index is None else time_index.lookup(timestamp_ms)
     landing = SEGMENT_START

@@ -18,13 +18,18 @@ from txnlog.transaction_log import Head
 
 @dataclass(frozen=True, slots=True)
 class SegmentDescription:
-    """A placed segment. ``outcome`` is committed, aborted or undecided."""
+    """A placed segment. ``outcome`` is committed, aborted or undecided.
+
+    In one that was imported from Kafka (``from_kafka``) offsets are absolute and may have gaps, and
+    its batches have producers and transactions of their own.
+    """
 
     topic: str
     partition: int
     name: str
     entry: int
     base_offset: int
+    end_offset: int
     record_count: int
     size_bytes: int
     batch_count: int
@@ -34,6 +39,7 @@ class SegmentDescription:
     producer_epoch: int
     base_sequence: int
     outcome: str
+    from_kafka: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,7 @@ def _describe_segment(
         name=segment.name,
         entry=segment.entry,
         base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
         record_count=segment.record_count,
         size_bytes=segment.size_bytes,
         batch_count=segment.batch_count,
@@ -180,6 +187,7 @@ def _describe_segment(
         producer_epoch=segment.producer_epoch,
         base_sequence=segment.base_sequence,
         outcome=outcome,
+        from_kafka=segment.kafka is not None,
     )
 
 

@@ -6,8 +6,8 @@ can be pickled and read anywhere, one by one, which is what Spark's tasks do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -413,14 +413,3 @@ class _Assembler:
                 pa.scalar(value, SCAN_SCHEMA.field(name).type), self._length
             )
         return self._constants[name].slice(0, length)
-
-
-def limit_ranges(ranges: Iterable[SegmentRange], max_records: int) -> Iterator[SegmentRange]:
-    """Cut a sequence of ranges after ``max_records`` records."""
-    left = max_records
-    for part in ranges:
-        if left <= 0:
-            return
-        taken = min(left, part.record_count)
-        left -= taken
-        yield replace(part, stop_offset=part.start_offset + taken)

@@ -1,1 +1,1 @@
-"""Partition folders of a Kafka broker, in and out: what goes between a store and a Kafka cluster."""
+"""Partition folders of a Kafka broker, in and out."""

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from txnlog.errors import InvalidOption, ObjectNotFound
 from txnlog.storage import open_storage
@@ -46,12 +47,12 @@ class PartitionFolder:
 
 
 def segment_file(base_offset: int, ending: str = "log") -> str:
-    """``00000000000000001000.log``"""
+    """``00000000000000001000.log``, or another file of that segment."""
     return f"{base_offset:020d}.{ending}"
 
 
 def partition_folder(topic: str, partition: int) -> str:
-    """``orders-0``"""
+    """The folder's name: ``orders-0``."""
     return f"{topic}-{partition}"
 
 
@@ -132,7 +133,8 @@ def _folders_at(
 def _split(path: str) -> tuple[str, str]:
     """The folder that holds ``path``, and its own name."""
     if "://" not in path:
-        path = os.path.abspath(os.path.expanduser(path))
+        # Not resolved: that would follow a link, and the folder's own name is what counts.
+        path = os.path.abspath(Path(path).expanduser())  # noqa: PTH100
     parent, _, name = path.rstrip("/").rpartition("/")
     return parent or "/", name
 

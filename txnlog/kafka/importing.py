@@ -245,8 +245,9 @@ class _Copier:
         upload = self._target.upload(names.segment_file(self._topic, folder.partition, name))
         try:
             for batch in self._good_batches(folder, base, next_base, size_bytes):
-                header, decoded = batch.header, batch.decoded
-                assert header is not None and decoded is not None
+                decoded = batch.decoded
+                assert decoded is not None
+                header = decoded.header
                 tracker.add(header, decoded.markers)
                 last_offset = header.last_offset
                 if self._is_refused:
