@@ -252,6 +252,9 @@ class Consumer:
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
         for part in ranges:
             yield from read_range(self._logs.storage, part, check_columns(None))
+            # What came from Kafka may end with what is no record: it is passed over here.
+            where = TopicPartition(part.topic, part.partition)
+            self._positions[where] = max(self._positions[where], part.stop_offset)
 
     def _locate(self, snapshot: Snapshot, partitions: Sequence[TopicPartition]) -> None:
         """Give every partition a valid position: its own, the group's, or a reset one."""

@@ -1,0 +1,364 @@
+"""Import: real folders of a real broker read as Kafka's own consumer read them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from broker_folders import BROKER, TOPICS, expected, files_of, read
+
+from txnlog import Store, TopicPartition
+from txnlog.errors import (
+    CorruptRecord,
+    InvalidOption,
+    InvalidTopic,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
+from txnlog.segments.transaction_index import TransactionIndex
+from txnlog.storage.base import Storage
+from txnlog.store import attach
+
+LEVELS = ("read_committed", "read_uncommitted")
+
+
+@pytest.fixture
+def store(memory_storage: Storage) -> Store:
+    """An empty store in memory."""
+    return attach(memory_storage, create=True)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """A copy of the broker's folders that a test may damage."""
+    return Path(shutil.copytree(BROKER, tmp_path / "broker"))
+
+
+# -- what comes in ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", TOPICS.keys() - {"hanging"})
+def test_a_broker_s_folders_read_as_by_its_own_consumer(store: Store, topic: str) -> None:
+    """Goal: offsets, timestamps and their type, headers, aborted records: all as in Kafka."""
+    done = store.import_kafka(topic, [str(BROKER)])
+    assert [p.partition for p in done.partitions] == list(range(TOPICS[topic]))
+    assert len(store.describe_topic(topic).partitions) == TOPICS[topic]
+    for part in done.partitions:
+        known = expected()[f"{topic}-{part.partition}"]
+        assert (part.start_offset, part.end_offset) == (known.beginning_offset, known.end_offset)
+        described = store.describe_topic(topic).partitions[part.partition]
+        assert described.log_start_offset == known.beginning_offset
+        assert described.last_stable_offset == known.last_stable_offset
+        assert described.end_offset == known.end_offset
+        assert read(store, topic, part.partition, "read_committed") == known.committed
+        assert read(store, topic, part.partition, "read_uncommitted") == known.uncommitted
+    assert done.damages == ()
+
+
+def test_every_storage_carries_an_import(any_storage: Storage) -> None:
+    """Goal: the same on local disk, in memory and on S3, and for a store that is opened later."""
+    attach(any_storage, create=True).import_kafka("orders", [str(BROKER)])
+    later = attach(any_storage)
+    for number in range(2):
+        known = expected()[f"orders-{number}"]
+        assert read(later, "orders", number, "read_committed") == known.committed
+
+
+def test_a_transaction_that_was_left_open_counts_as_aborted(store: Store) -> None:
+    """Goal: nobody can end it any more, so it must not block readers for ever; it is reported."""
+    known = expected()["hanging-0"]
+    done = store.import_kafka("hanging", [str(BROKER)])
+    (hanging,) = done.partitions[0].open_transactions
+    assert hanging.first_offset == known.last_stable_offset == 25
+    seen = read(store, "hanging", 0, "read_committed")
+    assert seen[: len(known.committed)] == known.committed
+    assert len(seen) > len(known.committed)  # what was committed behind it
+    assert 25 not in [record[0] for record in seen]
+    assert read(store, "hanging", 0, "read_uncommitted") == known.uncommitted
+    described = store.describe_topic("hanging").partitions[0]
+    assert described.last_stable_offset == described.end_offset == known.end_offset
+
+
+def test_bytes_stay_as_they_are(store: Store) -> None:
+    """Goal: no record is written anew, whatever its codec."""
+    store.import_kafka("orders", [str(BROKER)])
+    for number in range(2):
+        originals = sorted((BROKER / f"orders-{number}").glob("*.log"))
+        placed = store.segments("orders", number)
+        assert [int(path.stem) for path in originals] == [s.base_offset for s in placed]
+        for path, segment in zip(originals, placed, strict=True):
+            name = f"topics/orders/data/{number}/{segment.name}.log"
+            assert store.storage.get(name) == path.read_bytes()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("indexed", [True, False])
+def test_every_offset_and_time_is_found(store: Store, level: str, indexed: bool) -> None:
+    """Goal (39, 41, 42): from gaps and the middle of batches too, with indexes and without."""
+    store.create_topic("orders", partitions=2, config={"index.interval.bytes": "0"})
+    store.import_kafka("orders", [str(BROKER)])
+    if not indexed:
+        store.storage.delete([n for n in files_of(store) if n.endswith((".index", ".timeindex"))])
+    known = expected()["orders-0"]
+    records = known.committed if level == "read_committed" else known.uncommitted
+    snapshot = store.snapshot(["orders"], isolation_level=level)
+    for offset in range(known.end_offset + 1):
+        stop = min(offset + 20, known.end_offset)
+        scan = snapshot.scan("orders", {0: offset, 1: 0}, {0: stop, 1: 0}, ["offset"])
+        wanted = [record[0] for record in records if offset <= record[0] < stop]
+        assert scan.to_arrow().column("offset").to_pylist() == wanted
+    where = TopicPartition("orders", 0)
+    for time in sorted({record[1] + step for record in records for step in (0, 1)}):
+        first = next((record for record in records if record[1] >= time), None)
+        found = snapshot.offset_for_time(where, time)
+        assert (found.offset if found else None) == (first[0] if first else None)
+        assert found is None or found.timestamp == first[1]
+
+
+def test_a_consumer_gets_to_the_end(store: Store) -> None:
+    """Goal: markers and aborted records at a partition's end are passed over, lag is zero."""
+    store.import_kafka("orders", [str(BROKER)])
+    consumer = store.consumer("orders", group_id="g", auto_offset_reset="earliest")
+    seen = []
+    while records := consumer.poll(7):
+        seen += [(record.partition, record.offset) for record in records]
+    assert seen == [
+        (number, record[0])
+        for number in range(2)
+        for record in expected()[f"orders-{number}"].committed
+    ]
+    consumer.commit()
+    assert store.describe_group("g").lag == 0
+
+
+def test_life_goes_on_in_an_imported_topic(store: Store) -> None:
+    """Goal: records are appended behind, by txnlog's own rules, and a transaction aborts as ever."""
+    store.import_kafka("orders", [str(BROKER)])
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    for value, end in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.send("orders", value, partition=0)
+        producer.flush()
+        end()
+    known = expected()["orders-0"]
+    seen = read(store, "orders", 0, "read_committed")
+    assert seen[:-1] == known.committed
+    assert (seen[-1][0], seen[-1][4]) == (known.end_offset + 1, b"yes")
+    assert len(read(store, "orders", 0, "read_uncommitted")) == len(known.uncommitted) + 2
+
+
+def test_a_later_folder_goes_on_where_the_first_ended(store: Store, folders: Path) -> None:
+    """Goal: what the broker has written since can follow; nothing is imported twice or left out."""
+    first, second = folders / "first" / "orders-0", folders / "second" / "orders-0"
+    for path in sorted((folders / "orders-0").glob("*.log")):
+        target = first if int(path.stem) < 161 else second
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    store.import_kafka("orders", [str(first)])
+    assert store.describe_topic("orders").partitions[0].end_offset == 161
+    for wrong in (first, folders / "orders-0"):
+        with pytest.raises(OffsetOutOfRange, match="orders:0 holds records up to offset 161"):
+            store.import_kafka("orders", [str(wrong)])
+    store.import_kafka("orders", [str(second)])
+    known = expected()["orders-0"]
+    assert read(store, "orders", 0, "read_uncommitted") == known.uncommitted
+
+
+def test_deleting_the_topic_deletes_all_files(store: Store) -> None:
+    """Goal: transaction indexes too."""
+    store.import_kafka("orders", [str(BROKER)])
+    assert any(name.endswith(".txnindex") for name in files_of(store))
+    store.delete_topic("orders")
+    assert files_of(store) == []
+
+
+def test_without_its_transaction_index_a_segment_is_damaged(store: Store) -> None:
+    """Goal: it is no accelerator: lost or changed, aborted records must not show."""
+    store.import_kafka("stamped", [str(BROKER)])
+    (path, *_) = [name for name in files_of(store) if name.endswith(".txnindex")]
+    data = store.storage.get(path)
+    store.storage.delete([path])
+    with pytest.raises(CorruptRecord, match="is gone"):
+        store.scan("stamped").to_arrow()
+    for damaged in (b"", data[:-1], b"\1" + data[1:]):
+        store.storage.put(path, damaged)
+        with pytest.raises(CorruptRecord, match=r"txnindex"):
+            store.scan("stamped").to_arrow()
+        store.storage.delete([path])
+    store.storage.put(path, data)
+    assert read(store, "stamped", 0, "read_committed") == expected()["stamped-0"].committed
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def _flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(data)
+
+
+def test_damage_refuses_the_whole_import(store: Store, folders: Path) -> None:
+    """Goal (43, 44): file and position are named, and nothing is left: no topic, no file."""
+    _flip(folders / "orders-0" / f"{40:020}.log", 500)
+    _flip(folders / "orders-1" / f"{52:020}.log", 200)
+    with pytest.raises(CorruptRecord, match="nothing was imported") as caught:
+        store.import_kafka("orders", [str(folders)])
+    for said in (f"orders-0/{40:020}.log at byte 324", f"orders-1/{52:020}.log at byte 78"):
+        assert said in str(caught.value)
+    assert store.topics() == []
+    assert files_of(store) == []
+
+
+def test_what_is_corrupt_can_be_left_out(store: Store, folders: Path) -> None:
+    """Goal: everything else comes in, and what was left out is reported."""
+    _flip(folders / "orders-0" / f"{40:020}.log", 500)  # the batch of offsets 43 to 47
+    with (folders / "orders-1" / f"{207:020}.log").open("ab") as file:
+        file.write(b"half a batch")
+    done = store.import_kafka("orders", [str(folders)], skip_corrupt=True)
+    assert [(Path(d.path).parent.name, d.position, d.size_bytes) for d in done.damages] == [
+        ("orders-0", 324, 475),
+        ("orders-1", (BROKER / "orders-1" / f"{207:020}.log").stat().st_size, 12),
+    ]
+    for number, lost in ((0, range(43, 48)), (1, range(0))):
+        known = expected()[f"orders-{number}"]
+        for level, records in zip(LEVELS, (known.committed, known.uncommitted), strict=True):
+            wanted = [record for record in records if record[0] not in lost]
+            assert read(store, "orders", number, level) == wanted
+
+
+def test_a_lost_marker_is_made_up_for_by_the_transaction_index(store: Store, folders: Path) -> None:
+    """Goal: what Kafka aborted stays aborted where only its index still says so."""
+    known = expected()["stamped-0"]
+    (path,) = sorted((folders / "stamped-0").glob("*.txnindex"))[:1]
+    aborted = TransactionIndex.decode(path.read_bytes()).aborted[0]
+    log = path.with_suffix(".log")
+    _break_marker(log, aborted.last_offset)
+    done = store.import_kafka("stamped", [str(folders)], skip_corrupt=True)
+    assert len(done.damages) == 1
+    assert read(store, "stamped", 0, "read_committed") == known.committed
+    assert done.partitions[0].open_transactions == ()
+
+
+def _break_marker(log: Path, offset: int) -> None:
+    """Flip a bit in the control batch at an offset."""
+    data, position = log.read_bytes(), 0
+    while int.from_bytes(data[position : position + 8], "big") != offset:
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    _flip(log, position + 70)
+
+
+def test_a_batch_in_the_wrong_file_is_damage(store: Store, folders: Path) -> None:
+    """Goal: offsets that do not fit the file's name or reach into the next one are refused."""
+    first = folders / "orders-0" / f"{0:020}.log"
+    shutil.copy(folders / "orders-0" / f"{40:020}.log", first)
+    with pytest.raises(CorruptRecord, match="offsets 40 to 42 do not belong into a segment of 0"):
+        store.import_kafka("orders", [str(folders / "orders-0")])
+    first.rename(first.with_name(f"{50:020}.log"))
+    with pytest.raises(CorruptRecord, match="do not belong into a segment of 50 to 55"):
+        store.import_kafka("orders", [str(folders / "orders-0")])
+
+
+def test_our_own_segments_are_no_kafka_s(store: Store, tmp_path: Path) -> None:
+    """Goal: a file of the other format is recognised and refused."""
+    store.create_topic("own")
+    with store.producer() as producer:
+        producer.send("own", b"1")
+    (segment,) = store.segments("own")
+    folder = tmp_path / "own-0"
+    folder.mkdir()
+    data = store.storage.get(f"topics/own/data/0/{segment.name}.log")
+    (folder / f"{0:020}.log").write_bytes(data)
+    with pytest.raises(CorruptRecord, match="a batch of txnlog's own"):
+        store.import_kafka("copy", [str(folder)])
+
+
+# -- which folders ---------------------------------------------------------------------------------
+
+
+def test_folders_can_be_named_one_by_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: under another topic's name, relative, in any order; the log start is found beside."""
+    monkeypatch.chdir(BROKER / "orders-1")
+    done = store.import_kafka("copy", [".", "../orders-0/"])
+    assert [part.partition for part in done.partitions] == [0, 1]
+    assert read(store, "copy", 1, "read_committed") == expected()["orders-1"].committed
+    done = store.import_kafka("trimmed", [str(BROKER / "trimmed-0")])
+    assert done.partitions[0].start_offset == 80
+
+
+def test_one_partition_of_a_topic(store: Store) -> None:
+    """Goal: partitions that are not there stay empty."""
+    store.import_kafka("orders", [str(BROKER / "orders-1")])
+    first, second = store.describe_topic("orders").partitions
+    assert (first.end_offset, second.end_offset) == (0, 216)
+
+
+def test_an_empty_partition_keeps_its_offsets(store: Store, tmp_path: Path) -> None:
+    """Goal: all of it was deleted by retention; the next record has the offset it would have had."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / f"{1000:020}.log").touch()
+    store.import_kafka("t", [str(folder)])
+    with store.producer() as producer:
+        producer.send("t", b"next")
+    assert [record[0] for record in read(store, "t", 0, "read_committed")] == [1000]
+
+
+def test_wrong_folders_are_explained(store: Store, folders: Path) -> None:
+    """Goal: each mistake has its own message, and nothing is made of it."""
+    orders = str(folders / "orders-0")
+    unnamed = folders / "unnamed"
+    shutil.copytree(orders, unnamed)
+    other = shutil.copytree(orders, folders / "replica" / "orders-0")
+    cleaned = shutil.copytree(folders / "orders-1", folders / "c" / "orders-1")
+    (cleaned / f"{5:020}.log.swap").touch()
+    damaged = shutil.copytree(folders / "trimmed-0", folders / "d" / "trimmed-0").parent
+    (damaged / "log-start-offset-checkpoint").write_text("0\n1\ntrimmed x\n")
+    (folders / "empty").mkdir()
+    for paths, said in [
+        ([], "no log folder was named"),
+        ([str(folders / "nowhere")], "is no log folder of Kafka's"),
+        ([str(folders / "empty")], "is no log folder of Kafka's"),
+        ([str(unnamed)], "its name is not <topic>-<partition>"),
+        ([str(folders)], "none of 'new': name the folders of one of compacted, hanging, orders"),
+        ([orders, str(folders / "stamped-0")], "are partitions of two topics"),
+        ([orders, str(other)], "name the folder of one replica"),
+        ([str(cleaned)], "amid a cleaning"),
+        ([str(damaged)], "log-start-offset-checkpoint cannot be read"),
+    ]:
+        with pytest.raises(InvalidOption, match=said):
+            store.import_kafka("new", paths)
+    with pytest.raises(InvalidTopic):
+        store.import_kafka("../up", [orders])
+    assert store.topics() == []
+    store.create_topic("new")
+    with pytest.raises(UnknownTopicOrPartition, match="no partition 1"):
+        store.import_kafka("new", [str(folders / "orders-1")])
+    assert files_of(store) == []
+
+
+def test_progress_is_told(store: Store) -> None:
+    """Goal: it grows, and ends with all bytes."""
+    told: list[tuple[int, int]] = []
+    store.import_kafka("orders", [str(BROKER)], progress=lambda *done: told.append(done))
+    total = sum(path.stat().st_size for path in BROKER.glob("orders-*/*.log"))
+    assert told == sorted(told)
+    assert told[-1] == (total, total)
+
+
+def test_a_store_with_an_import_survives_its_checkpoint(memory_storage: Storage) -> None:
+    """Goal: what a checkpoint keeps of imported segments is all that reading needs."""
+    store = attach(memory_storage, create=True)
+    store.import_kafka("orders", [str(BROKER)])
+    with store.producer() as producer:
+        for _ in range(40):
+            producer.send("orders", b"x", partition=1)
+            producer.flush()
+    log = store.storage.list_names("topics/orders/log")
+    assert any(name.endswith(".checkpoint") for name in log)
+    store.storage.delete([f"topics/orders/log/{1:020}.json"])  # the import itself
+    later = attach(memory_storage)
+    known = expected()["orders-0"]
+    assert read(later, "orders", 0, "read_committed") == known.committed
