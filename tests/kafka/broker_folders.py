@@ -2,7 +2,8 @@
 
 ``broker/`` was written once by Apache Kafka 3.9 with real clients: transactions that interleave,
 span segments, were aborted or left open; a compacted topic, a trimmed one, one with log append
-time; all codecs, nulls and headers. ``expected.jsonl.gz`` is what Kafka's own consumer returned.
+time; all codecs, nulls and headers; the old message formats. ``expected.jsonl.gz`` is what Kafka's
+own consumer returned.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from txnlog import Store
 
 BROKER = Path(__file__).parent / "broker"
 TOPICS = {"compacted": 1, "hanging": 1, "orders": 2, "stamped": 1, "trimmed": 1}
-"""How many partitions each has."""
+OLD_TOPICS = {"mixed": 1, "v0": 1, "v1": 1, "v1compacted": 1, "v1stamped": 1}
+"""How many partitions each has. The old ones hold magic 0 and 1, and ``mixed`` holds 2 as well."""
 
 # offset, timestamp ms, timestamp type, key, value, headers
 Record: TypeAlias = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]

@@ -44,7 +44,8 @@ class TransactionTracker:
 
     def add(self, header: BatchHeader, markers: Iterable[ControlMarker]) -> None:
         """Take note of the next batch; ``markers`` are its own if it is a control batch."""
-        if header.is_transactional and not header.is_control:
+        # One that compaction has emptied may have outlived its marker.
+        if header.is_transactional and not header.is_control and header.record_count:
             self.begin(header.producer_id, header.producer_epoch, header.base_offset)
         for marker in markers:
             self.end(header.producer_id, marker)
