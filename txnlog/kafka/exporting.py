@@ -43,6 +43,8 @@ _logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 1_000_000
 """A little less than what brokers take by default (max.message.bytes)."""
+_TEMPORARY = ".tmp/none"
+"""A name in the folder that local storages write to first."""
 _OFFSET = struct.Struct(">q")
 
 
@@ -121,6 +123,9 @@ def export_log_dirs(
         for writer in writers:
             _discard(writer)
         raise
+    finally:
+        # Deleting prunes empty folders, and a broker refuses one that is no partition's.
+        target.delete([_TEMPORARY])
     return Exported(topic, target.url, tuple(exported))
 
 
