@@ -137,7 +137,7 @@ def batch_fields(*, with_records: bool) -> list[Field[Batch]]:
         number("size_bytes", "BYTES", lambda batch: batch.dumped.size_bytes),
         number("record_count", "RECORDS", _header_number(lambda head: head.record_count)),
         text("codec", "CODEC", lambda batch: batch.codec),
-        text("marker", "MARKER", lambda batch: batch.marker),
+        text("marker", "MARKER", lambda batch: batch.marker, wide=True),
         flag("crc_ok", "CRC", lambda batch: batch.dumped.crc_ok, "ok", "BAD"),
         number("magic", "MAGIC", _header_number(lambda head: head.magic), wide=True),
         time("max_timestamp_ms", "MAX TIMESTAMP", _header_number(lambda h: h.max_timestamp_ms)),

@@ -42,7 +42,7 @@ FIELDS: list[Field[SegmentDescription]] = [
     text("topic", None, lambda segment: segment.topic),
     number("partition", "PART", lambda segment: segment.partition),
     number("base_offset", "BASE", lambda segment: segment.base_offset),
-    number("end_offset", "END", lambda segment: segment.end_offset),
+    number("end_offset", "END", lambda segment: segment.end_offset, wide=True),
     number("record_count", "RECORDS", lambda segment: segment.record_count),
     number("size_bytes", "BYTES", lambda segment: segment.size_bytes),
     number("batch_count", "BATCHES", lambda segment: segment.batch_count, wide=True),

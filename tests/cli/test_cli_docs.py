@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_command import cli, cli_each
 
-from txnlog.cli import batch_fields, groups, record_fields, segments, topics, transactions
+from txnlog.cli import batch_fields, groups, kafka, record_fields, segments, topics, transactions
 from txnlog.cli.owners import owner_fields
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CLI.md"
@@ -21,7 +21,20 @@ PARTITION = [field.key for field in topics.PARTITIONS]
 GROUP = [field.key for field in groups.SUMMARY]
 CONTENT = [field.key for field in record_fields.CONTENT]
 TRANSACTION = [field.key for field in transactions.DETAILS]
+PARTS = [field.key for field in kafka.IMPORTED]
+DAMAGES = [field.key for field in kafka.DAMAGES]
 KEYS = {
+    "import": [
+        *[field.key for field in kafka.IMPORT],
+        *("partitions", "damages"),
+        *PARTS,
+        *DAMAGES,
+    ],
+    "export": [
+        *[field.key for field in kafka.EXPORT],
+        "partitions",
+        *[field.key for field in kafka.EXPORTED],
+    ],
     "topics ls": [field.key for field in topics.SUMMARY],
     "topics describe": [
         *TOPIC[len(topics.SUMMARY) :],
@@ -59,9 +72,9 @@ def test_every_verb_and_option_is_documented(sections: dict[str, str]) -> None:
     kinds = _commands(cli("--help").out)
     helps = cli_each(*((kind, "--help") for kind in kinds))
     verbs = [
-        f"{kind} {verb}"
+        f"{kind} {verb}".strip()
         for kind, found in zip(kinds, helps, strict=True)
-        for verb in _commands(found.out)
+        for verb in _commands(found.out) or [""]
     ]
     assert sorted(verbs) == sorted(sections)
     for verb, found in zip(verbs, cli_each(*((*v.split(), "-h") for v in verbs)), strict=True):

@@ -42,6 +42,7 @@ def test_ls_shows_where_segments_are_and_what_became_of_them(store_path: Path) -
         "topic": "paid",
         "partition": 0,
         "base_offset": 1,
+        "end_offset": 2,
         "record_count": 1,
         "size_bytes": known[1].size_bytes,
         "batch_count": 1,
@@ -56,7 +57,10 @@ def test_ls_shows_where_segments_are_and_what_became_of_them(store_path: Path) -
         "path": f"topics/paid/data/0/{known[1].name}.log",
     }
     table = cli("segments", "ls", "orders:0", "--store", store_path).lines()
-    assert [line.split()[:3] for line in table[1:]] == [["0", "0", "6"], ["0", "6", "4"]]
+    assert [line.split()[:4] for line in table[1:]] == [
+        ["0", "0", "6", "6"],
+        ["0", "6", "10", "4"],
+    ]
 
 
 def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> None:
@@ -74,6 +78,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "size_bytes": known.size_bytes,
         "record_count": 4,
         "codec": "zstd",
+        "marker": None,
         "crc_ok": True,
         "magic": 100,
         "max_timestamp_ms": 1_700_000_009_000,
