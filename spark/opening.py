@@ -64,6 +64,8 @@ def plan_write(given: Mapping[str, str], schema: StructType) -> TxnlogWriter:
     used = check_writable(schema, options.topic, options.include_headers)
     store = open_store(options.path, storage_options=options.storage_options)
     spec = None if options.topic is None else store.topic_spec(options.topic)
+    if spec is not None:
+        spec.written_with(options.codec)  # what cannot be is said before any task runs
     continued = None
     if options.transactional_id is not None and options.staging is None:
         from txnlog.spark.publishing import continued_transaction

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
+from txnlog.config import WriterCodec
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_topic, check_transactional_id
 
@@ -39,12 +40,21 @@ _READ = (
     "columns",
     "failOnDataLoss",
 )
-_WRITE = ("path", "topic", "includeHeaders", "transactional.id", "transaction.timeout.ms")
+_WRITE = (
+    "path",
+    "topic",
+    "includeHeaders",
+    "compression.type",
+    "compression.level",
+    "transactional.id",
+    "transaction.timeout.ms",
+)
 _KAFKA_SPELLINGS = (
     "isolation.level",
     "group.id",
     "transactional.id",
     "transaction.timeout.ms",
+    "compression.type",
 )
 _NOT_YET = (
     "subscribePattern",
@@ -86,6 +96,7 @@ class WriteOptions:
     storage_options: Mapping[str, str]
     topic: str | None
     include_headers: bool | None
+    codec: WriterCodec | None
     transactional_id: str | None
     transaction_timeout_ms: int | None
     staging: str | None
@@ -131,6 +142,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         storage_options=given.storage,
         topic=topic,
         include_headers=given.boolean("includeHeaders"),
+        codec=WriterCodec.parse(given.get("compression.type"), given.level("compression.level")),
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         staging=staging,
@@ -219,6 +231,15 @@ class _Given:
         if not (text.strip().isascii() and text.strip().isdigit()) or int(text) < 1:
             raise InvalidOption(f"option {name} must be a whole number above 0, not {text!r:.100}")
         return int(text)
+
+    def level(self, name: str) -> int | None:
+        text = self.get(name)
+        try:
+            return None if text is None else int(text)
+        except ValueError:
+            raise InvalidOption(
+                f"option {name} must be a whole number, not {text!r:.100}"
+            ) from None
 
     def offsets(self, name: str) -> OffsetsOption | None:
         text = self.get(name)

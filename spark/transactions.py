@@ -223,7 +223,12 @@ class SparkTransaction:
             return frame
 
     def write(
-        self, frame: DataFrame, topic: str | None = None, *, include_headers: bool | None = None
+        self,
+        frame: DataFrame,
+        topic: str | None = None,
+        *,
+        include_headers: bool | None = None,
+        compression_type: str | None = None,
     ) -> None:
         """Run the DataFrame and upload its rows; they are committed when the block ends.
 
@@ -231,6 +236,7 @@ class SparkTransaction:
             frame: with the columns value and, as wanted, key, topic, partition, timestamp, headers.
             topic: where to; None takes the column ``topic``.
             include_headers: False leaves the column ``headers`` out.
+            compression_type: a codec for these records instead of the topics' own.
         """
         self._require_open("write")
         with self._failing():
@@ -242,6 +248,8 @@ class SparkTransaction:
                 options["topic"] = topic
             if include_headers is not None:
                 options["includeHeaders"] = str(include_headers).lower()
+            if compression_type is not None:
+                options["compression.type"] = compression_type
             frame.write.format("txnlog").options(**options).mode("append").save()
             self._take_manifest(path)
 

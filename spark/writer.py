@@ -22,6 +22,7 @@ from txnlog.topic_log import TopicSpec, UploadedSegment
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txnlog.config import WriterCodec
     from txnlog.spark.records import TopicRecords
     from txnlog.uploads import SegmentUploader
 
@@ -75,7 +76,7 @@ class TxnlogWriter(DataSourceArrowWriter):
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
         from txnlog.spark.records import split_by_topic, used_columns
 
-        sink = _Sink(self._store, self._spec)
+        sink = _Sink(self._store, self._spec, self._options.codec)
         try:
             for batch in iterator:
                 rows = used_columns(batch, self._names, self._used)
@@ -131,8 +132,9 @@ class TxnlogWriter(DataSourceArrowWriter):
 class _Sink:
     """The uploaders of one task, one for each topic."""
 
-    def __init__(self, store: Store, spec: TopicSpec | None) -> None:
+    def __init__(self, store: Store, spec: TopicSpec | None, codec: WriterCodec | None) -> None:
         self._store = store
+        self._codec = codec
         self._memory_bytes = _TASK_MEMORY_BYTES if spec else _TOPIC_MEMORY_BYTES
         self._specs = {spec.topic: spec} if spec else {}
         self._topics: dict[str, tuple[TopicRecords, SegmentUploader]] = {}
@@ -151,7 +153,9 @@ class _Sink:
         turn = context.partitionId() if context else 0
         opened = (
             TopicRecords(spec, clock, turn),
-            SegmentUploader(self._store.storage, spec, clock, self._memory_bytes),
+            SegmentUploader(
+                self._store.storage, spec.written_with(self._codec), clock, self._memory_bytes
+            ),
         )
         self._topics[topic] = opened
         return opened

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 
 from txnlog.errors import InvalidConfig
 from txnlog.segments.compression import Compression
+from txnlog.segments.errors import UnsupportedCompression
 
 _NOT_YET = {
     "cleanup.policy": "compaction is not implemented yet",
@@ -127,6 +128,44 @@ class TopicConfig:
             max_message_bytes=int(get["max.message.bytes"]),
             log_append_time=get["message.timestamp.type"] == "LogAppendTime",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WriterCodec:
+    """The codec that a writer has chosen for what it writes, instead of the topics' own."""
+
+    compression: Compression
+    level: int | None
+
+    @classmethod
+    def parse(cls, compression_type: str | None, level: int | None) -> WriterCodec | None:
+        """None if nothing is chosen. Raises InvalidConfig."""
+        if compression_type is None:
+            if level is not None:
+                raise InvalidConfig("a compression level has no effect without compression.type")
+            return None
+        try:
+            compression = Compression.parse(compression_type)
+        except UnsupportedCompression as error:
+            raise InvalidConfig(f"compression.type of a writer: {error}") from None
+        codec = cls(compression, level)
+        codec._settings()
+        return codec
+
+    def _settings(self) -> dict[str, str]:
+        name = self.compression.kafka_name
+        chosen: dict[str, object] = {"compression.type": name}
+        if self.level is not None:
+            if f"compression.{name}.level" not in _TOPIC_KEYS:
+                raise InvalidConfig(f"compression.type {name} has no levels")
+            chosen[f"compression.{name}.level"] = self.level
+        return _check(chosen, _TOPIC_KEYS, "writer")
+
+    def override(self, config: Mapping[str, str]) -> dict[str, str]:
+        """A topic's settings with this codec in them. Raises InvalidConfig if they cannot be."""
+        merged = {**config, **self._settings()}
+        check_merged_topic_config(merged)
+        return merged
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from txnlog.config import WriterCodec
 from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     CommitStateUnknown,
@@ -117,8 +118,10 @@ class Producer:
         transactional_id: str | None,
         transaction_timeout_ms: int,
         buffer_memory_bytes: int | None = None,
+        codec: WriterCodec | None = None,
     ) -> None:
         self._logs = logs
+        self._codec = codec
         self._lock = threading.RLock()
         self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
         self._coordinator = (
@@ -418,7 +421,8 @@ class Producer:
         if topic not in self._buffers:
             with self._failing():
                 spec = self._logs.topic_spec(topic)
-            self._buffers[topic] = TopicBuffer(self._logs, spec, self._memory_bytes)
+                buffer = TopicBuffer(self._logs, spec, self._memory_bytes, self._codec)
+            self._buffers[topic] = buffer
         buffer = self._buffers[topic]
         unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
         if unknown or buffer.outdated:

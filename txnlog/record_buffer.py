@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from txnlog.config import TopicConfig
+from txnlog.config import TopicConfig, WriterCodec
 from txnlog.errors import InvalidRecord, RecordTooLarge, StorageError
 from txnlog.logs import Logs
 from txnlog.partitioner import DefaultPartitioner, Int32Array
@@ -57,15 +57,19 @@ class Rows:
 class TopicBuffer:
     """What is buffered for one topic: rows, and the uploader that bounds memory."""
 
-    def __init__(self, logs: Logs, spec: TopicSpec, memory_bytes: int) -> None:
+    def __init__(
+        self, logs: Logs, spec: TopicSpec, memory_bytes: int, codec: WriterCodec | None = None
+    ) -> None:
         self.rows = Rows()
         self._logs = logs
         self._memory_bytes = memory_bytes
+        self._codec = codec
         self._uploader: SegmentUploader | None = None
         self._finished: list[UploadedSegment] = []
         self._use(spec)
 
     def _use(self, spec: TopicSpec) -> None:
+        self._written = spec.written_with(self._codec)
         self.spec = spec
         self.partitioner = DefaultPartitioner(spec.partitions)
         self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
@@ -114,7 +118,7 @@ class TopicBuffer:
     def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
         if self._uploader is None:
             self._uploader = SegmentUploader(
-                self._logs.storage, self.spec, self._logs.clock, self._memory_bytes
+                self._logs.storage, self._written, self._logs.clock, self._memory_bytes
             )
         self._uploader.write(batch, partitions)
 

@@ -11,6 +11,7 @@ from txnlog import names
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
     StoreConfig,
+    WriterCodec,
     check_merged_topic_config,
     check_store_config,
     check_topic_changes,
@@ -349,13 +350,27 @@ class Store:
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
         buffer_memory_bytes: int | None = None,
+        compression_type: str | None = None,
+        compression_level: int | None = None,
     ) -> Producer:
-        """A producer: transactional if it has a transactional id, idempotent in any case."""
+        """A producer: transactional if it has a transactional id, idempotent in any case.
+
+        Args:
+            transactional_id: whose transactions; None for a producer without.
+            transaction_timeout_ms: an open transaction is aborted after this.
+            buffer_memory_bytes: what it holds before it uploads, at most about this.
+            compression_type: the codec of what it writes, instead of the topics' own.
+            compression_level: of that codec, instead of its default.
+
+        Raises:
+            InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig.
+        """
         return Producer(
             self._logs,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
             buffer_memory_bytes=buffer_memory_bytes,
+            codec=WriterCodec.parse(compression_type, compression_level),
         )
 
     def consumer(

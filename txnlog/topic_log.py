@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
+from txnlog.config import WriterCodec
 from txnlog.names import TopicPartition
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import topic as kinds
@@ -32,6 +33,10 @@ class TopicSpec:
     topic_id: str
     partitions: int
     config: dict[str, str]
+
+    def written_with(self, codec: WriterCodec | None) -> TopicSpec:
+        """The same for a writer that has chosen a codec. Raises InvalidConfig."""
+        return self if codec is None else replace(self, config=codec.override(self.config))
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,3 +153,47 @@ def test_levels_of_codecs() -> None:
     for level in (0, 10):
         with pytest.raises(InvalidConfig, match=r"compression\.gzip\.level"):
             check_topic_config({**KAFKA, "compression.gzip.level": level})
+
+
+def _codecs(store: Store) -> list[tuple[str, int]]:
+    """The codec of each segment's first batch, and the segment's size, in the order of offsets."""
+    found = []
+    for segment in store.segments("t"):
+        data = Path(store.url, f"topics/t/data/0/{segment.name}.log").read_bytes()
+        found.append((Compression(data[22] & 7).kafka_name, len(data)))
+    return found
+
+
+@pytest.mark.parametrize("config", [KAFKA, {**KAFKA, "compression.type": "producer"}])
+def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> None:
+    """Goal: per-write override; lz4 if neither the topic nor the writer chooses."""
+    store.create_topic("t", config=config)
+    records = random_records(2_000, seed=3)
+    for codec, level in [(None, None), *((name, None) for name in CODECS), ("zstd", 19)]:
+        with store.producer(compression_type=codec, compression_level=level) as producer:
+            producer.send_batch("t", records)
+    found = _codecs(store)
+    assert [name for name, _ in found] == ["lz4", *CODECS, "zstd"]
+    assert found[-1][1] < found[-2][1]  # the higher level
+    values = records.column("value").to_pylist() * len(found)
+    assert store.scan("t", columns=["value"]).to_arrow().column("value").to_pylist() == values
+
+
+def test_a_producer_cannot_choose_what_cannot_be(store: Store) -> None:
+    """Goal: unknown codecs, levels without meaning, and codecs that a topic's format lacks."""
+    for given, said in [
+        ({"compression_type": "lzo"}, "'lzo' is not one of"),
+        ({"compression_type": "producer"}, "'producer' is not one of"),
+        ({"compression_type": "zstd", "compression_level": 99}, "99 is not between"),
+        ({"compression_type": "snappy", "compression_level": 1}, "snappy has no levels"),
+        ({"compression_level": 1}, "no effect without compression.type"),
+    ]:
+        with pytest.raises(InvalidConfig, match=said):
+            store.producer(**given)
+    store.create_topic("t", config={"record.format": "columns"})
+    with (
+        store.producer(compression_type="gzip") as producer,
+        pytest.raises(InvalidConfig, match=r"gzip needs record\.format=kafka"),
+    ):
+        producer.send("t", b"1")
+    assert store.scan("t").record_count == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.errors import InvalidGroupId, InvalidOption, InvalidTopic
+from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
 from txnlog.spark.options import parse_offsets, parse_read, parse_write
 
 READ = {"path": "/store", "subscribe": "orders"}
@@ -85,11 +85,14 @@ def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
         ({"path": "/s", "subscribe": "a"}, "option subscribe is for a read"),
         ({"path": "/s", "topik": "a"}, "did you mean topic?"),
         ({"path": "/s", "transaction.timeout.ms": "9"}, "no effect without transactional.id"),
+        ({"path": "/s", "compression.type": "lzo"}, "'lzo' is not one of"),
+        ({"path": "/s", "compression.level": "3"}, "no effect without compression.type"),
+        ({"path": "/s", "compression.level": "x"}, "compression.level must be a whole number"),
     ],
 )
 def test_bad_write_options_are_named(given: dict[str, str], said: str) -> None:
     """Goal: the same for writes."""
-    with pytest.raises(InvalidOption) as caught:
+    with pytest.raises((InvalidOption, InvalidConfig)) as caught:
         parse_write(given)
     assert said in str(caught.value)
 
