@@ -18,7 +18,7 @@ def main() -> None:
     """Run everything; print the report and keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
-    parser.add_argument("--only", choices=("spark", "scan", "requests"), help="only this part")
+    parser.add_argument("--only", choices=("spark", "scan", "kafka", "requests"), help="only this part")
     arguments = parser.parse_args()
     count, repetitions = (300_000, 2) if arguments.quick else (3_000_000, 3)
     # Spark's workers import the no-op source from here.
@@ -37,6 +37,10 @@ def main() -> None:
             from scan_speed import measure as measure_scan
 
             report += ["## Without Spark", "", *measure_scan(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "kafka"):
+            from kafka_rows import measure as measure_rows
+
+            report += ["## Kafka's record format", "", *measure_rows(3 * repetitions), ""]
         if arguments.only in (None, "requests"):
             from requests_counted import measure as count_requests
 
