@@ -18,7 +18,9 @@ def main() -> None:
     """Run everything; print the report and keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
-    parser.add_argument("--only", choices=("spark", "scan", "kafka", "requests"), help="only this part")
+    parser.add_argument(
+        "--only", choices=("spark", "scan", "kafka", "requests"), help="only this part"
+    )
     arguments = parser.parse_args()
     count, repetitions = (300_000, 2) if arguments.quick else (3_000_000, 3)
     # Spark's workers import the no-op source from here.

@@ -249,18 +249,21 @@ def decode_batch(
     *,
     name: str = "batch",
     position: int = 0,
+    header: BatchHeader | None = None,
     columns: Sequence[str] | None = None,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> DecodedBatch:
     """Verify and decode the batch at the start of ``data``; bytes after it are ignored.
 
+    ``header`` saves decoding it once more; that of a run of old messages has to be given.
     ``columns`` names those to return, in that order (None: all that the batch has); others are
     not decompressed. ``name`` and ``position`` are for messages alone. Raises CorruptRecord for
     any damage, UnsupportedRecordFormat for a column that the batch does not have, and
     UnsupportedCompression.
     """
     view = memoryview(data).cast("B")  # Arrow's own buffers come as signed bytes
-    header = decode_header(view[:MAX_HEADER_BYTES], name=name, position=position)
+    if header is None:
+        header = decode_header(view[:MAX_HEADER_BYTES], name=name, position=position)
     if header.size_bytes > len(view):
         reason = f"{header.size_bytes} bytes are claimed, {len(view)} are left"
         raise CorruptRecord.at(name, position, reason, header.base_offset)

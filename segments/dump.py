@@ -29,7 +29,8 @@ from txnlog.segments.header import (
     BatchHeader,
     BytesLike,
 )
-from txnlog.segments.reader import read_header
+from txnlog.segments.reader import read_batch, read_header
+from txnlog.segments.records import timestamps_ms
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 
 _SEARCH_BYTES = 1 << 20
@@ -61,11 +62,13 @@ def dump_segment(
     size_bytes: int,
     *,
     name: str,
+    joins_messages: bool = False,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> Iterator[DumpedBatch]:
     """Yield every byte of the file once, in order, as batches and damaged stretches.
 
+    With ``joins_messages`` old messages that are not compressed come many at a time.
     Behind a damaged header the next batch is searched for: its checksum, and for columns its
     header check, make sure that it is one. Held in memory: one chunk and one batch. Raises only
     what ``read`` raises, and CorruptRecord if the file is shorter than ``size_bytes``.
@@ -80,12 +83,19 @@ def dump_segment(
             yield DumpedBatch(position, found - position, None, None, None, str(error))
             position = found
             continue
-        data = window.get(position, position + header.size_bytes, position + chunk_bytes)
+        if joins_messages:
+            header, data = read_batch(window, position, header, position + chunk_bytes)
+        else:
+            data = window.get(position, position + header.size_bytes, position + chunk_bytes)
         crc_ok = has_right_checksum(header, data)
         decoded, damage = None, None
         try:
             decoded = decode_batch(
-                data, name=name, position=position, max_uncompressed_bytes=max_uncompressed_bytes
+                data,
+                name=name,
+                position=position,
+                header=header,
+                max_uncompressed_bytes=max_uncompressed_bytes,
             )
         except (CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat) as error:
             damage = str(error)
@@ -94,6 +104,19 @@ def dump_segment(
         if crc_ok or header.is_self_checked:
             last_offset = shown.last_offset
         position += header.size_bytes
+
+
+def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
+    """What an offset index and a time index say of a batch: both its last offset.
+
+    Joined messages are found one by one: it is the first one's offset, and that of the first one
+    with the largest timestamp.
+    """
+    header, deltas = decoded.header, decoded.offset_deltas
+    if not header.is_message:
+        return header.last_offset, header.last_offset
+    row = int(np.argmax(timestamps_ms(decoded.records)))
+    return header.base_offset, header.base_offset + (row if deltas is None else int(deltas[row]))
 
 
 def _next_batch(window: Window, start: int, last_offset: int) -> int:

@@ -148,6 +148,11 @@ class BatchHeader:
         return self.magic < MAGIC_KAFKA and bool(self.attributes & CODEC_BITS)
 
     @property
+    def is_message(self) -> bool:
+        """Whether this is one old message, or a run of them, and not compressed."""
+        return self.magic < MAGIC_KAFKA and not self.attributes & CODEC_BITS
+
+    @property
     def size_bytes(self) -> int:
         """The whole batch, header and payload."""
         return self.length + _LENGTH_BASE

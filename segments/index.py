@@ -132,10 +132,18 @@ class IndexBuilder:
         self._latest: tuple[int, int] | None = None  # max timestamp so far, its batch's last offset
 
     def add(
-        self, *, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int
+        self,
+        *,
+        position: int,
+        size_bytes: int,
+        last_offset: int,
+        max_timestamp_ms: int,
+        newest_offset: int | None = None,
     ) -> None:
         """Note a batch of the segment; batches come in their order in the file.
 
+        Of old messages side by side ``last_offset`` is that of the first one, at ``position``, and
+        ``newest_offset`` that of the one with the largest timestamp.
         Raises SegmentTooLarge if the segment would not fit the index's 32-bit fields.
         """
         if position + size_bytes > MAX_SEGMENT_BYTES or last_offset > MAX_SEGMENT_BYTES:
@@ -145,7 +153,8 @@ class IndexBuilder:
                 "roll to a new segment earlier (segment.bytes)"
             )
         if self._latest is None or max_timestamp_ms > self._latest[0]:
-            self._latest = (max_timestamp_ms, last_offset)
+            newest = last_offset if newest_offset is None else newest_offset
+            self._latest = (max_timestamp_ms, newest)
         if position > 0 and self._bytes_since_entry > self._interval_bytes:
             self._offsets.append((last_offset, position))
             self._add_time()
@@ -165,7 +174,10 @@ class IndexBuilder:
 
     def _add_time(self) -> None:
         latest = self._latest
-        if latest is not None and (not self._times or latest[0] > self._times[-1][0]):
+        # Kafka's oldest messages have no time, which is -1.
+        if latest is None or latest[0] < 0:
+            return
+        if not self._times or latest[0] > self._times[-1][0]:
             self._times.append(latest)
 
 

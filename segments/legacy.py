@@ -10,6 +10,7 @@ are absolute in v0 and relative in v1. There are no headers.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,6 +69,7 @@ _TIMESTAMP = 18
 _KEY = (18, 26)  # where the key's length is, in v0 and v1
 _LEAST_BYTES = (26, 34)  # a message with null or empty key and value
 _MAX_BYTES = (1 << 31) - 1
+_RUN = struct.Struct(">qiI")  # offset, size, CRC
 _ROW_BYTES = 96  # what the arrays of one message take besides its bytes
 
 
@@ -105,6 +107,45 @@ def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHea
         producer_epoch=NO_PRODUCER_EPOCH,
         base_sequence=NO_SEQUENCE,
         record_count=1,
+    )
+
+
+def message_run(header: BatchHeader, data: memoryview) -> BatchHeader:
+    """As one batch: the uncompressed message that ``header`` is of, and the sound ones behind it.
+
+    Taken one by one they would each cost as much as a whole batch. ``data`` begins with the first
+    message; whole messages alone count. The first one that is damaged, or of another kind, is left
+    for the next batch. The header's CRC is that of the whole run.
+    """
+    kind = bytes(data[MAGIC_POSITION : _ATTRIBUTES + 1])
+    least = _LEAST_BYTES[header.magic]
+    stop = header.size_bytes
+    last_offset, max_ms, count = header.base_offset, header.max_timestamp_ms, 1
+    if legacy_checksum(data[:stop]) != header.crc:
+        return header
+    while (
+        len(data) - stop >= least and data[stop + MAGIC_POSITION : stop + _ATTRIBUTES + 1] == kind
+    ):
+        offset, size, crc = _RUN.unpack_from(data, stop)
+        end = stop + _LOG_OVERHEAD + size
+        if (
+            end - stop < least
+            or end > len(data)
+            or not last_offset < offset <= _MAX_BYTES + header.base_offset
+        ):
+            break
+        if zlib.crc32(data[stop + MAGIC_POSITION : end]) != crc:
+            break
+        if header.magic != MAGIC_V0:
+            max_ms = max(max_ms, _int(data[stop + _TIMESTAMP : stop + _TIMESTAMP + 8]))
+        last_offset, stop, count = offset, end, count + 1
+    return replace(
+        header,
+        length=stop - _LOG_OVERHEAD,
+        crc=legacy_checksum(data[:stop]),
+        last_offset_delta=last_offset - header.base_offset,
+        max_timestamp_ms=max_ms,
+        record_count=count,
     )
 
 
@@ -270,7 +311,7 @@ def _fields(
     if int(sizes.min()) < NULL_LENGTH or bool(np.any(values + np.maximum(sizes, 0) != stops)):
         raise ValueError("a value does not end with its message")
     times = np.full(len(starts), header.max_timestamp_ms, dtype=np.int64)
-    if header.magic != MAGIC_V0 and not header.is_log_append_time:
+    if header.magic != MAGIC_V0 and not (header.is_log_append_time and header.is_message_set):
         times = _integers(block, starts + _TIMESTAMP, ">i8")
     arrays = []
     for name in wanted:

@@ -25,6 +25,7 @@ from txnlog.segments.batches import (
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.header import BatchHeader
 from txnlog.segments.index import SEGMENT_START, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
+from txnlog.segments.legacy import message_run
 from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 
@@ -113,11 +114,12 @@ def read_segment(
         is_beyond = stop_offset is not None and _least_offset(header, last_offset) >= stop_offset
         is_wanted = header.last_offset >= start_offset and not is_beyond
         if is_wanted and not header.is_control and not (skip is not None and skip(header)):
-            data = window.get(position, position + header.size_bytes, ahead_stop)
+            header, data = read_batch(window, position, header, ahead_stop)
             decoded = decode_batch(
                 data,
                 name=name,
                 position=position,
+                header=header,
                 columns=columns,
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
@@ -225,6 +227,21 @@ def read_header(window: Window, position: int, ahead_stop: int, last_offset: int
         reason = f"{header.size_bytes} bytes are claimed, {left} are left"
         raise CorruptRecord.at(window.name, position, reason, header.base_offset)
     return header
+
+
+def read_batch(
+    window: Window, position: int, header: BatchHeader, ahead_stop: int
+) -> tuple[BatchHeader, memoryview]:
+    """The bytes of the batch that begins with ``header``, and the header that is true of them.
+
+    Old messages are taken together, as many as there are up to ``ahead_stop``.
+    """
+    if not header.is_message:
+        return header, window.get(position, position + header.size_bytes, ahead_stop)
+    stop = max(position + header.size_bytes, min(ahead_stop, window.size_bytes))
+    data = window.get(position, stop, ahead_stop)
+    header = message_run(header, data)
+    return header, data[: header.size_bytes]
 
 
 def _check_order(header: BatchHeader, last_offset: int, name: str, position: int) -> None:

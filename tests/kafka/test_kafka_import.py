@@ -95,26 +95,30 @@ def test_bytes_stay_as_they_are(store: Store) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("indexed", [True, False])
-def test_every_offset_and_time_is_found(store: Store, level: str, indexed: bool) -> None:
+@pytest.mark.parametrize("topic", ["orders", "mixed"])
+def test_every_offset_and_time_is_found(
+    store: Store, level: str, indexed: bool, topic: str
+) -> None:
     """Goal (39, 41, 42): from gaps and the middle of batches too, with indexes and without."""
-    store.create_topic("orders", partitions=2, config={"index.interval.bytes": "0"})
-    store.import_kafka("orders", [str(BROKER)])
+    store.create_topic(topic, partitions=ALL[topic], config={"index.interval.bytes": "0"})
+    store.import_kafka(topic, [str(BROKER)])
     if not indexed:
         store.storage.delete([n for n in files_of(store) if n.endswith((".index", ".timeindex"))])
-    known = expected()["orders-0"]
+    known = expected()[f"{topic}-0"]
     records = known.committed if level == "read_committed" else known.uncommitted
-    snapshot = store.snapshot(["orders"], isolation_level=level)
+    snapshot = store.snapshot([topic], isolation_level=level)
+    nothing = snapshot.beginning_offsets(topic)
     for offset in range(known.end_offset + 1):
         stop = min(offset + 20, known.end_offset)
-        scan = snapshot.scan("orders", {0: offset, 1: 0}, {0: stop, 1: 0}, ["offset"])
-        wanted = [record[0] for record in records if offset <= record[0] < stop]
-        assert scan.to_arrow().column("offset").to_pylist() == wanted
-    where = TopicPartition("orders", 0)
+        ranges = ({**nothing, 0: offset}, {**nothing, 0: stop})
+        found = snapshot.scan(topic, *ranges, ["offset"]).to_arrow().column("offset").to_pylist()
+        assert found == [record[0] for record in records if offset <= record[0] < stop]
+    where = TopicPartition(topic, 0)
     for time in sorted({record[1] + step for record in records for step in (0, 1)}):
         first = next((record for record in records if record[1] >= time), None)
-        found = snapshot.offset_for_time(where, time)
-        assert (found.offset if found else None) == (first[0] if first else None)
-        assert found is None or found.timestamp == first[1]
+        at = snapshot.offset_for_time(where, time)
+        assert (at.offset if at else None) == (first[0] if first else None)
+        assert at is None or at.timestamp == first[1]
 
 
 def test_a_consumer_gets_to_the_end(store: Store) -> None:

@@ -28,8 +28,14 @@ from txnlog.kafka.progress import Progress
 from txnlog.scan import SegmentRange, read_batches
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
-from txnlog.segments.dump import dump_segment
-from txnlog.segments.header import MAGIC_KAFKA, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from txnlog.segments.dump import dump_segment, indexed_offsets
+from txnlog.segments.header import (
+    MAGIC_KAFKA,
+    MAGIC_POSITION,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
 from txnlog.segments.legacy import encode_message_set
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
@@ -267,7 +273,10 @@ class _PartitionExporter:
                     )
                 if not self._writer.has_room(last + self._shift):
                     self._writer.begin(first + self._shift)
-                self._write(data, first, last, int(timestamps_ms(records).max()))
+                times = timestamps_ms(records)
+                newest = int(np.argmax(times))
+                indexed = (first, first + int(deltas[newest])) if self._joins else None
+                self._write(data, first, last, int(times[newest]), indexed)
                 self._record_count += len(deltas)
 
     def _rows(
@@ -317,7 +326,10 @@ class _PartitionExporter:
         path = names.segment_file(self._view.topic, self._partition, segment.name)
         begun = False
         for batch in dump_segment(
-            partial(self._storage.get_range, path), segment.size_bytes, name=path
+            partial(self._storage.get_range, path),
+            segment.size_bytes,
+            name=path,
+            joins_messages=True,
         ):
             decoded = batch.decoded
             if batch.damage is not None or decoded is None:
@@ -337,7 +349,14 @@ class _PartitionExporter:
                 begun = True
             self._leader_epoch = max(self._leader_epoch, header.leader_epoch)
             self._record_count += decoded.records.num_rows
-            self._write(data, header.base_offset, header.last_offset, header.max_timestamp_ms)
+            is_old = data[MAGIC_POSITION] < MAGIC_KAFKA
+            self._write(
+                data,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp_ms,
+                indexed_offsets(decoded) if is_old else None,
+            )
 
     def _kept(self, decoded: DecodedBatch, data: bytes) -> bytes | None:
         """What of a batch goes into the folder: all but the records that were deleted."""
@@ -387,13 +406,27 @@ class _PartitionExporter:
         self._write(data, offset - self._shift, offset - self._shift, self._latest_ms)
         self._shift += 1
 
-    def _write(self, data: bytes, first: int, last: int, max_timestamp_ms: int) -> None:
-        """``first`` and ``last`` are the topic's own offsets."""
+    @property
+    def _joins(self) -> bool:
+        """Whether what is encoded are messages side by side, and no batch."""
+        return self._format.magic < MAGIC_KAFKA and self._format.compression is Compression.NONE
+
+    def _write(
+        self,
+        data: bytes,
+        first: int,
+        last: int,
+        max_timestamp_ms: int,
+        indexed: tuple[int, int] | None = None,
+    ) -> None:
+        """All offsets are the topic's own."""
         self._latest_ms = max(self._latest_ms, max_timestamp_ms)
+        at, newest = indexed or (last, last)
         self._writer.write(
             data,
             base_offset=first + self._shift,
             last_offset=last + self._shift,
+            indexed_offsets=(at + self._shift, newest + self._shift),
             max_timestamp_ms=max_timestamp_ms,
             leader_epoch=self._leader_epoch,
         )

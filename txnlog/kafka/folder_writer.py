@@ -72,19 +72,25 @@ class FolderWriter:
         *,
         base_offset: int,
         last_offset: int,
+        indexed_offsets: tuple[int, int],
         max_timestamp_ms: int,
         leader_epoch: int,
     ) -> None:
-        """Add a batch to the segment at hand."""
+        """Add a batch, or several old messages, to the segment at hand.
+
+        ``indexed_offsets`` are what the offset index and the time index say of it.
+        """
         segment = self._segment
         assert segment is not None
         if leader_epoch >= 0 and (not self.epochs or leader_epoch > self.epochs[-1][0]):
             self.epochs.append((leader_epoch, base_offset))
+        first, newest = indexed_offsets
         segment.indexes.add(
             position=segment.size_bytes,
             size_bytes=len(data),
-            last_offset=last_offset - segment.base_offset,
+            last_offset=first - segment.base_offset,
             max_timestamp_ms=max_timestamp_ms,
+            newest_offset=newest - segment.base_offset,
         )
         segment.upload.write(data)
         segment.size_bytes += len(data)

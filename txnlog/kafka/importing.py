@@ -23,7 +23,7 @@ from txnlog.errors import (
 from txnlog.kafka.folders import PartitionFolder, find_folders, segment_file
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
-from txnlog.segments.dump import DumpedBatch, dump_segment
+from txnlog.segments.dump import DumpedBatch, dump_segment, indexed_offsets
 from txnlog.segments.header import MAGIC_COLUMNS
 from txnlog.segments.index import IndexBuilder
 from txnlog.segments.records import timestamps_ms
@@ -252,11 +252,13 @@ class _Copier:
                 last_offset = header.last_offset
                 if self._is_refused:
                     continue  # only to find the rest of the damage
+                first, newest = indexed_offsets(decoded)
                 indexes.add(
                     position=segment.size_bytes,
                     size_bytes=batch.size_bytes,
-                    last_offset=last_offset - base,
+                    last_offset=first - base,
                     max_timestamp_ms=header.max_timestamp_ms,
+                    newest_offset=newest - base,
                 )
                 upload.write(bytes(batch.data))
                 _count(segment, batch)
@@ -280,7 +282,9 @@ class _Copier:
     ) -> Iterator[DumpedBatch]:
         storage, file = folder.storage, segment_file(base)
         path = f"{storage.url}/{file}"
-        for batch in dump_segment(partial(storage.get_range, file), size_bytes, name=path):
+        for batch in dump_segment(
+            partial(storage.get_range, file), size_bytes, name=path, joins_messages=True
+        ):
             self._advance(batch.size_bytes)
             damage = batch.damage or _misplaced(batch, base, next_base, path)
             if damage is None:
