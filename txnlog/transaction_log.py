@@ -19,7 +19,7 @@ from txnlog.storage.base import Storage
 _KEPT_ENTRIES = 64
 """Cleaning begins when an id's log holds more entries than this."""
 _CLEAN_INTERVAL = 96
-"""A living producer looks for old entries each time that it has put so many: 32 transactions."""
+"""A living producer deletes so many entries at a time: those of 32 transactions."""
 _ATTEMPTS = 20
 
 
@@ -34,8 +34,9 @@ class Head:
 class Cleaner:
     """Keeps the log of one transactional id short while its producer lives, without listing it.
 
-    Remembers when which entry was the newest; what lies before one that was so long enough ago
-    is deleted by name. Ages are measured here, so no wall clock can make them wrong (hazard 3).
+    Remembers when some entries were the newest, one in every few dozen; what lies before one that
+    was so long enough ago is deleted by name. Ages are measured here, so no wall clock can make
+    them wrong (hazard 3).
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class Cleaner:
         self._clock = clock
         self._age_s = age_ms / 1000
         self._oldest = oldest
-        self._newest = deque([(newest, clock.monotonic_s())])
+        self._marked = newest
+        self._marks = deque([(newest, clock.monotonic_s())])
 
     def advance(self, number: int) -> None:
         """Entry ``number`` is the newest now: delete what is old, once in a while.
@@ -53,13 +55,13 @@ class Cleaner:
         Raises:
             StorageError: nothing is lost; the next time does it.
         """
-        if number - self._newest[-1][0] < _CLEAN_INTERVAL:
-            return
         now_s = self._clock.monotonic_s()
-        self._newest.append((number, now_s))
+        if number - self._marked >= _CLEAN_INTERVAL:
+            self._marked = number
+            self._marks.append((number, now_s))
         end = self._oldest
-        while len(self._newest) > 1 and now_s - self._newest[0][1] > self._age_s:
-            end, _ = self._newest.popleft()
+        while self._marks and now_s - self._marks[0][1] > self._age_s:
+            end, _ = self._marks.popleft()
         if end > self._oldest:
             self._log.delete_entries(self._oldest, end)
             self._oldest = end

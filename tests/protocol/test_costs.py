@@ -114,11 +114,12 @@ def test_a_commit_does_not_grow_with_the_history(memory_storage: Storage) -> Non
             producer.send("a", b"x")
         if turn % 100 == 0:
             spent.append(Counter())
-            assert len(memory_storage.list_names("transactions/etl")) < 400, turn
+            assert len(memory_storage.list_names("transactions/etl")) < 300, turn
             assert len(memory_storage.list_names("topics/a/log")) < 300, turn
         spent[-1].update(counting.take())
-    assert spent[-1] == spent[-2]
-    assert spent[-1].total() < 100 * (1 + 5 + 1) + 30
+    totals = [hundred.total() for hundred in spent[1:]]
+    assert max(totals) < 100 * (1 + 5 + 1) + 30, "a listing, five puts, an upload each"
+    assert max(totals) - min(totals) <= 2
     assert reader.scan("a").record_count == 600
 
 
