@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,6 +93,29 @@ def left_out_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None
     if name in RECORD_SCHEMA.names:
         return pa.nulls(count, RECORD_SCHEMA.field(name).type)
     return None
+
+
+def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterator[pa.RecordBatch]:
+    """The rows of each group of row numbers; ``records`` are of RECORD_SCHEMA.
+
+    Timestamps that are all equal and headers that are all empty, as they mostly are, are made anew
+    instead of gathered: for rows of 100 bytes that is half of the work.
+    """
+    longest = max(len(rows) for rows in groups)
+    alike: dict[str, pa.Array] = {}
+    times = timestamps_ms(records)
+    if (times == times[0]).all():
+        alike["timestamp"] = constant_timestamps(int(times[0]), longest)
+    offsets = records.column("headers").offsets
+    if offsets[0] == offsets[-1]:
+        alike["headers"] = empty_headers(longest)
+    for rows in groups:
+        indices = pa.array(rows)
+        arrays = [
+            alike[name].slice(0, len(rows)) if name in alike else column.take(indices)
+            for name, column in zip(records.schema.names, records.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
 def timestamps_ms(batch: pa.RecordBatch) -> Int64Array:

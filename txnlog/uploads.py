@@ -19,7 +19,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import StorageError
-from txnlog.segments.records import constant_timestamps
+from txnlog.segments.records import constant_timestamps, take_groups
 from txnlog.segments.writer import SegmentWriter
 from txnlog.storage.base import Storage, Upload
 from txnlog.topic_log import TopicSpec, UploadedSegment
@@ -88,11 +88,12 @@ class SegmentUploader:
             # A stable sort of 16-bit integers is a radix sort: linear, and several times faster.
             small = self._spec.partitions <= 1 << 16
             order = np.argsort(partitions.astype(np.uint16) if small else partitions, kind="stable")
-            chosen = partitions[order]
-            starts = np.flatnonzero(np.diff(chosen, prepend=chosen[0] - 1))
-            for start, stop in zip(starts, [*starts[1:], len(chosen)], strict=True):
-                # Taken apart: a slice of one sorted batch would pin all of it while it waits.
-                self._append(int(chosen[start]), records.take(pa.array(order[start:stop])))
+            counts = np.bincount(partitions)
+            chosen = np.flatnonzero(counts)
+            groups = np.split(order.astype(np.int32), np.cumsum(counts[chosen])[:-1])
+            # Taken apart: a slice of one sorted batch would pin all of it while it waits.
+            for partition, part in zip(chosen, take_groups(records, groups), strict=True):
+                self._append(int(partition), part)
         self._bound_memory()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,7 +8,13 @@ import pytest
 from segment_samples import batch_of, random_records, rows_of
 
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size, record_sizes
+from txnlog.segments.records import (
+    RECORD_SCHEMA,
+    normalize,
+    record_size,
+    record_sizes,
+    take_groups,
+)
 
 
 @pytest.mark.parametrize(
@@ -172,3 +178,16 @@ def test_the_size_of_one_record_is_that_of_its_row() -> None:
         schema=RECORD_SCHEMA,
     )
     assert record_sizes(batch).tolist() == [record_size(*row) for row in rows]
+
+
+@pytest.mark.parametrize("same_time", [True, False])
+@pytest.mark.parametrize("headers", [[], [("h", None)]])
+def test_groups_are_what_take_returns(same_time: bool, headers: list[tuple[str, None]]) -> None:
+    """Goal: columns that are not gathered, because all rows are alike, end up as if they were."""
+    rows = [(b"%d" % n, None, 7 if same_time else n, headers if n == 9 else []) for n in range(12)]
+    records = batch_of(rows).slice(2)
+    groups = [np.array(group, np.int32) for group in ([9], [0, 3, 7], [1, 2, 4, 5, 6, 8])]
+    parts = list(take_groups(records, groups))
+    assert parts == [records.take(pa.array(group)) for group in groups]
+    for part in parts:
+        part.validate(full=True)
