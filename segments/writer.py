@@ -124,6 +124,10 @@ class SegmentWriter:
         if self._summary is not None:
             raise ValueError("the segment is finished")
         total = records.nbytes
+        whole = total <= min(self._batch_bytes, self._max_record_bytes)
+        if whole and self.buffered_bytes + total > self._batch_bytes <= 2 * self.buffered_bytes:
+            # Measuring records and cutting between them costs more than a batch that is not full.
+            self.flush()
         if total <= min(self._batch_bytes - self._pending_bytes, self._max_record_bytes):
             # It fits whole, and no record in it can be too large: nothing has to be measured.
             if records.num_rows:

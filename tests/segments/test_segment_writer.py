@@ -40,6 +40,19 @@ def test_big_input_is_split_and_small_input_gathered() -> None:
         assert read_back(sink.getvalue()).equals(pa.Table.from_batches([records]))
 
 
+def test_input_is_not_cut_to_fill_a_batch_that_is_half_full() -> None:
+    """Goal: what does not fit starts the next batch if half of one waits, and is cut otherwise."""
+    records = numbered(90)
+    for first, batches in ((60, [60, 30]), (30, [66, 24])):
+        sink = io.BytesIO()
+        writer = SegmentWriter(sink, batch_bytes=int(record_sizes(records)[:66].sum()))
+        writer.append(records.slice(0, first))
+        writer.append(records.slice(first))
+        writer.finish()
+        assert [raw.record_count for raw in raw_batches(sink.getvalue())] == batches
+        assert read_back(sink.getvalue()).equals(pa.Table.from_batches([records]))
+
+
 def test_large_records_get_batches_of_their_own() -> None:
     """Goal: a record over the batch size goes alone and those around it stay in order."""
     sizes = [10, 5000, 10, 10, 9000, 9000, 10]
