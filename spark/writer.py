@@ -74,11 +74,11 @@ class TxnlogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
-        from txnlog.spark.records import split_by_topic, used_columns
+        from txnlog.spark.records import coalesced, split_by_topic, used_columns
 
         sink = _Sink(self._store, self._spec, self._options.codec)
         try:
-            for batch in iterator:
+            for batch in coalesced(iterator):
                 rows = used_columns(batch, self._names, self._used)
                 for topic, part in split_by_topic(rows, self._options.topic):
                     sink.write(topic, part)

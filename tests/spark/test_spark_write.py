@@ -18,6 +18,7 @@ from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
 from txnlog.partitioner import DefaultPartitioner
 from txnlog.spark.options import parse_write
+from txnlog.spark.records import coalesced
 from txnlog.spark.writer import TxnlogWriter
 from txnlog.topic_log import TopicLog, UploadedSegment
 
@@ -55,6 +56,18 @@ def test_keys_choose_partitions_as_in_kafka(spark: SparkSession, store: Store) -
         assert row["partition"] == partitioner(pa.array([row["key"]], pa.binary()))[0]
         assert int(row["value"]) > last[row["partition"]]
         last[row["partition"]] = int(row["value"])
+
+
+def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
+    """Goal: work is done on megabytes at once; no row is lost or moved, no large batch copied."""
+    column = pa.array([bytes(1000)] * 1000)
+    batches = [pa.record_batch({"n": pa.array([n] * 1000), "value": column}) for n in range(5)]
+    large = pa.record_batch({"n": pa.array([9] * 3000), "value": pa.array([bytes(1000)] * 3000)})
+    joined = list(coalesced([*batches, large]))
+    assert [batch.num_rows for batch in joined] == [3000, 5000]
+    assert pa.Table.from_batches(joined).equals(pa.Table.from_batches([*batches, large]))
+    assert next(coalesced([large])) is large
+    assert not list(coalesced([]))
 
 
 def test_a_copy_is_equal(spark: SparkSession, store: Store) -> None:
