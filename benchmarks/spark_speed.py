@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from noop import NoopSource
@@ -79,27 +80,30 @@ def _writes(
     repetitions: int,
 ) -> list[str]:
     source = spark.read.parquet(str(parquet))
-    numbers = itertools.count()
+    target = folder / "written.parquet"
+    codecs = {f"txnlog {codec}": codec for codec in ("lz4", "zstd", "none")}
 
-    def ours(codec: str) -> None:
-        topic = f"written-{next(numbers)}"
-        store.create_topic(topic, partitions=PARTITIONS, config={"compression.type": codec})
-        _write_ours(source, store.url, topic)
-        store.delete_topic(topic)
+    def create(codec: str) -> None:
+        store.create_topic(
+            f"written-{codec}", partitions=PARTITIONS, config={"compression.type": codec}
+        )
 
-    def to_parquet() -> None:
-        target = folder / f"written-{next(numbers)}"
-        source.write.option("compression", "zstd").parquet(str(target))
-        shutil.rmtree(target)
+    def renew(codec: str) -> None:
+        store.delete_topic(f"written-{codec}")
+        create(codec)
 
-    runs = {
+    for codec in codecs.values():
+        create(codec)
+    runs: dict[str, Callable[[], object]] = {
         "no-op writer": lambda: source.write.format("noop_arrow").mode("append").save(),
-        "txnlog lz4": lambda: ours("lz4"),
-        "txnlog zstd": lambda: ours("zstd"),
-        "txnlog none": lambda: ours("none"),
-        "Parquet zstd": to_parquet,
     }
-    seconds = interleaved(runs, repetitions)
+    cleanups: dict[str, Callable[[], object]] = {}
+    for name, codec in codecs.items():
+        runs[name] = partial(_write_ours, source, store.url, f"written-{codec}")
+        cleanups[name] = partial(renew, codec)
+    runs["Parquet zstd"] = lambda: source.write.option("compression", "zstd").parquet(str(target))
+    cleanups["Parquet zstd"] = partial(shutil.rmtree, target)
+    seconds = interleaved(runs, repetitions, cleanups)
     return _table("write", seconds, seconds["no-op writer"], count)
 
 

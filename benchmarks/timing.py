@@ -25,10 +25,15 @@ class Taken:
     cpu_s: float
 
 
-def interleaved(runs: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, Taken]:
+def interleaved(
+    runs: Mapping[str, Callable[[], object]],
+    repetitions: int,
+    cleanups: Mapping[str, Callable[[], object]] | None = None,
+) -> dict[str, Taken]:
     """Measure each; they take turns, so that what disturbs one disturbs all.
 
-    One turn before the first is not counted: JVM and worker processes warm up.
+    One turn before the first is not counted: JVM and worker processes warm up. Nor are
+    ``cleanups``, which follow the run of their name.
     """
     elapsed: dict[str, list[float]] = {name: [] for name in runs}
     used: dict[str, list[float]] = {name: [] for name in runs}
@@ -39,6 +44,8 @@ def interleaved(runs: Mapping[str, Callable[[], object]], repetitions: int) -> d
             if turn:
                 elapsed[name].append(time.perf_counter() - start)
                 used[name].append(_cpu_s() - cpu)
+            if cleanups and name in cleanups:
+                cleanups[name]()
     return {
         name: Taken(statistics.median(elapsed[name]), statistics.median(used[name]))
         for name in runs
