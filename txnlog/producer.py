@@ -8,12 +8,11 @@ may be shared by threads: its calls take turns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from functools import wraps
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +48,7 @@ from txnlog.segments.records import normalize, record_size
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome
 from txnlog.topic_log import TopicLog, TopicSpec, UploadedSegment, Writer
+from txnlog.turns import in_turn
 from txnlog.uploads import DEFAULT_MEMORY_BYTES
 
 _ROWS_PER_BATCH = 10_000
@@ -59,23 +59,6 @@ _BYTES_PER_BATCH = 4 << 20
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _in_turn(
-    method: Callable[Concatenate[Producer, P], T],
-) -> Callable[Concatenate[Producer, P], T]:
-    """One thread at a time is in any of the producer's methods that are marked with this."""
-
-    @wraps(method)
-    def waiting(self: Producer, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._lock:
-            return method(self, *args, **kwargs)
-
-    return waiting
 
 
 class _Phase(Enum):
@@ -122,7 +105,7 @@ class Producer:
     ) -> None:
         self._logs = logs
         self._codec = codec
-        self._lock = threading.RLock()
+        self._turn = threading.RLock()
         self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
         self._coordinator = (
             None
@@ -146,7 +129,7 @@ class Producer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(flush=kind is None)
 
-    @_in_turn
+    @in_turn
     def close(self, *, flush: bool = True) -> None:
         """Flush (without a transactional id) or abort an open transaction, and finish.
 
@@ -165,7 +148,7 @@ class Producer:
 
     # -- transactions ----------------------------------------------------------------------------
 
-    @_in_turn
+    @in_turn
     def init_transactions(self) -> None:
         """Take the transactional id over: end what an older instance left, and fence it.
 
@@ -179,7 +162,7 @@ class Producer:
         coordinator.initialize()
         self._phase = _Phase.READY
 
-    @_in_turn
+    @in_turn
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first flush or the commit."""
         coordinator = self._transactional("begin_transaction")
@@ -188,7 +171,7 @@ class Producer:
         self._placed = {}
         self._phase = _Phase.IN_TRANSACTION
 
-    @_in_turn
+    @in_turn
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group: str | GroupMetadata
     ) -> None:
@@ -229,7 +212,7 @@ class Producer:
                 topic_id=metadata.topic_ids.get(where.topic, ""),
             )
 
-    @_in_turn
+    @in_turn
     def commit_transaction(self) -> Placed:
         """Flush, then commit everything at once.
 
@@ -268,7 +251,7 @@ class Producer:
             metadata.moved(offsets)
         self._moves = []
 
-    @_in_turn
+    @in_turn
     def abort_transaction(self) -> None:
         """Abort the transaction: nothing of it will ever be seen under read_committed."""
         coordinator = self._transactional("abort_transaction")
@@ -311,7 +294,7 @@ class Producer:
 
     # -- sending ---------------------------------------------------------------------------------
 
-    @_in_turn
+    @in_turn
     def send(
         self,
         topic: str,
@@ -354,7 +337,7 @@ class Producer:
         if len(rows.keys) >= _ROWS_PER_BATCH or rows.size_bytes >= _BYTES_PER_BATCH:
             self._flush_rows(buffer)
 
-    @_in_turn
+    @in_turn
     def send_batch(
         self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
     ) -> None:
@@ -389,7 +372,7 @@ class Producer:
                     raise InvalidRecord(f"topic {topic!r}: {error}") from error
             self._add(buffer, records, explicit)
 
-    @_in_turn
+    @in_turn
     def flush(self) -> Placed:
         """Upload and place everything that is buffered.
 
