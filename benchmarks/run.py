@@ -40,9 +40,11 @@ def main() -> None:
 
             report += ["## Without Spark", "", *measure_scan(Path(folder), count, repetitions), ""]
         if arguments.only in (None, "kafka"):
+            from kafka_folders import measure as measure_folders
             from kafka_rows import measure as measure_rows
 
             report += ["## Kafka's record format", "", *measure_rows(3 * repetitions), ""]
+            report += ["## Kafka's folders", "", *measure_folders(Path(folder), count), ""]
         if arguments.only in (None, "requests"):
             from requests_counted import measure as count_requests
 
