@@ -7,7 +7,7 @@ behind damage, so what it shows must not be taken for the log's records.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from txnlog.segments.header import (
     BatchHeader,
     BytesLike,
 )
-from txnlog.segments.reader import read_batch, read_header
+from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 
 _SEARCH_BYTES = 1 << 20
+_SEARCH_TIMES = 100
+"""A search checksums at most so many times the file: bytes can be made to look like batches."""
 _MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS)
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
 _LARGEST_OFFSET = 1 << 48  # more than any topic will have, few enough to tell bytes from offsets
@@ -70,15 +72,26 @@ def dump_segment(
 
     With ``joins_messages`` old messages that are not compressed come many at a time.
     Behind a damaged header the next batch is searched for: its checksum, and for columns its
-    header check, make sure that it is one. Held in memory: one chunk and one batch. Raises only
-    what ``read`` raises, and CorruptRecord if the file is shorter than ``size_bytes``.
+    header check, make sure that it is one. Held in memory: one chunk and two batches. Raises
+    only what ``read`` raises, and CorruptRecord if the file is shorter than ``size_bytes``.
     """
     window = Window(read, size_bytes, name)
     position, last_offset = 0, -1
+    # The newest batch waits for the next one, which may show that its offset cannot be right: no
+    # checksum of Kafka's covers it.
+    held: DumpedBatch | None = None
+    before = -1
     while position < size_bytes:
         try:
             header = read_header(window, position, position + chunk_bytes, last_offset)
         except CorruptRecord as error:
+            if held is not None and _is_out_of_place(held, window, position, before):
+                yield _out_of_place(held, name)
+                held, last_offset = None, before
+                continue
+            if held is not None:
+                yield held
+                held = None
             found = _next_batch(window, position + 1, last_offset)
             yield DumpedBatch(position, found - position, None, None, None, str(error))
             position = found
@@ -97,13 +110,34 @@ def dump_segment(
                 header=header,
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
+            check_order(decoded.header, last_offset, name, position)
         except (CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat) as error:
-            damage = str(error)
+            decoded, damage = None, str(error)
         shown = header if decoded is None else decoded.header
-        yield DumpedBatch(position, header.size_bytes, shown, crc_ok, decoded, damage, data)
-        if crc_ok or header.is_self_checked:
+        if held is not None:
+            yield held
+        before = last_offset
+        held = DumpedBatch(position, header.size_bytes, shown, crc_ok, decoded, damage, data)
+        if damage is None or header.is_self_checked:
             last_offset = shown.last_offset
         position += header.size_bytes
+    if held is not None:
+        yield held
+
+
+def _is_out_of_place(held: DumpedBatch, window: Window, position: int, before: int) -> bool:
+    """Whether a sound batch at ``position`` goes on where ``held`` should have, not behind it."""
+    if held.damage is not None or held.header is None or held.header.is_self_checked:
+        return False
+    stop = min(position + MAX_HEADER_BYTES, window.size_bytes)
+    return _is_batch(window, position, bytes(window.get(position, stop, stop)), before)
+
+
+def _out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
+    assert held.header is not None
+    reason = f"offset {held.header.base_offset} cannot be right: the next batch has a lower one"
+    damage = str(CorruptRecord.at(name, held.position, reason, held.header.base_offset))
+    return replace(held, decoded=None, damage=damage)
 
 
 def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
@@ -121,11 +155,15 @@ def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
 
 def _next_batch(window: Window, start: int, last_offset: int) -> int:
     """Position of the next batch at or behind ``start`` that is whole; else the file's end."""
-    while start + _LEAST_BATCH_BYTES <= window.size_bytes:
+    left = _SEARCH_TIMES * window.size_bytes
+    while start + _LEAST_BATCH_BYTES <= window.size_bytes and left > 0:
         stop = min(start + _SEARCH_BYTES, window.size_bytes)
         block = bytes(window.get(start, stop, stop))
         for candidate in _candidates(block, last_offset, window.size_bytes - start):
             head = block[candidate : candidate + MAX_HEADER_BYTES]
+            left -= int.from_bytes(head[8:12], "big")
+            if left < 0:
+                break
             if _is_batch(window, start + candidate, head, last_offset):
                 return start + candidate
         if stop == window.size_bytes:

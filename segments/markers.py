@@ -15,6 +15,8 @@ from txnlog.segments.records import RECORD_SCHEMA, Int64Array, constant_timestam
 
 ABORT: Final = 0
 COMMIT: Final = 1
+MARKER_BYTES: Final = 78
+"""A control batch with one marker."""
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

@@ -123,7 +123,7 @@ def read_segment(
                 columns=columns,
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
-            _check_order(decoded.header, last_offset, name, position)
+            check_order(decoded.header, last_offset, name, position)
             batch = _cut(decoded, position, start_offset, stop_offset)
             if batch is not None:
                 yield batch
@@ -195,7 +195,9 @@ def find_timestamp(
         if stop_offset is not None and _least_offset(header, last_offset) >= stop_offset:
             return None
         last_offset = header.last_offset
-        if header.last_offset < start_offset or header.max_timestamp_ms < timestamp_ms:
+        # What wraps old messages may say a lower time than they: then they are looked at.
+        is_older = header.max_timestamp_ms < timestamp_ms and not header.is_message_set
+        if header.last_offset < start_offset or is_older:
             continue
         if header.is_control or (skip is not None and skip(header)):
             continue
@@ -221,7 +223,7 @@ def read_header(window: Window, position: int, ahead_stop: int, last_offset: int
     header = decode_header(
         window.get(position, stop, ahead_stop), name=window.name, position=position
     )
-    _check_order(header, last_offset, window.name, position)
+    check_order(header, last_offset, window.name, position)
     left = window.size_bytes - position
     if header.size_bytes > left:
         reason = f"{header.size_bytes} bytes are claimed, {left} are left"
@@ -244,7 +246,8 @@ def read_batch(
     return header, data[: header.size_bytes]
 
 
-def _check_order(header: BatchHeader, last_offset: int, name: str, position: int) -> None:
+def check_order(header: BatchHeader, last_offset: int, name: str, position: int) -> None:
+    """Raise CorruptRecord unless the batch begins after ``last_offset``."""
     if header.base_offset <= last_offset:
         raise CorruptRecord.at(
             name, position, f"base offset {header.base_offset} comes after {last_offset}"

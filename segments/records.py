@@ -27,6 +27,9 @@ RECORD_SCHEMA: Final = pa.schema(
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
+MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+"""Some 292,000 years."""
+
 _OFFSET_BYTES = 4  # what Arrow spends on one value of variable length besides its bytes
 
 
@@ -231,7 +234,20 @@ def _timestamps(array: pa.Array, now_ms: int) -> pa.Array:
         )
     if array.null_count:
         array = pc.fill_null(array, pa.scalar(now_ms, TIMESTAMP_TYPE))
+    times = array.view(pa.int64()).to_numpy()
+    if not are_representable(times):
+        raise UnsupportedRecordFormat(
+            f"column 'timestamp' has {int(times[np.argmax(np.abs(times))])} ms since the epoch, "
+            "which no calendar has: give milliseconds, not finer units"
+        )
     return array
+
+
+def are_representable(times_ms: Int64Array) -> bool:
+    """Whether readers can show these times, which they do in microseconds."""
+    if len(times_ms) == 0:
+        return True
+    return int(times_ms.min()) >= -MAX_TIMESTAMP_MS and int(times_ms.max()) <= MAX_TIMESTAMP_MS
 
 
 def _headers(array: pa.Array) -> pa.Array:

@@ -8,6 +8,7 @@ which of them no reader under read_committed may see.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -16,6 +17,9 @@ from txnlog.segments.header import BatchHeader, BytesLike
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION: Final = 0
+
+NO_MARKER: Final = -1
+"""In place of a last stable offset, in a store only: the transaction has no marker that says so."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -36,9 +40,13 @@ class TransactionIndex:
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self.aborted = tuple(sorted(aborted, key=lambda item: (item.last_offset, item)))
-        self._by_producer: dict[int, list[AbortedTransaction]] = {}
-        for item in self.aborted:
-            self._by_producer.setdefault(item.producer_id, []).append(item)
+        # By producer: first offsets, ascending, and the last offset of what begins up to there.
+        self._firsts: dict[int, list[int]] = {}
+        self._lasts: dict[int, list[int]] = {}
+        for item in sorted(self.aborted, key=lambda item: item.first_offset):
+            lasts = self._lasts.setdefault(item.producer_id, [])
+            lasts.append(max(item.last_offset, lasts[-1] if lasts else -1))
+            self._firsts.setdefault(item.producer_id, []).append(item.first_offset)
 
     @classmethod
     def decode(cls, data: BytesLike, *, name: str = "txnindex") -> TransactionIndex:
@@ -64,7 +72,7 @@ class TransactionIndex:
 
     def hides(self, header: BatchHeader) -> bool:
         """Whether the records of this batch (absolute offsets) belong to one of them."""
-        return header.is_transactional and any(
-            item.first_offset <= header.base_offset <= item.last_offset
-            for item in self._by_producer.get(header.producer_id, ())
-        )
+        if not header.is_transactional:
+            return False
+        at = bisect_right(self._firsts.get(header.producer_id, ()), header.base_offset) - 1
+        return at >= 0 and header.base_offset <= self._lasts[header.producer_id][at]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+import crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -348,24 +349,32 @@ def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
 
 
 def _load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
-    """What hides the aborted records of a segment that came from Kafka; None if it has none.
-
-    Unlike the other indexes it is no accelerator: without it aborted records would show.
-    """
+    """What hides the aborted records of a segment that came from Kafka; None if it has none."""
     if not part.hides_aborted:
         return None
+    return load_transaction_index(storage, part).hides
+
+
+def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionIndex:
+    """The aborted transactions of a segment that came from Kafka.
+
+    Unlike the other indexes it is no accelerator: without it aborted records would show.
+
+    Raises:
+        CorruptRecord: it is damaged or gone.
+        UnknownTopicOrPartition: the topic was deleted since the range was planned.
+    """
+    known = part.segment.kafka
+    if known is None or not known.aborted_count:
+        return TransactionIndex(())
     path = names.transaction_index_file(part.topic, part.partition, part.segment.name)
     try:
-        index = TransactionIndex.decode(storage.get(path), name=path)
+        data = storage.get(path)
     except ObjectNotFound as error:
         raise _gone(storage, part, path) from error
-    assert part.segment.kafka is not None
-    if len(index.aborted) != part.segment.kafka.aborted_count:
-        raise CorruptRecord(
-            f"{path} has {len(index.aborted)} aborted transactions, the log says "
-            f"{part.segment.kafka.aborted_count}; restore it from a backup"
-        )
-    return index.hides
+    if crc32c.crc32c(data) != known.aborted_crc:
+        raise CorruptRecord(f"{path} is not as it was written; restore it from a backup")
+    return TransactionIndex.decode(data, name=path)
 
 
 class _Assembler:

@@ -25,20 +25,21 @@ from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
 from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
-from txnlog.scan import SegmentRange, read_batches
+from txnlog.scan import SegmentRange, load_transaction_index, read_batches
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.dump import dump_segment, indexed_offsets
 from txnlog.segments.header import (
     MAGIC_KAFKA,
-    MAGIC_POSITION,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    BatchHeader,
 )
 from txnlog.segments.legacy import encode_message_set
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
+from txnlog.segments.transaction_index import NO_MARKER, TransactionIndex
 from txnlog.snapshot import TopicView
 from txnlog.state.topic import Segment, advance_sequence
 from txnlog.storage import open_storage
@@ -210,24 +211,26 @@ class _PartitionExporter:
         """Write everything from the log's start to where the view ends."""
         last = {(s.producer_id, s.transaction): index for index, s in enumerate(self._segments)}
         begins_file = True
+        hanging: set[int] = set()
         for index, segment in enumerate(self._segments):
             is_hidden = segment.entry in self._view.hidden_entries
             if segment.kafka is not None and self._format.magic == MAGIC_KAFKA:
-                self._copy(segment)
+                hanging |= self._copy(segment)
                 begins_file = True
+                following = self._segments[index + 1 : index + 2]
+                if not following or following[0].entry != segment.entry:
+                    for producer_id in sorted(hanging):
+                        self._end_hanging(producer_id)
+                    hanging.clear()
             elif not (is_hidden and self._format.keeps_offsets):
                 if begins_file:
-                    self._writer.begin(max(segment.base_offset, self._start_offset) + self._shift)
+                    self._begin(segment.base_offset)
                 self._encode(segment)
                 begins_file = False
             ends = last[segment.producer_id, segment.transaction] == index
             if segment.transaction >= 0 and ends and not self._format.keeps_offsets:
                 self._mark(segment.producer_id, segment.producer_epoch, commit=not is_hidden)
             self._counted.add(segment.size_bytes)
-        if self._format.magic == MAGIC_KAFKA:
-            # Of transactions that nobody can end any more: readers would wait for them for ever.
-            for item in self._writer.tracker.open:
-                self._mark(item.producer_id, item.producer_epoch, commit=False)
         end_offset = self._end_offset + self._shift
         if not self._writer.base_offsets or self._writer.end_offset < end_offset:
             self._writer.begin(end_offset)  # an empty segment says where the next record goes
@@ -243,20 +246,29 @@ class _PartitionExporter:
             size_bytes=self._writer.size_bytes,
         )
 
-    # -- records that are encoded anew -----------------------------------------------------------
+    def _begin(self, base_offset: int) -> None:
+        """Begin a file. The first one is named for the log's start, whatever it begins with."""
+        is_first = not self._writer.base_offsets
+        self._writer.begin(self._start_offset if is_first else base_offset + self._shift)
 
-    def _encode(self, segment: Segment) -> None:
-        source = SegmentRange(
+    def _range(self, segment: Segment) -> SegmentRange:
+        return SegmentRange(
             self._view.topic,
             self._partition,
             segment,
             max(segment.base_offset, self._start_offset),
             min(segment.end_offset, self._end_offset),
+            topic_id=self._view.topic_id,
             hides_aborted=segment.has_aborted,
         )
-        for batch in read_batches(self._storage, source, None):
+
+    # -- records that are encoded anew -----------------------------------------------------------
+
+    def _encode(self, segment: Segment) -> None:
+        for batch in read_batches(self._storage, self._range(segment), None):
             offsets = batch.offsets() + segment.offset_shift
-            for start, stop in self._pieces(batch.records):
+            one_time = self._format.log_append_time and self._format.magic == MAGIC_KAFKA
+            for start, stop in self._pieces(batch.records, one_time=one_time):
                 first, last = int(offsets[start]), int(offsets[stop - 1])
                 records = batch.records.slice(start, stop - start)
                 deltas = (offsets[start:stop] - first).astype(np.int32)
@@ -305,16 +317,19 @@ class _PartitionExporter:
             log_append_time=self._format.log_append_time,
         )
 
-    def _pieces(self, records: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-        """Where to cut records, so that each piece is a batch that a broker takes."""
+    @staticmethod
+    def _pieces(records: pa.RecordBatch, *, one_time: bool) -> Iterator[tuple[int, int]]:
+        """Where to cut records, so that each piece is a batch that a broker takes.
+
+        ``one_time``: with log append time a batch has one time for all of its records.
+        """
         ends, times = np.cumsum(record_sizes(records)), timestamps_ms(records)
         start = 0
         while start < records.num_rows:
             taken = int(ends[start - 1]) if start else 0
             stop = int(np.searchsorted(ends, taken + _BATCH_BYTES, side="right"))
             stop = max(stop, start + 1)
-            if self._format.log_append_time and self._format.magic == MAGIC_KAFKA:
-                # Such a batch has one time for all of its records.
+            if one_time:
                 others = np.flatnonzero(times[start:stop] != times[start])
                 stop = start + int(others[0]) if len(others) else stop
             yield start, stop
@@ -322,8 +337,13 @@ class _PartitionExporter:
 
     # -- segments that came from Kafka -----------------------------------------------------------
 
-    def _copy(self, segment: Segment) -> None:
+    def _copy(self, segment: Segment) -> set[int]:
+        """Copy the batches; returns the producers whose transactions have no marker."""
         path = names.segment_file(self._view.topic, self._partition, segment.name)
+        index = load_transaction_index(self._storage, self._range(segment))
+        hanging = [item for item in index.aborted if item.last_stable_offset == NO_MARKER]
+        ends = {(item.producer_id, item.last_offset) for item in index.aborted}
+        left_out = TransactionIndex(hanging if self._format.keeps_offsets else ())
         begun = False
         for batch in dump_segment(
             partial(self._storage.get_range, path),
@@ -335,62 +355,98 @@ class _PartitionExporter:
             if batch.damage is not None or decoded is None:
                 raise CorruptRecord(f"nothing was exported: {batch.damage or path}")
             header = decoded.header
+            if header.last_offset < self._start_offset or left_out.hides(header):
+                continue  # deleted, or aborted and without a marker that says so
+            for item in hanging:
+                if item.last_offset < header.base_offset:
+                    self._end_hanging(item.producer_id)
+            if not begun:
+                self._begin(segment.base_offset)
+                begun = True
+            self._leader_epoch = max(self._leader_epoch, header.leader_epoch)
+            if any(
+                m.type == COMMIT and (header.producer_id, m.offset) in ends for m in decoded.markers
+            ):
+                # The rest of a transaction that was cut off: its begin is aborted, so it is, too.
+                self._mark_at(header)
+                continue
             self._writer.tracker.add(
                 replace(header, base_offset=header.base_offset + self._shift),
                 [replace(m, offset=m.offset + self._shift) for m in decoded.markers],
             )
-            data = self._kept(decoded, bytes(batch.data))
-            if data is None:
-                continue
-            if not begun:
-                cut = segment.base_offset < self._start_offset
-                base = header.base_offset if cut else segment.base_offset
-                self._writer.begin(base + self._shift)
-                begun = True
-            self._leader_epoch = max(self._leader_epoch, header.leader_epoch)
-            self._record_count += decoded.records.num_rows
-            is_old = data[MAGIC_POSITION] < MAGIC_KAFKA
-            self._write(
-                data,
-                header.base_offset,
-                header.last_offset,
-                header.max_timestamp_ms,
-                indexed_offsets(decoded) if is_old else None,
-            )
+            is_whole = header.base_offset >= self._start_offset
+            if is_whole and (not self._shift or header.magic == MAGIC_KAFKA):
+                self._copy_batch(decoded, bytes(batch.data))
+            else:
+                self._copy_records(decoded)
+        return set() if self._format.keeps_offsets else {item.producer_id for item in hanging}
 
-    def _kept(self, decoded: DecodedBatch, data: bytes) -> bytes | None:
-        """What of a batch goes into the folder: all but the records that were deleted."""
+    def _copy_batch(self, decoded: DecodedBatch, data: bytes) -> None:
         header = decoded.header
-        if header.last_offset < self._start_offset:
-            return None
-        if header.base_offset >= self._start_offset:
-            if not self._shift:
-                return data
-            if header.magic == MAGIC_KAFKA:  # the checksum does not cover the offset
-                return _OFFSET.pack(header.base_offset + self._shift) + data[_OFFSET.size :]
-        deltas = decoded.offset_deltas
+        if self._shift:  # no checksum covers the offset
+            data = _OFFSET.pack(header.base_offset + self._shift) + data[_OFFSET.size :]
+        self._record_count += decoded.records.num_rows
+        times = header.max_timestamp_ms
+        self._write(data, header.base_offset, header.last_offset, times, indexed_offsets(decoded))
+
+    def _copy_records(self, decoded: DecodedBatch) -> None:
+        """Encode a batch anew: without records that were deleted, or behind markers."""
+        header, deltas = decoded.header, decoded.offset_deltas
         if deltas is None:
             deltas = np.arange(decoded.records.num_rows, dtype=np.int32)
         first = int(np.searchsorted(deltas, self._start_offset - header.base_offset))
-        if first == len(deltas):
-            return None
-        return encode_batch(
-            decoded.records.slice(first),
-            record_format="kafka",
-            compression=header.codec,
-            base_offset=header.base_offset + self._shift,
-            offset_deltas=deltas[first:],
+        kept = decoded.records.slice(first)
+        for start, stop in self._pieces(kept, one_time=header.is_log_append_time):
+            inside = deltas[first + start : first + stop]
+            base, records = int(inside[0]), kept.slice(start, stop - start)
+            has_sequence = header.base_sequence != NO_SEQUENCE
+            data = encode_batch(
+                records,
+                record_format="kafka",
+                compression=header.codec,
+                base_offset=header.base_offset + base + self._shift,
+                offset_deltas=inside - inside[0],
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=(
+                    advance_sequence(header.base_sequence, base) if has_sequence else NO_SEQUENCE
+                ),
+                leader_epoch=header.leader_epoch,
+                transactional=header.is_transactional,
+                log_append_time=header.is_log_append_time,
+            )
+            last = header.base_offset + int(inside[-1])
+            self._record_count += len(inside)
+            self._write(data, header.base_offset + base, last, int(timestamps_ms(records).max()))
+
+    def _mark_at(self, header: BatchHeader) -> None:
+        """Put an abort marker in the place of the batch, which is a commit marker."""
+        offset, time = header.base_offset + self._shift, header.max_timestamp_ms
+        self._writer.tracker.end(header.producer_id, ControlMarker(offset, time, ABORT, 0))
+        data = encode_marker(
+            commit=False,
+            offset=offset,
+            timestamp_ms=time,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
+            coordinator_epoch=0,
             leader_epoch=header.leader_epoch,
-            transactional=header.is_transactional,
-            log_append_time=header.magic == MAGIC_KAFKA and header.is_log_append_time,
         )
+        self._write(data, header.base_offset, header.last_offset, time)
+
+    def _end_hanging(self, producer_id: int) -> None:
+        """Readers would wait for a transaction without a marker for ever, or take it for another's.
+
+        What was imported ends with its import: nobody can end its transactions any more.
+        """
+        for item in self._writer.tracker.open:
+            if item.producer_id == producer_id:
+                self._mark(producer_id, item.producer_epoch, commit=False)
 
     # -- both ------------------------------------------------------------------------------------
 
     def _mark(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        """Put a marker directly behind what was written last."""
         offset = self._writer.end_offset
         data = encode_marker(
             commit=commit,

@@ -16,6 +16,8 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+MOST_OFFSETS = 1 << 62
+"""No topic has so many."""
 _LOG_START_OFFSETS = "log-start-offset-checkpoint"
 _VERSION = 0
 
@@ -35,6 +37,7 @@ class PartitionFolder:
     topic: str
     partition: int
     base_offsets: tuple[int, ...]
+    files: frozenset[str]
     log_start_offset: int
 
     @property
@@ -153,7 +156,9 @@ def _folder(
     if not bases:
         raise InvalidOption(f"{storage.url} holds no segments (*.log)")
     start = max(starts.get((topic, partition), 0), bases[0])
-    return PartitionFolder(storage, topic, partition, bases, start)
+    if bases[-1] > MOST_OFFSETS:
+        raise InvalidOption(f"{storage.url} has a segment {bases[-1]}: no topic has such offsets")
+    return PartitionFolder(storage, topic, partition, bases, frozenset(files), start)
 
 
 def _log_start_offsets(storage: Storage) -> dict[tuple[str, int], int]:

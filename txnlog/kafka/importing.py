@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import crc32c
+
 from txnlog import names
 from txnlog.config import TopicConfig
 from txnlog.errors import (
@@ -20,16 +22,19 @@ from txnlog.errors import (
     StorageError,
     TopicAlreadyExists,
 )
-from txnlog.kafka.folders import PartitionFolder, find_folders, segment_file
+from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_file
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
+from txnlog.scan import SegmentRange, load_transaction_index
 from txnlog.segments.dump import DumpedBatch, dump_segment, indexed_offsets
 from txnlog.segments.header import MAGIC_COLUMNS
-from txnlog.segments.index import IndexBuilder
-from txnlog.segments.records import timestamps_ms
-from txnlog.segments.transaction_index import AbortedTransaction, TransactionIndex
+from txnlog.segments.index import MAX_SEGMENT_BYTES, IndexBuilder
+from txnlog.segments.markers import MARKER_BYTES
+from txnlog.segments.records import are_representable, timestamps_ms
+from txnlog.segments.transaction_index import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.state.topic import KafkaFile, OffsetSpan, Placement
 from txnlog.store import Store
+from txnlog.topic_log import TopicLog
 from txnlog.uploads import SegmentFiles, discard_segments
 
 _TOPIC_CONFIG = {"record.format": "kafka", "compression.type": "producer"}
@@ -41,7 +46,7 @@ class ImportedPartition:
     """One partition: offsets [start_offset, end_offset) of it were imported.
 
     ``record_count`` is of all records in the files, aborted ones too. ``open_transactions`` had not
-    ended when the folder was copied: nobody can end them any more, so they count as aborted.
+    ended when the folder was copied, or how they ended is damaged: they count as aborted.
     """
 
     partition: int
@@ -99,8 +104,9 @@ def import_log_dirs(
             {f.partition: OffsetSpan(f.log_start_offset, f.end_offset_at_least) for f in folders},
         )
     copier = _Copier(store, topic, TopicConfig.of(config), skip_corrupt, progress)
+    doomed = {folder.partition: _cut_off(store, log, folder.partition) for folder in folders}
     try:
-        copier.copy(folders)
+        copier.copy(folders, doomed)
         copier.refuse_damage()
         if topic_id is None:
             topic_id = _create(store, topic, folders[-1].partition + 1)
@@ -128,6 +134,22 @@ def _create(store: Store, topic: str, partitions: int) -> str:
         return store.topic_spec(topic).topic_id  # somebody else was first; placing will check it
 
 
+def _cut_off(store: Store, log: TopicLog, partition: int) -> set[int]:
+    """The producers whose transactions an earlier import has cut off at the partition's end."""
+    spec = log.state.partitions[partition : partition + 1]
+    last = spec[0].segments[-1] if spec and spec[0].segments else None
+    if last is None or last.end_offset != spec[0].end_offset:
+        return set()
+    part = SegmentRange(log.name, partition, last, last.base_offset, last.end_offset)
+    index = load_transaction_index(store.storage, part)
+    end = last.end_offset - 1
+    return {
+        item.producer_id
+        for item in index.aborted
+        if item.last_stable_offset == NO_MARKER and item.last_offset == end
+    }
+
+
 @dataclass(slots=True)
 class _Copied:
     """A segment that is uploaded and waits for the partition's transactions to be known."""
@@ -139,6 +161,17 @@ class _Copied:
     record_count: int = 0
     min_timestamp_ms: int = -1
     max_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One segment of a folder. ``is_indexed``: what it aborts is known without its markers."""
+
+    folder: PartitionFolder
+    base_offset: int
+    next_base_offset: int | None
+    size_bytes: int
+    is_indexed: bool
 
 
 class _Copier:
@@ -166,7 +199,7 @@ class _Copier:
         self._uploaded: dict[str, SegmentFiles] = {}
         self._done_bytes = self._total_bytes = 0
 
-    def copy(self, folders: Sequence[PartitionFolder]) -> None:
+    def copy(self, folders: Sequence[PartitionFolder], doomed: Mapping[int, set[int]]) -> None:
         """Copy everything; damage is collected, and copying ends with the first of it."""
         sizes = [
             {base: folder.storage.size(segment_file(base)) for base in folder.base_offsets}
@@ -174,7 +207,7 @@ class _Copier:
         ]
         self._total_bytes = sum(size for by_base in sizes for size in by_base.values())
         for folder, by_base in zip(folders, sizes, strict=True):
-            self._copy_folder(folder, by_base)
+            self._copy_folder(folder, by_base, doomed[folder.partition])
 
     def refuse_damage(self) -> None:
         """Raise CorruptRecord if there is damage and it is not to be left out."""
@@ -196,8 +229,13 @@ class _Copier:
     def _is_refused(self) -> bool:
         return bool(self.damages) and not self._skip_corrupt
 
-    def _copy_folder(self, folder: PartitionFolder, sizes: Mapping[int, int]) -> None:
-        tracker = TransactionTracker(_indexed(folder))
+    def _copy_folder(
+        self, folder: PartitionFolder, sizes: Mapping[int, int], doomed: set[int]
+    ) -> None:
+        indexes = _transaction_indexes(folder)
+        tracker = TransactionTracker(
+            (item for index in indexes.values() for item in index.aborted), doomed
+        )
         copied = []
         end_offset = folder.log_start_offset
         for base in folder.base_offsets:
@@ -205,7 +243,10 @@ class _Copier:
             if next_base is not None and next_base <= folder.log_start_offset:
                 self._advance(sizes[base])
                 continue  # all of it was deleted
-            segment, last_offset = self._copy_segment(folder, base, next_base, sizes[base], tracker)
+            # One that is not there among others that are has nothing to say.
+            is_indexed = base in indexes or (bool(indexes) and not _has_index(folder, base))
+            source = _Source(folder, base, next_base, sizes[base], is_indexed)
+            segment, last_offset = self._copy_segment(source, tracker)
             end_offset = max(end_offset, base, last_offset + 1)
             if segment is not None:
                 copied.append(segment)
@@ -229,22 +270,19 @@ class _Copier:
         )
 
     def _copy_segment(
-        self,
-        folder: PartitionFolder,
-        base: int,
-        next_base: int | None,
-        size_bytes: int,
-        tracker: TransactionTracker,
+        self, source: _Source, tracker: TransactionTracker
     ) -> tuple[_Copied | None, int]:
         """Upload the good batches of one file; returns the last offset in it too, or base - 1."""
         name = names.segment_name(self._token, self._counter)
         self._counter += 1
+        base = source.base_offset
         segment = _Copied(name, base)
         indexes = IndexBuilder(self._interval_bytes)
         last_offset = base - 1
-        upload = self._target.upload(names.segment_file(self._topic, folder.partition, name))
+        where = (self._topic, source.folder.partition, name)
+        upload = self._target.upload(names.segment_file(*where))
         try:
-            for batch in self._good_batches(folder, base, next_base, size_bytes):
+            for batch in self._good_batches(source, tracker):
                 decoded = batch.decoded
                 assert decoded is not None
                 header = decoded.header
@@ -269,7 +307,6 @@ class _Copier:
         except BaseException:
             upload.discard()
             raise
-        where = (self._topic, folder.partition, name)
         self._uploaded[name] = SegmentFiles(*where, segment.batch_count)
         if segment.batch_count > 1:
             index, times = indexes.finish()
@@ -277,21 +314,31 @@ class _Copier:
             self._target.put(names.time_index_file(*where), times.encode())
         return segment, last_offset
 
-    def _good_batches(
-        self, folder: PartitionFolder, base: int, next_base: int | None, size_bytes: int
-    ) -> Iterator[DumpedBatch]:
-        storage, file = folder.storage, segment_file(base)
+    def _good_batches(self, source: _Source, tracker: TransactionTracker) -> Iterator[DumpedBatch]:
+        """The sound batches of one file; tells the tracker where markers may be lost."""
+        storage, file = source.folder.storage, segment_file(source.base_offset)
         path = f"{storage.url}/{file}"
+        following = source.base_offset  # the offset behind the last good batch
+        is_lost = False
         for batch in dump_segment(
-            partial(storage.get_range, file), size_bytes, name=path, joins_messages=True
+            partial(storage.get_range, file), source.size_bytes, name=path, joins_messages=True
         ):
             self._advance(batch.size_bytes)
-            damage = batch.damage or _misplaced(batch, base, next_base, path)
-            if damage is None:
-                yield batch
-            else:
-                found = DamagedBytes(path, batch.position, batch.size_bytes, damage)
-                self.damages.append(found)
+            damage = batch.damage or _misplaced(batch, source, path)
+            if damage is not None:
+                self.damages.append(DamagedBytes(path, batch.position, batch.size_bytes, damage))
+                is_lost = is_lost or _may_hold_marker(batch)
+                continue
+            assert batch.header is not None
+            if is_lost:
+                lost = range(following, batch.header.base_offset)
+                tracker.lose(lost, is_indexed=source.is_indexed)
+                is_lost = False
+            following = batch.header.last_offset + 1
+            yield batch
+        if is_lost:
+            lost = range(following, source.next_base_offset or MOST_OFFSETS)
+            tracker.lose(lost, is_indexed=source.is_indexed)
 
     def _place(
         self,
@@ -305,11 +352,12 @@ class _Copier:
             for item in aborted
             if item.first_offset < end_offset and item.last_offset >= segment.base_offset
         ]
+        data = TransactionIndex(inside).encode()
         if inside:
             where = (self._topic, partition, segment.name)
             self._uploaded[segment.name] = SegmentFiles(*where, segment.batch_count, True)
             path = names.transaction_index_file(*where)
-            self._target.put(path, TransactionIndex(inside).encode())
+            self._target.put(path, data)
         self.placements.append(
             Placement(
                 partition=partition,
@@ -320,7 +368,7 @@ class _Copier:
                 min_timestamp_ms=segment.min_timestamp_ms,
                 max_timestamp_ms=segment.max_timestamp_ms,
                 batch_count=segment.batch_count,
-                kafka=KafkaFile(end_offset - segment.base_offset, len(inside)),
+                kafka=KafkaFile(end_offset - segment.base_offset, len(inside), crc32c.crc32c(data)),
             )
         )
 
@@ -330,30 +378,47 @@ class _Copier:
             self._progress(self._done_bytes, self._total_bytes)
 
 
-def _indexed(folder: PartitionFolder) -> list[AbortedTransaction]:
-    """What the folder's transaction indexes say; one that is damaged is done without."""
-    found: list[AbortedTransaction] = []
+def _transaction_indexes(folder: PartitionFolder) -> dict[int, TransactionIndex]:
+    """The folder's transaction indexes by segment; one that is damaged is done without."""
+    found = {}
     for base in folder.base_offsets:
-        file = segment_file(base, "txnindex")
-        try:
-            found += TransactionIndex.decode(folder.storage.get(file), name=file).aborted
-        except (ObjectNotFound, CorruptRecord):
-            continue
+        if _has_index(folder, base):
+            file = segment_file(base, "txnindex")
+            try:
+                found[base] = TransactionIndex.decode(folder.storage.get(file), name=file)
+            except (ObjectNotFound, CorruptRecord):
+                continue
     return found
 
 
-def _misplaced(batch: DumpedBatch, base: int, next_base: int | None, path: str) -> str | None:
+def _has_index(folder: PartitionFolder, base: int) -> bool:
+    return segment_file(base, "txnindex") in folder.files
+
+
+def _may_hold_marker(damaged: DumpedBatch) -> bool:
+    """Whether bytes that cannot be read may have been a control batch, or hold one."""
+    if damaged.header is None:
+        return damaged.size_bytes >= MARKER_BYTES
+    return damaged.size_bytes == MARKER_BYTES or damaged.header.is_control
+
+
+def _misplaced(batch: DumpedBatch, source: _Source, path: str) -> str | None:
     """What is wrong with a sound batch in this file, if anything is."""
-    header = batch.header
-    assert header is not None
+    assert batch.decoded is not None
+    header = batch.decoded.header
+    where = f"{path} at byte {batch.position}"
     if header.magic == MAGIC_COLUMNS:
-        return f"{path} at byte {batch.position}: this is a batch of txnlog's own, not of Kafka's"
-    if header.base_offset < base or (next_base is not None and header.last_offset >= next_base):
+        return f"{where}: this is a batch of txnlog's own, not of Kafka's"
+    stop = source.base_offset + MAX_SEGMENT_BYTES + 1
+    if source.next_base_offset is not None:
+        stop = min(stop, source.next_base_offset)
+    if header.base_offset < source.base_offset or header.last_offset >= min(stop, MOST_OFFSETS):
         return (
-            f"{path} at byte {batch.position}: offsets {header.base_offset} to "
-            f"{header.last_offset} do not belong into a segment of {base} to "
-            f"{'the end' if next_base is None else next_base - 1}"
+            f"{where}: offsets {header.base_offset} to {header.last_offset} do not belong into a "
+            f"segment of {source.base_offset} to {stop - 1}"
         )
+    if not are_representable(timestamps_ms(batch.decoded.records)):
+        return f"{where}: a timestamp is {header.max_timestamp_ms} ms, which no calendar has"
     return None
 
 

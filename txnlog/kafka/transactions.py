@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from txnlog.segments.header import BatchHeader
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
-from txnlog.segments.transaction_index import AbortedTransaction
+from txnlog.segments.transaction_index import NO_MARKER, AbortedTransaction
 
 
 class OpenTransaction(NamedTuple):
@@ -19,19 +19,24 @@ class OpenTransaction(NamedTuple):
 
 
 class TransactionTracker:
-    """Follows the batches of one partition in the order of their offsets.
+    """Follows the batches of one partition in the order of their offsets. Markers decide.
 
     Args:
-        indexed: what transaction indexes say. It matters where markers are damaged: an index knows
-            where a transaction began and ended, and what remains of the records may not.
+        indexed: what transaction indexes say. No checksum covers them, so they count only for what
+            damaged markers leave open.
+        doomed: producers whose next marker ends a transaction that counts as aborted already: an
+            earlier import ended inside of it.
     """
 
-    def __init__(self, indexed: Iterable[AbortedTransaction] = ()) -> None:
+    def __init__(
+        self, indexed: Iterable[AbortedTransaction] = (), doomed: Iterable[int] = ()
+    ) -> None:
+        self._doomed = set(doomed)
+        self._indexed = {(item.producer_id, item.last_offset): item for item in indexed}
         self._open: dict[int, OpenTransaction] = {}
-        self._indexed: Mapping[tuple[int, int], AbortedTransaction] = {
-            (item.producer_id, item.last_offset): item for item in indexed
-        }
-        self._aborted: dict[tuple[int, int], AbortedTransaction] = dict(self._indexed)
+        self._aborted: dict[tuple[int, int], AbortedTransaction] = {}
+        self._lost: list[OpenTransaction] = []
+        self._in_doubt: set[int] = set()
 
     @property
     def open(self) -> list[OpenTransaction]:
@@ -60,21 +65,54 @@ class TransactionTracker:
         if marker.type not in (ABORT, COMMIT):
             return
         ended = self._open.pop(producer_id, None)
+        in_doubt = producer_id in self._in_doubt
+        self._in_doubt.discard(producer_id)
+        is_doomed = producer_id in self._doomed
+        self._doomed.discard(producer_id)
+        if (marker.type == COMMIT and not is_doomed) or ended is None:
+            return  # a marker without records decides nothing: the transaction wrote elsewhere
         key = (producer_id, marker.offset)
-        # A marker without records decides nothing: the transaction wrote elsewhere.
-        if marker.type == ABORT and ended is not None and key not in self._indexed:
-            self._aborted[key] = self._abort(ended, marker.offset)
+        known = self._indexed.get(key) if in_doubt else None
+        # An earlier marker may be lost: the index knows where this transaction began.
+        is_later = known is not None and known.first_offset >= ended.first_offset
+        self._aborted[key] = known if known and is_later else self._abort(ended, marker.offset)
+
+    def lose(self, lost: range, *, is_indexed: bool) -> None:
+        """These offsets are damaged, and markers may be among them.
+
+        What was undecided there is aborted if a transaction index says so. Where there is no index
+        nobody knows: it counts as aborted, because what was must not be seen.
+        """
+        for item in self.open:
+            if not is_indexed:
+                self._aborted[item.producer_id, lost.start] = _without_marker(item, lost.start)
+                self._lost.append(item)
+                del self._open[item.producer_id]
+                continue
+            self._in_doubt.add(item.producer_id)
+            for (producer_id, offset), known in self._indexed.items():
+                if producer_id == item.producer_id and offset in lost:
+                    self._aborted[producer_id, offset] = known
+                    self._open.pop(producer_id, None)
 
     def abort_open(self, end_offset: int) -> list[OpenTransaction]:
-        """Take what is still undecided for aborted, up to ``end_offset``; returns it."""
+        """Take what is still undecided for aborted, up to ``end_offset``.
+
+        Returns:
+            All of it, and whose end was lost, too.
+        """
         undecided = self.open
         for item in undecided:
             last = max(end_offset - 1, item.first_offset)
-            self._aborted[item.producer_id, last] = self._abort(item, last)
+            self._aborted[item.producer_id, last] = _without_marker(item, last)
         self._open.clear()
-        return undecided
+        return [*self._lost, *undecided]
 
     def _abort(self, ended: OpenTransaction, last_offset: int) -> AbortedTransaction:
         others = (o.first_offset for p, o in self._open.items() if p != ended.producer_id)
         stable = min(others, default=last_offset + 1)
         return AbortedTransaction(ended.producer_id, ended.first_offset, last_offset, stable)
+
+
+def _without_marker(item: OpenTransaction, last_offset: int) -> AbortedTransaction:
+    return AbortedTransaction(item.producer_id, item.first_offset, last_offset, NO_MARKER)

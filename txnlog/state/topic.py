@@ -43,11 +43,13 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is special about a segment that came from Kafka.
 
     The offsets in the file are the topic's own and may have gaps: it stands for ``offset_count``
-    of them. ``aborted_count`` transactions in its transaction index hide records of it.
+    of them. ``aborted_count`` transactions in its transaction index hide records of it;
+    ``aborted_crc`` is the CRC-32C of that index, whose format has none.
     """
 
     offset_count: int
     aborted_count: int = 0
+    aborted_crc: int = 0
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
