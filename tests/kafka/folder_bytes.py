@@ -1,0 +1,103 @@
+"""Partition folders made by hand: batches, markers and old messages at any offsets."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from txnlog import Store
+from txnlog.segments.batches import encode_batch, encode_marker
+from txnlog.segments.compression import Compression
+from txnlog.segments.legacy import encode_message_set
+from txnlog.segments.records import RECORD_SCHEMA
+
+
+def records(values: Sequence[bytes], times_ms: Sequence[int] | None = None) -> pa.RecordBatch:
+    """Records without keys; the times are 1000, 1001 and so on if none are given."""
+    times = list(times_ms or range(1000, 1000 + len(values)))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.nulls(len(values), pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(times, pa.int64()).view(RECORD_SCHEMA.field("timestamp").type),
+            pa.array([[] for _ in values], RECORD_SCHEMA.field("headers").type),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def batch(
+    offset: int,
+    *values: bytes,
+    producer: int = -1,
+    times_ms: Sequence[int] | None = None,
+    codec: Compression = Compression.NONE,
+) -> bytes:
+    """A batch of magic 2; with a producer it is part of its transaction."""
+    more: dict[str, Any] = {}
+    if producer >= 0:
+        more = {
+            "producer_id": producer,
+            "producer_epoch": 0,
+            "base_sequence": offset,
+            "transactional": True,
+        }
+    data = records(values, times_ms)
+    return encode_batch(
+        data, record_format="kafka", compression=codec, base_offset=offset, leader_epoch=0, **more
+    )
+
+
+def marker(offset: int, producer: int, *, commit: bool) -> bytes:
+    return encode_marker(
+        commit=commit,
+        offset=offset,
+        timestamp_ms=2000,
+        producer_id=producer,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        leader_epoch=0,
+    )
+
+
+def wrapper(
+    offset: int, *values: bytes, time_ms: int | None = None, log_append_time: bool = False
+) -> bytes:
+    """A compressed set of magic 1; ``time_ms`` is what the message around it says."""
+    data = bytearray(
+        encode_message_set(records(values), 1, compression=Compression.GZIP, base_offset=offset)
+    )
+    data[17] |= 8 if log_append_time else 0
+    if time_ms is not None:
+        data[18:26] = time_ms.to_bytes(8, "big", signed=True)
+    data[12:16] = zlib.crc32(data[16:]).to_bytes(4, "big")
+    return bytes(data)
+
+
+def folder(
+    path: Path, logs: Mapping[int, bytes], indexes: Mapping[int, bytes] | None = None
+) -> str:
+    """``path/t-0`` with these segments and transaction indexes, by base offset."""
+    where = path / "t-0"
+    where.mkdir(parents=True)
+    for base, data in logs.items():
+        (where / f"{base:020}.log").write_bytes(data)
+    for base, data in (indexes or {}).items():
+        (where / f"{base:020}.txnindex").write_bytes(data)
+    return str(where)
+
+
+def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
+    """The bytes with one bit changed."""
+    return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
+
+
+def shown(store: Store, topic: str = "t", level: str = "read_committed") -> list[tuple[int, bytes]]:
+    """Offsets and values of a topic."""
+    table = store.scan(topic, isolation_level=level).to_arrow()
+    columns = (table.column(name).to_pylist() for name in ("offset", "value"))
+    return list(zip(*columns, strict=True))

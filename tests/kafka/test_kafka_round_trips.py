@@ -1,0 +1,132 @@
+"""Random topics of own and imported records go out to folders and come back: the same topics."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from folder_bytes import batch, folder, marker, shown, wrapper
+
+from txnlog import Producer, TopicPartition
+from txnlog.segments.compression import Compression
+from txnlog.storage import open_storage
+from txnlog.store import attach
+
+SEEDS = 80
+T0 = TopicPartition("t", 0)
+
+
+class Topic:
+    """A topic ``t`` that grows at random: plain records, transactions, imports, deletions."""
+
+    def __init__(self, seed: int, path: Path) -> None:
+        self.random = random.Random(seed)
+        self.store = attach(open_storage(f"memory://{path.name}-{seed}"), create=True)
+        formats = {"record.format": self.random.choice(["kafka", "columns"])}
+        self.store.create_topic("t", config=formats)
+        self._path = path / str(seed)
+        self._producers: dict[str, Producer] = {}
+        self._open: set[str] = set()
+        for step in range(self.random.randint(3, 14)):
+            self._grow(step)
+        for name in self._open:
+            self._end(name)
+
+    def _grow(self, step: int) -> None:
+        chance = self.random.random()
+        if chance < 0.25:
+            with self.store.producer() as producer:
+                for _ in range(self.random.randint(1, 5)):
+                    producer.send("t", b"plain %d" % step)
+        elif chance < 0.55:
+            self._transact(self.random.choice(["a", "b"]), step)
+        elif chance < 0.8:
+            self._import(step)
+        else:
+            known = self.store.describe_topic("t").partitions[0]
+            most = known.last_stable_offset
+            if most > known.log_start_offset:
+                offset = self.random.randint(known.log_start_offset, most)
+                self.store.delete_records({T0: offset})
+
+    def _transact(self, name: str, step: int) -> None:
+        if name not in self._producers:
+            self._producers[name] = self.store.producer(transactional_id=name)
+            self._producers[name].init_transactions()
+        producer = self._producers[name]
+        if name not in self._open:
+            producer.begin_transaction()
+            self._open.add(name)
+        for _ in range(self.random.randint(1, 4)):
+            producer.send("t", b"transaction %d" % step)
+        producer.flush()
+        if self.random.random() < 0.6:
+            self._end(name)
+            self._open.discard(name)
+
+    def _end(self, name: str) -> None:
+        producer = self._producers[name]
+        ends = [producer.commit_transaction, producer.abort_transaction]
+        self.random.choice(ends)()
+
+    def _import(self, step: int) -> None:
+        start = offset = self.store.describe_topic("t").partitions[0].end_offset
+        logs, current, undecided = {}, b"", set()
+        for number in range(self.random.randint(1, 14)):
+            chance = self.random.random()
+            values = [b"%d %d" % (step, number)] * self.random.randint(1, 4)
+            codec = self.random.choice(list(Compression))
+            if chance < 0.1 and current:
+                logs[start], current, start = current, b"", offset
+            if chance < 0.3:
+                current += batch(offset, *values, codec=codec)
+                offset += len(values)
+            elif chance < 0.7:
+                producer = self.random.choice([101, 102, 103])
+                undecided.add(producer)
+                current += batch(offset, *values, producer=producer, codec=codec)
+                offset += len(values)
+            elif chance < 0.85 and undecided:
+                producer = self.random.choice(sorted(undecided))
+                undecided.discard(producer)
+                current += marker(offset, producer, commit=self.random.random() < 0.5)
+                offset += 1
+            elif chance < 0.93:
+                offset += self.random.randint(1, 5)  # a gap
+            else:
+                current += wrapper(offset, *values)
+                offset += len(values)
+        logs[start] = current
+        self.store.import_kafka("t", [folder(self._path / str(step), logs)])
+
+
+def _values(records: list[tuple[int, bytes]]) -> list[bytes]:
+    return [value for _, value in records]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_goes_out_comes_back(part: int, tmp_path: Path) -> None:
+    """Goal: import(export(topic)) is the topic: with markers by values, without by offsets too."""
+    kinds = set()
+    for seed in range(part, SEEDS, 4):
+        topic = Topic(seed, tmp_path)
+        store = topic.store
+        stable = shown(store)
+        end = store.snapshot(["t"]).end_offsets("t")[0]
+        every = [item for item in shown(store, level="read_uncommitted") if item[0] < end]
+        out = tmp_path / f"{seed}-out"
+        done = store.export_kafka("t", str(out / "marked")).partitions[0]
+        back = store.import_kafka("marked", [str(out / "marked")]).partitions[0]
+        assert (back.start_offset, back.end_offset) == (done.start_offset, done.end_offset)
+        assert done.end_offset == end + done.marker_count
+        assert _values(shown(store, "marked")) == _values(stable), seed
+        assert _values(shown(store, "marked", "read_uncommitted")) == _values(every), seed
+        store.export_kafka("t", str(out / "kept"), keep_offsets=True)
+        store.import_kafka("kept", [str(out / "kept")])
+        assert shown(store, "kept") == stable, seed
+        store.export_kafka("t", str(out / "old"), magic=seed % 2)
+        store.import_kafka("old", [str(out / "old")])
+        assert shown(store, "old") == stable, seed
+        kinds.add((done.marker_count > 0, len(every) > len(stable) > 0))
+    assert len(kinds) > 1  # with markers or without, with aborted records or without
