@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import pyarrow as pa
 
 from txnlog import Store
@@ -89,6 +90,11 @@ def folder(
     for base, data in (indexes or {}).items():
         (where / f"{base:020}.txnindex").write_bytes(data)
     return str(where)
+
+
+def resealed(data: bytes) -> bytes:
+    """A batch of magic 2 that was changed, with its checksum made right again."""
+    return data[:17] + crc32c.crc32c(data[21:]).to_bytes(4, "big") + data[21:]
 
 
 def flipped(data: bytes, at: int, bit: int = 0) -> bytes:

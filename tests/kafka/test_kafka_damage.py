@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from folder_bytes import batch, flipped, folder, marker, shown, wrapper
+from folder_bytes import batch, flipped, folder, marker, resealed, shown, wrapper
 from folder_judges import batches, committed
 
 from txnlog import Store, TopicPartition
@@ -115,6 +115,28 @@ def test_an_open_transaction_whose_records_are_deleted(store: Store, tmp_path: P
     store.delete_records({TopicPartition("t", 0): 15})
     done = store.export_kafka("t", str(tmp_path / "out"))
     assert (done.partitions[0].start_offset, done.partitions[0].end_offset) == (15, 20)
+
+
+def test_a_batch_that_compaction_has_emptied_opens_no_transaction(
+    store: Store, tmp_path: Path
+) -> None:
+    """Goal: it may outlive its marker; and control records of other kinds decide nothing."""
+    emptied = bytearray(batch(0, b"gone", producer=P)[:61])
+    emptied[8:12], emptied[57:61] = (49).to_bytes(4, "big"), bytes(4)
+    other = bytearray(marker(2, Q, commit=True))
+    at = other.index(b"\0\0\0\1", 61)
+    other[at + 3] = 5
+    log = b"".join(
+        [
+            resealed(bytes(emptied)),
+            batch(1, b"yes", producer=Q),
+            resealed(bytes(other)),
+            marker(3, Q, commit=True),
+        ]
+    )
+    done = store.import_kafka("t", [folder(tmp_path, {0: log})])
+    assert done.partitions[0].open_transactions == ()
+    assert shown(store) == [(1, b"yes")]
 
 
 # -- offsets, times, sizes -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedCompression,
 )
-from txnlog.segments.batches import encode_batch
+from txnlog.segments.batches import decode_header, encode_batch
 from txnlog.segments.index import OffsetIndex, TimeIndex
 from txnlog.segments.records import normalize
 from txnlog.segments.transaction_index import TransactionIndex
@@ -324,6 +324,19 @@ def _send_to_end(store: Store, folder: Path) -> None:
     data = encode_batch(records, record_format="kafka", base_offset=end)
     (later / f"{end:020}.log").write_bytes(data)
     store.import_kafka("t", [str(later)])
+
+
+def test_leader_epochs_never_fall(store: Store, tmp_path: Path) -> None:
+    """Goal: records of our own take the epoch of what came from Kafka before them."""
+    store.import_kafka("orders", [str(BROKER)])
+    with store.producer() as producer:
+        producer.send("orders", b"ours", partition=0)
+    store.export_kafka("orders", str(tmp_path))
+    known = (BROKER / "orders-0" / "leader-epoch-checkpoint").read_text()
+    assert (tmp_path / "orders-0" / "leader-epoch-checkpoint").read_text() == known
+    (last,) = sorted((tmp_path / "orders-0").glob("*.log"))[-1:]
+    epoch = int(known.splitlines()[-1].split()[0])
+    assert decode_header(last.read_bytes()).leader_epoch == epoch > 0
 
 
 # -- what is refused, what fails -------------------------------------------------------------------

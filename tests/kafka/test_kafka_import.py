@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from broker_folders import BROKER, OLD_TOPICS, TOPICS, expected, files_of, read
+from folder_bytes import batch, folder
 
 from txnlog import Store, TopicPartition
 from txnlog.errors import (
@@ -195,6 +196,49 @@ def test_without_its_transaction_index_a_segment_is_damaged(store: Store) -> Non
         store.storage.delete([path])
     store.storage.put(path, data)
     assert read(store, "stamped", 0, "read_committed") == expected()["stamped-0"].committed
+
+
+def test_a_snapshot_shows_an_import_whole_or_not_at_all(store: Store, tmp_path: Path) -> None:
+    """Goal (31): behind an open transaction in one partition it is hidden in the other one too."""
+    store.create_topic("t", partitions=2)
+    producer = store.producer(transactional_id="open")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=0)
+    producer.flush()
+    for partition, offset in ((0, 1), (1, 0)):
+        path = tmp_path / f"t-{partition}"
+        path.mkdir()
+        (path / f"{offset:020}.log").write_bytes(batch(offset, b"imported"))
+    store.import_kafka("t", [str(tmp_path)])
+    assert store.snapshot(["t"]).end_offsets("t") == {0: 0, 1: 0}
+    producer.commit_transaction()
+    assert store.snapshot(["t"]).end_offsets("t") == {0: 2, 1: 1}
+
+
+def test_the_loser_of_two_imports_leaves_no_files(store: Store) -> None:
+    """Goal: somebody else imports the same records while the files are copied."""
+    done: list[int] = []
+
+    def race(*_: int) -> None:
+        if not done:
+            done.append(1)
+            store.import_kafka("stamped", [str(BROKER)])
+
+    with pytest.raises(OffsetOutOfRange):
+        store.import_kafka("stamped", [str(BROKER)], progress=race)
+    placed = {segment.name for segment in store.segments("stamped")}
+    assert {Path(name).stem for name in files_of(store)} == placed
+    assert read(store, "stamped", 0, "read_committed") == expected()["stamped-0"].committed
+
+
+def test_deleted_segments_are_not_copied(store: Store, tmp_path: Path) -> None:
+    """Goal: what lies wholly below the log start is no part of the topic."""
+    path = folder(tmp_path, {0: batch(0, *[b"a"] * 10), 10: batch(10, *[b"b"] * 10)})
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 12\n")
+    done = store.import_kafka("t", [path])
+    assert (done.partitions[0].segment_count, done.partitions[0].start_offset) == (1, 12)
+    assert [record[0] for record in read(store, "t", 0, "read_committed")] == list(range(12, 20))
 
 
 # -- damage ----------------------------------------------------------------------------------------

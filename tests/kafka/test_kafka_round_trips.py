@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from folder_bytes import batch, folder, marker, shown, wrapper
+from folder_judges import batches
 
 from txnlog import Producer, TopicPartition
 from txnlog.segments.compression import Compression
+from txnlog.segments.transaction_index import TransactionIndex
 from txnlog.storage import open_storage
 from txnlog.store import attach
 
@@ -105,6 +107,27 @@ def _values(records: list[tuple[int, bytes]]) -> list[bytes]:
     return [value for _, value in records]
 
 
+def _check_transaction_indexes(folder: Path) -> None:
+    """Each aborted transaction is in the index of the segment that its marker is in."""
+    found, undecided = {}, {}
+    for judged in batches(folder, "kafka-python"):
+        if judged.commit is None and judged.transactional:
+            undecided.setdefault(judged.producer_id, judged.base_offset)
+        elif judged.commit is not None:
+            first = undecided.pop(judged.producer_id, None)
+            if first is not None and not judged.commit:
+                found[judged.base_offset] = (judged.producer_id, first)
+    assert not undecided
+    bases = sorted(int(path.stem) for path in folder.glob("*.log"))
+    indexed = {}
+    for path in folder.glob("*.txnindex"):
+        following = min((base for base in bases if base > int(path.stem)), default=1 << 62)
+        for item in TransactionIndex.decode(path.read_bytes()).aborted:
+            assert int(path.stem) <= item.last_offset < following
+            indexed[item.last_offset] = (item.producer_id, item.first_offset)
+    assert indexed == found
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_what_goes_out_comes_back(part: int, tmp_path: Path) -> None:
     """Goal: import(export(topic)) is the topic: with markers by values, without by offsets too."""
@@ -120,6 +143,7 @@ def test_what_goes_out_comes_back(part: int, tmp_path: Path) -> None:
         back = store.import_kafka("marked", [str(out / "marked")]).partitions[0]
         assert (back.start_offset, back.end_offset) == (done.start_offset, done.end_offset)
         assert done.end_offset == end + done.marker_count
+        _check_transaction_indexes(out / "marked" / "t-0")
         assert _values(shown(store, "marked")) == _values(stable), seed
         assert _values(shown(store, "marked", "read_uncommitted")) == _values(every), seed
         store.export_kafka("t", str(out / "kept"), keep_offsets=True)

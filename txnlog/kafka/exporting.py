@@ -370,10 +370,6 @@ class _PartitionExporter:
                 # The rest of a transaction that was cut off: its begin is aborted, so it is, too.
                 self._mark_at(header)
                 continue
-            self._writer.tracker.add(
-                replace(header, base_offset=header.base_offset + self._shift),
-                [replace(m, offset=m.offset + self._shift) for m in decoded.markers],
-            )
             is_whole = header.base_offset >= self._start_offset
             if is_whole and (not self._shift or header.magic == MAGIC_KAFKA):
                 self._copy_batch(decoded, bytes(batch.data))
@@ -385,6 +381,10 @@ class _PartitionExporter:
         header = decoded.header
         if self._shift:  # no checksum covers the offset
             data = _OFFSET.pack(header.base_offset + self._shift) + data[_OFFSET.size :]
+        self._writer.tracker.add(
+            replace(header, base_offset=header.base_offset + self._shift),
+            [replace(m, offset=m.offset + self._shift) for m in decoded.markers],
+        )
         self._record_count += decoded.records.num_rows
         times = header.max_timestamp_ms
         self._write(data, header.base_offset, header.last_offset, times, indexed_offsets(decoded))
@@ -415,6 +415,9 @@ class _PartitionExporter:
                 transactional=header.is_transactional,
                 log_append_time=header.is_log_append_time,
             )
+            if header.is_transactional:
+                offset = header.base_offset + base + self._shift
+                self._writer.tracker.begin(header.producer_id, header.producer_epoch, offset)
             last = header.base_offset + int(inside[-1])
             self._record_count += len(inside)
             self._write(data, header.base_offset + base, last, int(timestamps_ms(records).max()))
