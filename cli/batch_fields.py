@@ -62,7 +62,7 @@ class Batch:
             return None
         if placed is None:
             return header.base_sequence
-        from txnlog.state.topic import advance_sequence
+        from txnlog.state.producers import advance_sequence
 
         if placed.base_sequence < 0:
             return None

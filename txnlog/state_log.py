@@ -172,7 +172,10 @@ class StateLog(Generic[EntryT, StateT]):
             self._forget()
         gap = bool(listing.entries) and listing.entries[-1] >= end
         unlisted = any(number < first for number in state.undecided_entries())
-        return not gap and not unlisted
+        if gap or unlisted:
+            return False
+        state.expire()
+        return True
 
     def _load_checkpoint(self, listing: Listing) -> StateT | None:
         """The newest checkpoint that can be read and is ahead of us; None if there is none."""

@@ -11,12 +11,12 @@ from txnlog.config import WriterCodec
 from txnlog.names import TopicPartition
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import topic as kinds
+from txnlog.state.producers import ProducerRef, advance_sequence
 from txnlog.state.topic import (
     Append,
     Imported,
     OffsetSpan,
     Placement,
-    ProducerRef,
     TopicEntry,
     TopicState,
 )
@@ -188,7 +188,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             # Only now, so that after an unknown outcome exactly the same append is repeated.
             for partition, count in counts.items():
                 before = writer.sequences.get(partition, 0)
-                writer.sequences[partition] = kinds.advance_sequence(before, count)
+                writer.sequences[partition] = advance_sequence(before, count)
         return appended
 
     def place_imported(
@@ -262,5 +262,5 @@ def _placements(
         )
         next_offsets[partition] += segment.record_count
         if sequence >= 0:
-            next_sequences[partition] = kinds.advance_sequence(sequence, segment.record_count)
+            next_sequences[partition] = advance_sequence(sequence, segment.record_count)
     return tuple(placed)

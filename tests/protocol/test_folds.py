@@ -14,7 +14,8 @@ from txnlog.errors import (
 )
 from txnlog.state import envelope, group, topic
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted
-from txnlog.state.topic import Append, Created, Placement, ProducerRef, TopicState, Trimmed
+from txnlog.state.producers import ProducerRef
+from txnlog.state.topic import Append, Created, Placement, TopicState, Trimmed
 from txnlog.state.transaction import Outcome, TransactionRef
 
 PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)
@@ -130,9 +131,11 @@ def test_idle_producers_are_forgotten_but_not_with_an_open_transaction() -> None
     log.append({0: 1}, sequence=0, owner=PRODUCER, at_ms=0)
     entry = log.append({0: 1}, sequence=0, owner=open_one, at_ms=0)
     log.append({1: 1}, at_ms=1001)
+    log.state.expire()
     assert set(log.state.producers) == {open_one.producer_id}
     log.state.decide(entry, Outcome.COMMIT)
     log.append({1: 1}, at_ms=1002)
+    log.state.expire()
     assert log.state.producers == {}
 
 

@@ -41,7 +41,8 @@ from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
 from txnlog.segments.transaction_index import NO_MARKER, TransactionIndex
 from txnlog.snapshot import TopicView
-from txnlog.state.topic import Segment, advance_sequence
+from txnlog.state.producers import advance_sequence
+from txnlog.state.topic import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.store import Store

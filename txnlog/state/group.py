@@ -106,6 +106,9 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
     def forget(self, before_ms: int) -> None:
         """Nothing is kept only because it is recent."""
 
+    def expire(self) -> None:
+        """Nothing is remembered only for a time."""
+
     def offset_of(self, topic: str, partition: int, topic_id: str = "") -> CommittedOffset | None:
         """The committed offset of a partition; None if there is none.
 

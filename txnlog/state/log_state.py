@@ -38,6 +38,13 @@ class LogState(msgspec.Struct, Generic[EntryT]):
         """Drop what is kept only because it is recent and dates from before ``before_ms``."""
         raise NotImplementedError
 
+    def expire(self) -> None:
+        """Drop what was remembered for a time that is over, by the log's time.
+
+        For when all that a listing has shown is folded in and decided.
+        """
+        raise NotImplementedError
+
     def apply(self, number: int, entry: EntryT) -> None:
         """Fold entry ``number`` in. Entries come in order and without gaps (invariant L1)."""
         if number != self.next_entry:

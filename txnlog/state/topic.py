@@ -8,35 +8,30 @@ entries; what is decided about transactional entries comes in from outside throu
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from txnlog.errors import (
     InvalidPartitions,
-    InvalidProducerEpoch,
+    InvalidTxnState,
     OffsetOutOfRange,
-    OutOfOrderSequence,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from txnlog.state.log_state import LogState
+from txnlog.state.producers import (
+    ProducerRef,
+    ProducerState,
+    SequenceRange,
+    judge_batches,
+    remember,
+)
 from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
-RECENT_BATCHES = 5
-"""How many of a producer's batches a partition remembers, as in Kafka."""
 RECENT_ENTRIES = 256
 """How many of the newest appends a consistent cut can always fall before."""
-_SEQUENCES = 1 << 31
-"""Sequence numbers wrap: after 2^31 - 1 comes 0."""
-
-
-class ProducerRef(msgspec.Struct, frozen=True, order=True):
-    """An idempotent producer without a transaction."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -211,31 +206,12 @@ class RecentEntry(msgspec.Struct, frozen=True):
     transaction: TransactionRef | None = None
 
 
-class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that a producer wrote to a partition: its sequences and where it went."""
-
-    base_sequence: int
-    record_count: int
-    base_offset: int
-
-    @property
-    def next_sequence(self) -> int:
-        return advance_sequence(self.base_sequence, self.record_count)
-
-
-class ProducerState(msgspec.Struct):
-    """What a topic remembers of a producer, to refuse repeats, gaps and old epochs."""
-
-    producer_epoch: int
-    last_at_ms: int
-    partitions: dict[int, list[SequenceRange]] = {}
-
-
 class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
     """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``.
 
     ``recent`` holds the appends that are kept apart for consistent cuts; ``let_go``, by producer
-    id, the newest transaction of which an append is kept apart no more.
+    id, the newest transaction of which an append is kept apart no more. ``append_time_ms`` is the
+    log's time at the newest append; what is idle is idle up to then.
     """
 
     topic_id: str | None = None
@@ -247,6 +223,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     recent: list[RecentEntry] = []
     let_go: dict[int, int] = {}
     producers: dict[int, ProducerState] = {}
+    append_time_ms: int = 0
     producer_id_expiration_ms: int = 86_400_000
 
     # -- folding ---------------------------------------------------------------------------------
@@ -303,7 +280,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         self.recent.append(RecentEntry(number, entry.at_ms, first_offsets, entry.transaction))
         if producer is not None:
             self._remember(producer_id, producer_epoch, entry)
-        self._expire_producers(max(self.log_time_ms, entry.at_ms))
+        self.append_time_ms = max(self.log_time_ms, entry.at_ms)
 
     def _apply_imported(self, number: int, entry: Imported) -> None:
         first_offsets = {}
@@ -320,24 +297,23 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
 
     def _remember(self, producer_id: int, producer_epoch: int, entry: Append) -> None:
         # Popped and put back, so that the dict is ordered by last activity.
-        known = self.producers.pop(producer_id, None)
-        if known is None or known.producer_epoch < producer_epoch:
-            known = ProducerState(producer_epoch, entry.at_ms)
-        if producer_epoch == known.producer_epoch:
-            for partition, batch in _batches(entry.segments).items():
-                batches = known.partitions.setdefault(partition, [])
-                batches.append(batch)
-                del batches[:-RECENT_BATCHES]
-        # By the log's time, which never goes back: one clock that runs ahead makes the topic forget
-        # who is idle now, not whoever writes from now on.
-        known.last_at_ms = max(self.log_time_ms, entry.at_ms)
-        self.producers[producer_id] = known
+        self.producers[producer_id] = remember(
+            self.producers.pop(producer_id, None),
+            producer_epoch,
+            entry.transaction.number if entry.transaction else -1,
+            _batches(entry.segments),
+            # By the log's time, which never goes back: one clock that runs ahead makes the topic
+            # forget who is idle now, not whoever writes from now on.
+            at_ms=max(self.log_time_ms, entry.at_ms),
+            idle_since_ms=self.append_time_ms - self.producer_id_expiration_ms,
+        )
 
-    def _expire_producers(self, at_ms: int) -> None:
-        oldest_ms = at_ms - self.producer_id_expiration_ms
+    def expire(self) -> None:
+        # Not while folding: what is undecided then depends on when decisions were learnt.
+        idle_since_ms = self.append_time_ms - self.producer_id_expiration_ms
         in_use = {ref.producer_id for ref in self.undecided.values()}
         for producer_id, known in list(self.producers.items()):
-            if known.last_at_ms >= oldest_ms:
+            if known.last_at_ms >= idle_since_ms:
                 break
             if producer_id not in in_use:
                 del self.producers[producer_id]
@@ -405,9 +381,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     def next_sequence(self, producer: ProducerRef | TransactionRef, partition: int) -> int:
         """The sequence number that the producer's next record to the partition must have."""
         known = self.producers.get(producer.producer_id)
-        if known is None or known.producer_epoch != producer.producer_epoch:
-            return 0
-        batches = known.partitions.get(partition)
+        batches = known.recent(producer.producer_epoch, partition) if known else ()
         return batches[-1].next_sequence if batches else 0
 
     def placed_since(self, first_entry: int, names: Mapping[int, str]) -> dict[int, int]:
@@ -484,34 +458,18 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         Raises:
             InvalidProducerEpoch: the topic has seen a newer epoch.
             OutOfOrderSequence: neither the next sequence nor that of a recent batch.
+            InvalidTxnState: the producer has an open transaction, to which this does not belong.
         """
         known = self.producers.get(producer.producer_id)
-        if known is not None and producer.producer_epoch < known.producer_epoch:
-            raise InvalidProducerEpoch(
-                f"producer {producer.producer_id} writes to topic {topic!r} with epoch "
-                f"{producer.producer_epoch}, but epoch {known.producer_epoch} has written already: "
-                "this instance was replaced by a newer one"
-            )
-        repeated: dict[int, int] = {}
-        for partition, (sequence, count) in batches.items():
-            recent: Sequence[SequenceRange] = ()
-            if known is not None and known.producer_epoch == producer.producer_epoch:
-                recent = known.partitions.get(partition, ())
-            expected = recent[-1].next_sequence if recent else 0
-            for batch in recent:
-                if (batch.base_sequence, batch.record_count) == (sequence, count):
-                    repeated[partition] = batch.base_offset
-            if partition not in repeated and sequence != expected:
-                raise OutOfOrderSequence(
-                    f"producer {producer.producer_id} (epoch {producer.producer_epoch}) sent "
-                    f"sequence {sequence} to {topic}:{partition} where {expected} is next"
-                )
-        if repeated and len(repeated) != len(batches):
-            raise OutOfOrderSequence(
-                f"producer {producer.producer_id} sent to topic {topic!r} an append that repeats "
-                f"partitions {sorted(repeated)} but is new to others; an append is repeated whole"
-            )
-        return repeated or None
+        repeated = judge_batches(topic, producer, known, batches)
+        if repeated is None and isinstance(producer, ProducerRef):
+            for open_one in self.undecided.values():
+                if open_one.producer_id == producer.producer_id:
+                    raise InvalidTxnState(
+                        f"producer {producer.producer_id} writes to topic {topic!r} without its "
+                        f"transaction, while {open_one} is open: commit or abort that first"
+                    )
+        return repeated
 
     def check_import(self, topic: str, offsets: Mapping[int, OffsetSpan]) -> None:
         """Raise OffsetOutOfRange unless each span begins where its partition ends, or is its first.
@@ -538,11 +496,6 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                     f"cannot delete the records of {topic}:{partition} below {offset}: "
                     f"the last stable offset is {stable[partition]}"
                 )
-
-
-def advance_sequence(sequence: int, record_count: int) -> int:
-    """The sequence number ``record_count`` records after ``sequence``; it wraps at 2^31."""
-    return (sequence + record_count) % _SEQUENCES
 
 
 def check_partition_count(partitions: int, current: int = 0) -> int:
