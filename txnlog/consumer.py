@@ -260,31 +260,36 @@ class Consumer:
         """Give every partition a valid position: its own, the group's, or a reset one."""
         for where in partitions:
             snapshot.check_partition(where)
-        missing = [where for where in partitions if where not in self._positions]
+        located = dict(self._positions)
+        missing = [where for where in partitions if where not in located]
         if missing and self._group_id is not None:
             with self._logs.fresh_group(self._group_id).reading() as state:
                 for where in missing:
                     committed = state.offset_of(*where, self._topic_ids[where.topic])
                     self._starts[where] = committed.offset if committed else None
                     if committed:
-                        self._positions[where] = committed.offset
+                        located[where] = committed.offset
         for where in partitions:
             begin = snapshot.beginning_offsets(where.topic)[where.partition]
-            at = self._positions.get(where)
+            at = located.get(where)
             if at is None and self._reset == "none":
                 raise NoOffsetForPartition(
                     f"group {self._group_id!r} has no committed offset for {where} and "
                     "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
                 )
             log_end = snapshot.view(where.topic).log_end_offsets[where.partition]
-            if at is not None and not begin <= at <= log_end and self._reset == "none":
+            # A position beyond the log's end was sought, and waits there; an offset that the group
+            # has committed there is of records that are lost.
+            in_range = at is not None and begin <= at and (at <= log_end or where not in missing)
+            if at is not None and not in_range and self._reset == "none":
                 raise OffsetOutOfRange(
                     f"position {at} of {where} is out of range: the log has {begin} to "
                     f"{log_end}; seek to an offset in it"
                 )
-            if at is None or not begin <= at <= log_end:
+            if at is None or not in_range:
                 latest = snapshot.end_offsets(where.topic)[where.partition]
-                self._positions[where] = begin if self._reset == "earliest" else latest
+                located[where] = begin if self._reset == "earliest" else latest
+        self._positions = located
 
     # -- positions -------------------------------------------------------------------------------
 
