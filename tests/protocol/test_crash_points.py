@@ -111,7 +111,7 @@ def test_the_run_has_enough_requests_to_matter() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
 def test_stop_at_each_request(fault: Fault) -> None:
-    """A process that stops anywhere leaves what the next one finishes."""
+    """Goal (14, 48): a process that stops anywhere leaves what the next one finishes."""
     for number in range(TOTAL):
         storage = new_storage()
         prepare(storage)
@@ -126,7 +126,7 @@ def test_stop_at_each_request(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.FAIL])
 def test_fail_at_each_request(fault: Fault) -> None:
-    """An error, with or without effect, is survived or reported; a rerun finishes either way."""
+    """Goal (49): an error, with or without effect, is survived or reported; a rerun finishes."""
     for number in range(TOTAL):
         storage = new_storage()
         prepare(storage)
@@ -148,7 +148,7 @@ def test_fail_at_each_request(fault: Fault) -> None:
 def test_stop_on_other_storages(
     kind: str, every: int, fault: Fault, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same on local disk and on S3, at every second and every ninth request."""
+    """Goal (48): the same on local disk and on S3, at every second and every ninth request."""
     options = request.getfixturevalue("s3_options") if kind == "s3" else None
     for number in range(0, TOTAL, every):
         root = f"crash-{next(_STORES)}"
@@ -165,7 +165,7 @@ def test_stop_on_other_storages(
 
 
 def test_stop_twice() -> None:
-    """The recovery itself is stopped at each of its requests, and recovered from again."""
+    """Goal (15, 48): the recovery itself is stopped at its requests, and recovered from again."""
     for first in range(0, TOTAL, 11):
         for second in range(first % 3, 40, 3):
             storage = new_storage()
@@ -182,7 +182,7 @@ def test_stop_twice() -> None:
 
 
 def test_stop_at_each_request_of_a_plain_producer() -> None:
-    """Without a transaction a flush of one topic is one put: all of it or nothing."""
+    """Goal (48): without a transaction a flush of one topic is one put: all of it or nothing."""
     total = 0
     for number in itertools.count():
         storage = new_storage()
@@ -203,7 +203,7 @@ def test_stop_at_each_request_of_a_plain_producer() -> None:
 
 
 def test_stop_at_each_request_of_creating_and_deleting() -> None:
-    """A store or topic is there whole or not at all, and the call can be repeated."""
+    """Goal (48): a store or topic is there whole or not at all, and the call can be repeated."""
     for number in itertools.count():
         storage = new_storage()
         faulty = FaultyStorage(storage, {number: Fault.STOP_AFTER})
@@ -223,7 +223,7 @@ def test_stop_at_each_request_of_creating_and_deleting() -> None:
 
 
 def test_stop_at_each_request_of_checkpoint_and_cleaning() -> None:
-    """Checkpoints and the deletion of old entries lose nothing, wherever they stop."""
+    """Goal (48): checkpoints and the deletion of old entries lose nothing, wherever they stop."""
     for number in itertools.count():
         storage = new_storage()
         clock = VirtualClock(seed=1)

@@ -30,7 +30,7 @@ def test_hiding_spreads() -> None:
 
 
 def test_random_histories_are_never_torn_and_never_cut_too_far() -> None:
-    """Each unit is whole or absent, and no greater cut would do (checked step by step)."""
+    """Goal (31): each unit is whole or absent, and no greater cut would do, checked one by one."""
     for seed in range(500):
         rng = random.Random(seed)
         ends = dict.fromkeys(PLACES, 0)

@@ -69,14 +69,14 @@ class Topic:
 
 @pytest.mark.parametrize("sequence", [1, 5])
 def test_a_first_batch_starts_at_sequence_0(sequence: int) -> None:
-    """Condition 1: 0 is accepted, 1 and 5 are out of order."""
+    """Goal (1): 0 is accepted, 1 and 5 are out of order."""
     assert Topic().check(0) is None
     with pytest.raises(OutOfOrderSequence, match="where 0 is next"):
         Topic().check(sequence)
 
 
 def test_a_higher_epoch_starts_over_and_fences() -> None:
-    """Condition 2: epoch 4 starts at 0, afterwards epoch 3 is fenced."""
+    """Goal (2): epoch 4 starts at 0, afterwards epoch 3 is fenced."""
     log = Topic()
     log.append({0: 5}, sequence=0, owner=PRODUCER)
     newer = ProducerRef(9, 4)
@@ -89,7 +89,7 @@ def test_a_higher_epoch_starts_over_and_fences() -> None:
 
 
 def test_a_gap_is_refused_and_changes_nothing() -> None:
-    """Conditions 3 and 9: 0, then 2 is out of order; the state stays as it was."""
+    """Goal (3, 9): 0, then 2 is out of order; the state stays as it was."""
     log = Topic()
     log.append({0: 1}, sequence=0, owner=PRODUCER)
     before = envelope.encode(log.state)
@@ -99,7 +99,7 @@ def test_a_gap_is_refused_and_changes_nothing() -> None:
 
 
 def test_recent_batches_are_recognised_and_older_ones_are_not() -> None:
-    """Conditions 4 and 5: a repeat of the last five has its offset again; a sixth is refused."""
+    """Goal (4, 5): a repeat of the last five has its offset again; a sixth is refused."""
     log = Topic()
     for sequence in range(0, 12, 2):
         log.append({0: 2}, sequence=sequence, owner=PRODUCER)
@@ -109,7 +109,7 @@ def test_recent_batches_are_recognised_and_older_ones_are_not() -> None:
 
 
 def test_an_overlap_is_out_of_order() -> None:
-    """Condition 6: two records that overlap the middle of three."""
+    """Goal (6): two records that overlap the middle of three."""
     log = Topic()
     log.append({0: 3}, sequence=0, owner=PRODUCER)
     with pytest.raises(OutOfOrderSequence):
@@ -125,7 +125,7 @@ def test_an_append_is_repeated_whole_or_not_at_all() -> None:
 
 
 def test_idle_producers_are_forgotten_but_not_with_an_open_transaction() -> None:
-    """Condition 7: expiry by idle time spares whoever has something undecided."""
+    """Goal (7): expiry by idle time spares whoever has something undecided."""
     log = Topic()
     open_one = transaction("open")
     log.append({0: 1}, sequence=0, owner=PRODUCER, at_ms=0)
@@ -148,7 +148,7 @@ def test_sequences_wrap() -> None:
 
 
 def test_a_state_from_a_checkpoint_is_the_state() -> None:
-    """Condition 10: reopening at any checkpoint gives what folding everything gives."""
+    """Goal (10): reopening at any checkpoint gives what folding everything gives."""
     entries: list[topic.TopicEntry] = []
     whole = Topic()
     add = whole.add
@@ -184,7 +184,7 @@ def test_entries_are_folded_in_order() -> None:
 
 
 def test_the_last_stable_offset_follows_the_earliest_open_transaction() -> None:
-    """Condition 26: three open transactions, decided in another order than begun."""
+    """Goal (26): three open transactions, decided in another order than begun."""
     log = Topic(partitions=1)
     entries = [log.append({0: 10}, owner=transaction(name)) for name in "abc"]
     stable = [log.state.last_stable_offsets()]
@@ -195,7 +195,7 @@ def test_the_last_stable_offset_follows_the_earliest_open_transaction() -> None:
 
 
 def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
-    """Condition 32, also where the log start was moved while a transaction is open."""
+    """Goal (32): also where the log start was moved while a transaction is open."""
     log = Topic(partitions=1)
     log.append({0: 10})
     log.append({0: 5}, owner=transaction("a"))
@@ -218,7 +218,7 @@ def test_a_deleted_topic_is_gone_and_a_new_one_is_another() -> None:
 
 
 def test_an_offset_commit_is_compared_with_where_it_started() -> None:
-    """Condition 35: of two that start from the same offset, the second is refused."""
+    """Goal (35): of two that start from the same offset, the second is refused."""
     state = GroupState()
     first = OffsetCommit("in", 0, 10, compare=True, start=None)
     state.check_commit("g", [first])
@@ -229,7 +229,7 @@ def test_an_offset_commit_is_compared_with_where_it_started() -> None:
 
 
 def test_pending_offsets_are_nobody_elses() -> None:
-    """Condition 34: undecided offsets are invisible, hold the partition, and vanish on abort."""
+    """Goal (34): undecided offsets are invisible, hold the partition, and vanish on abort."""
     state = GroupState()
     moved = OffsetCommit("in", 0, 10)
     state.apply(0, OffsetsCommitted("n", 1, (moved,), transaction("a")))

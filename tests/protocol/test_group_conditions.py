@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from faults import VirtualClock
 
-from txnlog.errors import ConcurrentTransactions, NoOffsetForPartition, OffsetOutOfRange
+from txnlog.errors import (
+    CommitFailed,
+    ConcurrentTransactions,
+    NoOffsetForPartition,
+    OffsetOutOfRange,
+)
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
@@ -53,8 +58,7 @@ def holding(store: Store, transactional_id: str, offset: int) -> Producer:
     """A producer whose open transaction has placed an offset of group ``g``, undecided."""
     producer = begun(store, transactional_id)
     producer.send_offsets_to_transaction({T0: offset}, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    producer._place({}, producer._take_offsets())
     return producer
 
 
@@ -83,20 +87,24 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
     assert [o.offset for o in store.describe_group("g").offsets] == [expected]
 
 
-@pytest.mark.parametrize("winner", ["first", "second"])
-def test_two_open_transactions_from_one_offset(store: Store, winner: str) -> None:
-    """Goal (35): while one holds the offset the other waits; who comes second is refused."""
-    first = begun(store, "first")
-    second = begun(another(store), "second")
-    for producer in (first, second):
+@pytest.mark.parametrize("winner", [0, 1, 2])
+def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) -> None:
+    """Goal (35): while one holds the offset others wait; who comes after its commit is refused."""
+    jobs = [begun(another(store), name) for name in "abc"]
+    for producer in jobs:
+        producer.send("t", b"out", partition=1)
         producer.send_offsets_to_transaction({T0: 8}, "g")
-    one, two = (first, second) if winner == "first" else (second, first)
-    one._coordinator.place({}, one._take_offsets())  # type: ignore[union-attr]
+    first = jobs.pop(winner)
+    first._place({}, first._take_offsets())
     with pytest.raises(ConcurrentTransactions, match="t:0"):
-        two.commit_transaction()
-    one.commit_transaction()
-    two.abort_transaction()
+        jobs[0].commit_transaction()
+    first.commit_transaction()
+    with pytest.raises(CommitFailed, match="read from offset none, but the group is at 8"):
+        jobs[1].commit_transaction()
+    for producer in jobs:
+        producer.abort_transaction()
     assert committed(store) == (8, "")
+    assert another(store).scan("t", {0: 10, 1: 0}).record_count == 1
 
 
 def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: VirtualClock) -> None:

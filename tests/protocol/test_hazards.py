@@ -71,7 +71,7 @@ def values(store: Store) -> list[bytes]:
 def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
     store: Store, clock: VirtualClock, effect: bool, then: str
 ) -> None:
-    """Hazard 2 and condition 23: the error says so; repeating or a new init tells the truth."""
+    """Goal (23): the error says so (hazard 2); repeating or a new init tells the truth."""
     flaky = Flaky(store.storage)
     flaky.effect = effect
     producer = attach(flaky, clock=clock).producer(transactional_id="p")
@@ -103,7 +103,7 @@ def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
 
 @pytest.mark.parametrize("effect", [True, False])
 def test_an_unknown_flush_is_not_repeated(store: Store, clock: VirtualClock, effect: bool) -> None:
-    """Hazard 2 without a transaction: flushing again writes what is missing, and nothing twice."""
+    """Goal (49): flushing again writes what is missing, and nothing twice (hazard 2)."""
     flaky = Flaky(store.storage)
     flaky.effect = effect
     producer = attach(flaky, clock=clock).producer()
@@ -171,7 +171,7 @@ def checkpoint(store: Store) -> None:
 def test_a_stalled_writer_does_not_believe_in_a_reused_name(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Hazard 3: a name that cleaning has freed is won by a writer that slept; it looks again."""
+    """Goal (52): a writer that slept wins a name that was freed, and looks again (hazard 3)."""
     sleeper = attach(store.storage, clock=clock)
     spec = sleeper.topic_spec("t")
     uploader = SegmentUploader(sleeper.storage, spec, clock)
@@ -194,7 +194,7 @@ def test_a_stalled_writer_does_not_believe_in_a_reused_name(
 def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Hazard 3 on an id's log: a decision put into a freed name commits nothing."""
+    """Goal (52): a decision put into a freed name of an id's log commits nothing (hazard 3)."""
     sleeper = attach(store.storage, clock=clock).producer(transactional_id="p")
     sleeper.init_transactions()
     sleeper.begin_transaction()
@@ -302,7 +302,7 @@ def test_a_missing_entry_is_reported(store: Store, clock: VirtualClock) -> None:
 
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
 def test_indexes_are_only_accelerators(store: Store, clock: VirtualClock, damage: str) -> None:
-    """Condition 42: without indexes, or with damaged ones, every offset and time is found."""
+    """Goal (42): without indexes, or with damaged ones, every offset and time is found."""
     rows = [b"%0200d" % number for number in range(30_000)]
     with store.producer() as producer:
         times = pa.array(range(1000, 31_000), pa.int64())

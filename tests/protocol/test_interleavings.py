@@ -107,7 +107,7 @@ def judge(storage: Storage, records: int, context: object) -> None:
 
 @pytest.mark.parametrize("ids", [("same", "same"), ("one", "two")])
 def test_two_jobs_with_every_pair_of_preemptions(ids: tuple[str, str]) -> None:
-    """Condition 50: all interleavings with one preemption, and a sample of those with two."""
+    """Goal (50): all interleavings with one preemption, and a sample of those with two."""
     clock = VirtualClock(seed=5)
     storage = prepare(2, clock)
     length = len(interleave([job(storage, clock, i) for i in ids], preemptions([])))
@@ -122,7 +122,7 @@ def test_two_jobs_with_every_pair_of_preemptions(ids: tuple[str, str]) -> None:
 
 
 def test_a_job_and_a_reader_with_every_preemption() -> None:
-    """Condition 31: snapshots of two topics at every point of a commit."""
+    """Goal (31, 50): snapshots of two topics at every point of a commit."""
     clock = VirtualClock(seed=5)
     storage = prepare(4, clock)
     bodies = [job(storage, clock, "one"), reader(storage, clock, 2)]
@@ -139,7 +139,7 @@ def test_a_job_and_a_reader_with_every_preemption() -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, 200, 50))
 def test_random_schedules_with_faults(first_seed: int) -> None:
-    """Up to four jobs and two readers; requests fail, responses get lost, processes stop."""
+    """Goal (50): four jobs and two readers; requests fail, responses get lost, processes stop."""
     for seed in range(first_seed, first_seed + 50):
         rng = random.Random(seed)
         clock = VirtualClock(seed=seed)
@@ -192,7 +192,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_many_writers_on_one_log() -> None:
-    """Hazard 9: 8 writers, 10 flushes each, in any order: all land, none twice, offsets dense."""
+    """Goal (47): 8 writers, 10 flushes each, in any order: all land once, densely (hazard 9)."""
     clock = VirtualClock(seed=1)
     storage = prepare(0, clock)
 

@@ -97,7 +97,7 @@ def test_the_stable_offset_follows_the_earliest_of_three_producers(store: Store)
 
 @pytest.mark.parametrize("call", ["send", "offsets", "commit", "abort"])
 def test_each_call_of_a_replaced_instance_is_refused(store: Store, call: str) -> None:
-    """Goal (28): whatever the first instance does next; only what the second one did shows."""
+    """Goal (17, 28): whatever the first instance does next; only what the second one did shows."""
     first = begun(store, "same")
     send(first, b"first")
     second = begun(another(store), "same")

@@ -62,7 +62,7 @@ def let_all_expire(store: Store, clock: VirtualClock) -> None:
 
 
 def test_an_idle_producer_goes_on(store: Store, clock: VirtualClock) -> None:
-    """A topic has forgotten the producer: it starts over under a new id, at sequence 0."""
+    """Goal (7): who was forgotten by a topic starts over under a new id, at sequence 0."""
     producer = store.producer()
     for turn in range(3):
         producer.send("t", b"%d" % turn, partition=0)

@@ -257,7 +257,7 @@ def test_nothing_is_sent_outside_a_transaction(store: Store) -> None:
 def test_a_producer_with_an_open_transaction_cannot_write_beside_it(
     store: Store, how: str, partition: int
 ) -> None:
-    """Goal (8, 10): an append of the same producer that claims no transaction is refused."""
+    """Goal (8): an append of the same producer that claims no transaction is refused."""
     waiting = begun(store, "p")
     send(waiting, b"1")
     described = store.describe_transaction("p")

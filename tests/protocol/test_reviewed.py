@@ -325,7 +325,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id(store: Store, clock: Virtu
 
 
 def test_a_cut_does_not_fall_below_the_log_start(store: Store) -> None:
-    """What it would hide was deleted meanwhile: the snapshot is empty there, not negative."""
+    """Goal (32): what it would hide was deleted: the snapshot is empty there, not negative."""
     store.create_topic("u")
     waiting = store.producer(transactional_id="open")
     waiting.init_transactions()

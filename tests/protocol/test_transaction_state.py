@@ -52,7 +52,7 @@ def done(state: TransactionState) -> TransactionState:
 
 
 def test_an_empty_transactional_id_is_refused() -> None:
-    """Condition 11: an id must have at least one character."""
+    """Goal (11): an id must have at least one character."""
     from txnlog.errors import InvalidTransactionalId
 
     with pytest.raises(InvalidTransactionalId):
@@ -61,19 +61,19 @@ def test_an_empty_transactional_id_is_refused() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1001, True, 1.5])
 def test_bad_timeouts_are_refused(timeout_ms: int) -> None:
-    """Condition 11: -1, 0 and max + 1 are no timeouts."""
+    """Goal (11): -1, 0 and max + 1 are no timeouts."""
     with pytest.raises(InvalidTransactionTimeout, match="1 to 1000"):
         transitions.check_timeout(timeout_ms, 1000)
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 1000])
 def test_the_limits_of_timeouts_are_accepted(timeout_ms: int) -> None:
-    """Condition 11: 1 and max are."""
+    """Goal (11): 1 and max are."""
     assert transitions.check_timeout(timeout_ms, 1000) == timeout_ms
 
 
 def test_the_first_init_has_epoch_0() -> None:
-    """Condition 12: a new id gets the fresh producer id and epoch 0."""
+    """Goal (12): a new id gets the fresh producer id and epoch 0."""
     state = initialized()
     assert (state.status, state.producer_id, state.producer_epoch) == (Status.EMPTY, 42, 0)
 
@@ -82,7 +82,7 @@ def test_the_first_init_has_epoch_0() -> None:
 def test_init_again_bumps_the_epoch_once_and_keeps_the_producer_id(
     before: TransactionState,
 ) -> None:
-    """Condition 12: from Empty and Complete*, epoch + 1 and the same producer id and number."""
+    """Goal (12): from Empty and Complete*, epoch + 1 and the same producer id and number."""
     state = initialized(before, fresh_producer_id=99)
     assert (state.producer_id, state.producer_epoch) == (42, before.producer_epoch + 1)
     assert state.number == before.number
@@ -90,13 +90,13 @@ def test_init_again_bumps_the_epoch_once_and_keeps_the_producer_id(
 
 @pytest.mark.parametrize("before", [ongoing(), committed(), aborted()])
 def test_init_does_not_pass_over_an_unfinished_transaction(before: TransactionState) -> None:
-    """Conditions 13 and 14: what is open or prepared must be ended first."""
+    """Goal (13, 14): what is open or prepared must be ended first."""
     with pytest.raises(InvalidTxnState):
         initialized(before)
 
 
 def test_an_init_that_has_fenced_does_not_bump_the_epoch_twice() -> None:
-    """Condition 15: at most one bump per completed init."""
+    """Goal (15): at most one bump per completed init."""
     fenced = transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2", fence=True)
     state = initialized(done(fenced), owned_epoch=fenced.producer_epoch)
     assert state.producer_epoch == ongoing().producer_epoch + 1
@@ -110,7 +110,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
 
 
 def test_only_an_open_transaction_can_be_decided() -> None:
-    """Condition 16: commit and abort need Ongoing."""
+    """Goal (16): commit and abort need Ongoing."""
     for state in (initialized(), committed(), aborted(), done(committed()), done(aborted())):
         with pytest.raises(InvalidTxnState):
             transitions.prepare_commit(state, [], now_ms=1, nonce="x")
@@ -130,14 +130,14 @@ def test_only_a_prepared_transaction_can_be_completed() -> None:
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(42, 1), (41, 0)])
 def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) -> None:
-    """Condition 17: whoever is not the owner is refused."""
+    """Goal (17): whoever is not the owner is refused."""
     transitions.check_owner(ongoing(), 42, 0)
     with pytest.raises(ProducerFenced, match="fenced"):
         transitions.check_owner(ongoing(), producer_id, epoch)
 
 
 def test_only_ongoing_times_out() -> None:
-    """Condition 18: past the timeout, Ongoing has expired; nothing else ever does."""
+    """Goal (18): past the timeout, Ongoing has expired; nothing else ever does."""
     assert not ongoing().expired(20 + 1000)
     assert ongoing().expired(20 + 1001)
     for state in (initialized(), committed(), aborted(), done(committed())):

@@ -72,7 +72,7 @@ def values(store: Store, isolation_level: str = "read_committed", topic: str = "
 
 
 def test_aborted_records_are_for_read_uncommitted_only(store: Store) -> None:
-    """Condition 24: abort 2 records, commit 2: 2 and 4."""
+    """Goal (24): abort 2 records, commit 2: 2 and 4."""
     producer = producing(store, "p")
     send(producer, b"a1", b"a2")
     producer.abort_transaction()
@@ -83,7 +83,7 @@ def test_aborted_records_are_for_read_uncommitted_only(store: Store) -> None:
 
 
 def test_an_open_transaction_bounds_what_is_stable(store: Store, clock: VirtualClock) -> None:
-    """Condition 25: the end is the last stable offset, and no time lookup goes beyond it."""
+    """Goal (25): the end is the last stable offset, and no time lookup goes beyond it."""
     with store.producer() as plain:
         plain.send("t", b"before", timestamp_ms=100)
     waiting = producing(store, "w")
@@ -105,7 +105,7 @@ def test_an_open_transaction_bounds_what_is_stable(store: Store, clock: VirtualC
 
 
 def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
-    """Condition 27: 500 records in transactions, every other one aborted, come out once each."""
+    """Goal (27): 500 records in transactions, every other one aborted, come out once each."""
     with store.producer() as plain:
         plain.send_batch("wide", pa.record_batch({"value": [b"%03d" % n for n in range(500)]}))
     producer = store.producer(transactional_id="copy")
@@ -133,7 +133,7 @@ def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
 
 
 def test_a_second_instance_fences_the_first(store: Store, clock: VirtualClock) -> None:
-    """Conditions 13 and 28: the first one's send, offsets and commit are refused."""
+    """Goal (13, 28): the first one's send, offsets and commit are refused."""
     first = producing(store, "same")
     send(first, b"first")
     second = producing(another(store, clock), "same")
@@ -154,7 +154,7 @@ def test_a_second_instance_fences_the_first(store: Store, clock: VirtualClock) -
 
 
 def test_a_fenced_commit_is_refused(store: Store, clock: VirtualClock) -> None:
-    """Condition 28, where the first instance notices only at its decision."""
+    """Goal (28): where the first instance notices only at its decision."""
     first = producing(store, "same")
     send(first, b"first")
     another(store, clock).producer(transactional_id="same").init_transactions()
@@ -185,7 +185,7 @@ def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> No
 
 
 def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock) -> None:
-    """Conditions 18 and 29, hazard 6: a reader past the timeout aborts it, and fences it."""
+    """Goal (18, 29): a reader past the timeout aborts it, and fences it (hazard 6)."""
     stuck = producing(store, "stuck")
     send(stuck, b"stuck")
     with store.producer() as plain:
@@ -202,7 +202,7 @@ def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock
 
 
 def test_a_reader_never_sees_what_is_aborted(store: Store) -> None:
-    """Condition 30: polling between single-record transactions that are all aborted."""
+    """Goal (30): polling between single-record transactions that are all aborted."""
     consumer = store.consumer("t", auto_offset_reset="earliest")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
@@ -216,7 +216,7 @@ def test_a_reader_never_sees_what_is_aborted(store: Store) -> None:
 
 
 def test_data_between_aborted_ranges_is_kept(store: Store) -> None:
-    """Condition 33: aborted data over several segments is skipped, what lies between is not."""
+    """Goal (33): aborted data over several segments is skipped, what lies between is not."""
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     for turn in range(6):
@@ -233,7 +233,7 @@ def test_data_between_aborted_ranges_is_kept(store: Store) -> None:
 
 
 def test_offsets_of_a_transaction_wait_for_its_decision(store: Store, clock: VirtualClock) -> None:
-    """Condition 34: invisible until the decision, gone after an abort."""
+    """Goal (34): invisible until the decision, gone after an abort."""
     producer = producing(store, "p")
     producer.send_offsets_to_transaction({T0: 5}, "g")
     coordinator = producer._coordinator
@@ -252,7 +252,7 @@ def test_offsets_of_a_transaction_wait_for_its_decision(store: Store, clock: Vir
 
 
 def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: VirtualClock) -> None:
-    """Condition 35: two transactional ids, one group, the same starting offset."""
+    """Goal (35): two transactional ids, one group, the same starting offset."""
     with store.producer() as plain:
         plain.send("t", b"x", partition=0)
     jobs = []
@@ -276,7 +276,7 @@ def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: Virt
 
 
 def test_calls_out_of_order_are_refused(store: Store) -> None:
-    """Conditions 8 and 21: what a producer may do depends on where it is."""
+    """Goal (21): what a producer may do depends on where it is."""
     producer = store.producer(transactional_id="p")
     for call in (
         producer.begin_transaction,
@@ -302,7 +302,7 @@ def test_calls_out_of_order_are_refused(store: Store) -> None:
 
 
 def test_a_failed_send_leaves_only_abort(store: Store) -> None:
-    """Condition 22: after the abort the next transaction works."""
+    """Goal (22): after the abort the next transaction works."""
     producer = producing(store, "p")
     send(producer, b"good")
     with pytest.raises(InvalidRecord, match="no partition 7"):
@@ -316,7 +316,7 @@ def test_a_failed_send_leaves_only_abort(store: Store) -> None:
 
 
 def test_commit_and_abort_may_be_repeated_but_not_contradicted(store: Store) -> None:
-    """Condition 16, by the same instance."""
+    """Goal (16): by the same instance, without effect."""
     producer = producing(store, "p")
     send(producer, b"x")
     placed = producer.commit_transaction()
@@ -335,7 +335,7 @@ def test_commit_and_abort_may_be_repeated_but_not_contradicted(store: Store) -> 
 
 
 def test_init_finishes_what_was_prepared(store: Store, clock: VirtualClock) -> None:
-    """Condition 14: a decided commit is carried out by the next init, whatever is missing."""
+    """Goal (14): a decided commit is carried out by the next init, whatever is missing."""
     producer = producing(store, "p")
     send(producer, b"decided")
     coordinator = producer._coordinator
@@ -351,7 +351,7 @@ def test_init_finishes_what_was_prepared(store: Store, clock: VirtualClock) -> N
 
 
 def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock) -> None:
-    """Condition 20: damage in one id's log is reported with its path; other ids work."""
+    """Goal (20): damage in one id's log is reported with its path; other ids work."""
     store.storage.put("transactions/bad/00000000000000000000.json", b'{"format":1,"checksum":"0"')
     with pytest.raises(CorruptEntry, match=r"transactions/bad/0{20}\.json"):
         store.producer(transactional_id="bad").init_transactions()
@@ -395,7 +395,7 @@ def test_one_append_of_many_partitions_does_not_tear_either(store: Store) -> Non
 
 
 def test_offset_reset(store: Store) -> None:
-    """Condition 36: earliest, latest and none, for a new group and for an offset out of range."""
+    """Goal (36): earliest, latest and none, for a new group and for an offset out of range."""
     with store.producer() as plain:
         for number in range(5):
             plain.send("t", b"%d" % number)
@@ -416,7 +416,7 @@ def test_offset_reset(store: Store) -> None:
 
 
 def test_seek_and_read_from_any_offset(store: Store) -> None:
-    """Conditions 38 and 39: exactly the records from an offset on, across batches and segments."""
+    """Goal (38, 39): exactly the records from an offset on, across batches and segments."""
     with store.producer() as plain:
         for start in range(0, 60, 20):
             plain.send_batch(
@@ -439,7 +439,7 @@ def test_seek_and_read_from_any_offset(store: Store) -> None:
 def test_committed_offsets_are_dense_and_survive_reopening(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Conditions 37 and 47: no gaps where nothing was aborted; end - start is the count."""
+    """Goal (37, 47): no gaps where nothing was aborted; end - start is the count."""
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     for turn in range(40):
@@ -454,7 +454,7 @@ def test_committed_offsets_are_dense_and_survive_reopening(
 
 
 def test_records_come_back_as_they_were_sent(store: Store) -> None:
-    """Condition 46 through the whole stack: nulls, empties, headers, extreme timestamps."""
+    """Goal (46): through the whole stack: nulls, empties, headers, extreme timestamps."""
     sent = [
         (None, b"", -1, ()),
         (b"", None, 0, (("a", None), ("a", b""), ("b", b"x"))),

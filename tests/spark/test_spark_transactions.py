@@ -304,7 +304,7 @@ with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
 def test_a_driver_killed_around_the_decision(
     spark: SparkSession, topics: Store, moment: str, left: int
 ) -> None:
-    """Goal (6, 48): SIGKILL just before and after the decision; the rerun finishes the work."""
+    """Goal (48): SIGKILL just before and after the decision; the rerun finishes the work."""
     command = [sys.executable, "-c", KILLED, topics.url, moment]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -401,7 +401,7 @@ def test_a_write_never_commits_the_offsets_of_another_read(
 
 
 def test_staged_manifests_are_checked(topics: Store) -> None:
-    """Goal (8): a damaged manifest is refused, never half of it used."""
+    """Goal (hazard 8): a damaged manifest is refused, never half of it used."""
     stage(topics.storage, "staging/x-000000.json", {})
     path = Path(topics.url, "staging", "x-000000.json")
     assert json.loads(path.read_text())["segments"] == {}

@@ -171,7 +171,7 @@ def test_a_killed_upload_publishes_nothing(storage: LocalStorage) -> None:
 def test_a_full_disk_is_a_clear_error(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Condition 55: the disk fills up within an object; nothing shows, and the next run goes on."""
+    """Goal (55): the disk fills up within an object; nothing shows, and the next run goes on."""
     real = os.write
 
     def full(descriptor: int, data: memoryview) -> int:
@@ -195,7 +195,7 @@ def test_a_full_disk_is_a_clear_error(
 def test_denied_permission_is_a_clear_error(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Condition 55. Simulated, because tests may run as root, whom nothing is denied."""
+    """Goal (55): simulated, because tests may run as root, whom nothing is denied."""
 
     def denied(*_: object) -> int:
         raise PermissionError(13, "Permission denied")

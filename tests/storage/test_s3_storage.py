@@ -298,7 +298,7 @@ def test_conflicts_without_end_are_an_error() -> None:
     ],
 )
 def test_errors_say_what_to_do(status: int, code: str, hint: str) -> None:
-    """Condition 55: operation, object, what the server said, and a remedy; the cause is kept."""
+    """Goal (55): operation, object, what the server said, and a remedy; the cause is kept."""
     with scripted(error(status, code)) as (storage, _):
         for call in (
             lambda: storage.put_if_absent("a", b"x"),
@@ -333,7 +333,7 @@ def test_a_broken_body_is_read_again_and_never_returned() -> None:
 
 
 def test_a_connection_that_breaks_is_an_error() -> None:
-    """Condition 55: the server drops the connection; the effect is unknown."""
+    """Goal (55): the server drops the connection; the effect is unknown."""
     with (
         scripted(hang_up) as (storage, _),
         pytest.raises(StorageError, match="creating s3://bucket/store/a failed"),
@@ -342,7 +342,7 @@ def test_a_connection_that_breaks_is_an_error() -> None:
 
 
 def test_a_server_that_is_gone_is_noticed_quickly(s3_options: dict[str, Any]) -> None:
-    """Condition 55: with the default retries, a refused connection is an error within seconds."""
+    """Goal (55): with the default retries, a refused connection is an error within seconds."""
     storage = S3Storage("test/gone", {**s3_options, "endpoint_url": "http://127.0.0.1:9"})
     begin = time.monotonic()
     with pytest.raises(
