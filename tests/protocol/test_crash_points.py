@@ -20,13 +20,10 @@ from txnlog.names import TopicPartition
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage
 
 INPUT = [b"record %d" % number for number in range(6)]
 _STORES = itertools.count()
-
-
-def new_storage() -> Storage:
-    return open_storage(f"memory://crash-{next(_STORES)}")
 
 
 def prepare(storage: Storage) -> None:
@@ -38,6 +35,10 @@ def prepare(storage: Storage) -> None:
     with store.producer() as producer:
         for value in INPUT:
             producer.send("in", value, partition=0)
+
+
+PREPARED = HeapStorage()
+prepare(PREPARED)
 
 
 def copy_all(store: Store, *, abort_once: bool = False) -> None:
@@ -93,8 +94,7 @@ def a_reader_sees_whole_transactions(storage: Storage, context: str) -> None:
 
 
 def requests_of_one_run() -> int:
-    storage = new_storage()
-    prepare(storage)
+    storage = PREPARED.copy()
     faulty = FaultyStorage(storage)
     copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
     judge(storage, "without any fault")
@@ -113,8 +113,7 @@ def test_the_run_has_enough_requests_to_matter() -> None:
 def test_stop_at_each_request(fault: Fault) -> None:
     """Goal (14, 48): a process that stops anywhere leaves what the next one finishes."""
     for number in range(TOTAL):
-        storage = new_storage()
-        prepare(storage)
+        storage = PREPARED.copy()
         faulty = FaultyStorage(storage, {number: fault})
         with pytest.raises(ProcessStopped):
             copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
@@ -128,8 +127,7 @@ def test_stop_at_each_request(fault: Fault) -> None:
 def test_fail_at_each_request(fault: Fault) -> None:
     """Goal (49): an error, with or without effect, is survived or reported; a rerun finishes."""
     for number in range(TOTAL):
-        storage = new_storage()
-        prepare(storage)
+        storage = PREPARED.copy()
         faulty = FaultyStorage(storage, {number: fault})
         context = f"{fault.value}: request {number}"
         try:
@@ -168,8 +166,7 @@ def test_stop_twice() -> None:
     """Goal (15, 48): the recovery itself is stopped at its requests, and recovered from again."""
     for first in range(0, TOTAL, 11):
         for second in range(first % 3, 40, 3):
-            storage = new_storage()
-            prepare(storage)
+            storage = PREPARED.copy()
             crashing = FaultyStorage(storage, {first: Fault.STOP_AFTER})
             with pytest.raises(ProcessStopped):
                 copy_all(attach(crashing, clock=VirtualClock(seed=2)), abort_once=True)
@@ -185,8 +182,7 @@ def test_stop_at_each_request_of_a_plain_producer() -> None:
     """Goal (48): without a transaction a flush of one topic is one put: all of it or nothing."""
     total = 0
     for number in itertools.count():
-        storage = new_storage()
-        prepare(storage)
+        storage = PREPARED.copy()
         faulty = FaultyStorage(storage, {number: Fault.STOP_AFTER})
         try:
             with attach(faulty, clock=VirtualClock(seed=2)).producer() as producer:
@@ -205,7 +201,7 @@ def test_stop_at_each_request_of_a_plain_producer() -> None:
 def test_stop_at_each_request_of_creating_and_deleting() -> None:
     """Goal (48): a store or topic is there whole or not at all, and the call can be repeated."""
     for number in itertools.count():
-        storage = new_storage()
+        storage = HeapStorage()
         faulty = FaultyStorage(storage, {number: Fault.STOP_AFTER})
         try:
             store = attach(faulty, create=True, clock=VirtualClock(seed=2))
@@ -225,7 +221,7 @@ def test_stop_at_each_request_of_creating_and_deleting() -> None:
 def test_stop_at_each_request_of_checkpoint_and_cleaning() -> None:
     """Goal (48): checkpoints and the deletion of old entries lose nothing, wherever they stop."""
     for number in itertools.count():
-        storage = new_storage()
+        storage = HeapStorage()
         clock = VirtualClock(seed=1)
         store = attach(
             storage,

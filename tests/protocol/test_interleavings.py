@@ -9,34 +9,32 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import pytest
-from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
-from simulation import interleave, preemptions, random_choice
 
 from txnlog.errors import CommitFailed, ConcurrentTransactions, ProducerFenced, TxnlogError
 from txnlog.names import TopicPartition
-from txnlog.storage import open_storage
-from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
+from txnlog.store import Store
+from txnlog.testing import Choose, Fault, Process, Simulation, preemptions, random_choice
 
-_STORES = itertools.count()
 SOURCE = TopicPartition("in", 0)
-Body = Callable[[Callable[[str], None]], None]
+Body = Callable[[Process], None]
 
 
-def prepare(records: int, clock: VirtualClock) -> Storage:
-    """A store with ``records`` records in topic ``in``."""
-    storage = open_storage(f"memory://interleaved-{next(_STORES)}")
-    store = attach(storage, create=True, clock=clock)
+def prepare(records: int, seed: int = 5, **options: Any) -> Simulation:
+    """A store with ``records`` records in topic ``in``, and nobody who does anything yet."""
+    simulation = Simulation(seed, **options)
+    store = simulation.store()
     store.create_topic("in")
     store.create_topic("a", partitions=2)
     store.create_topic("b")
     with store.producer() as producer:
         for number in range(records):
             producer.send("in", b"%d" % number)
-    return storage
+    return simulation
 
 
 def copy(store: Store, transactional_id: str, batch: int) -> None:
@@ -63,24 +61,22 @@ def copy(store: Store, transactional_id: str, batch: int) -> None:
                 store.logs.clock.sleep(20)
 
 
-def job(storage: Storage, clock: VirtualClock, transactional_id: str, **options: object) -> Body:
+def job(transactional_id: str, faults: Mapping[int, Fault] | None = None) -> Body:
     """A process that runs the job once, and ends when somebody fences it."""
 
-    def body(wait: Callable[[str], None]) -> None:
-        faulty = FaultyStorage(storage, before_request=wait, **options)  # type: ignore[arg-type]
-        try:
-            copy(attach(faulty, clock=clock), transactional_id, batch=2)
-        except (ProducerFenced, ProcessStopped):
-            return
+    def body(process: Process) -> None:
+        process.storage.faults = dict(faults or {})
+        with suppress(ProducerFenced):
+            copy(process.store(), transactional_id, batch=2)
 
     return body
 
 
-def reader(storage: Storage, clock: VirtualClock, times: int = 3) -> Body:
+def reader(times: int = 3) -> Body:
     """A process that takes snapshots of both outputs and judges each."""
 
-    def body(wait: Callable[[str], None]) -> None:
-        store = attach(FaultyStorage(storage, before_request=wait), clock=clock)
+    def body(process: Process) -> None:
+        store = process.store()
         for _ in range(times):
             snapshot = store.snapshot(["a", "b"])
             seen = {
@@ -93,10 +89,18 @@ def reader(storage: Storage, clock: VirtualClock, times: int = 3) -> Body:
     return body
 
 
-def judge(storage: Storage, records: int, context: object) -> None:
+def run(simulation: Simulation, bodies: Sequence[Body], choose: Choose | None) -> int:
+    """Run these processes to their ends; returns the number of steps."""
+    for number, body in enumerate(bodies):
+        simulation.spawn(f"process {number}", body)
+    simulation.run(choose)
+    return len(simulation.order)
+
+
+def judge(simulation: Simulation, records: int, context: object) -> None:
     """After a last run to the end: every record exactly once, the group at the end."""
-    clock = VirtualClock(now_ms=1_700_001_000_000, seed=77)
-    store = attach(storage, clock=clock)
+    simulation.clock.time_ms += 1_000_000
+    store = simulation.store()
     copy(store, "judge", batch=100)
     expected = sorted(b"%d" % number for number in range(records))
     for topic in ("a", "b"):
@@ -108,33 +112,26 @@ def judge(storage: Storage, records: int, context: object) -> None:
 @pytest.mark.parametrize("ids", [("same", "same"), ("one", "two")])
 def test_two_jobs_with_every_pair_of_preemptions(ids: tuple[str, str]) -> None:
     """Goal (50): all interleavings with one preemption, and a sample of those with two."""
-    clock = VirtualClock(seed=5)
-    storage = prepare(2, clock)
-    length = len(interleave([job(storage, clock, i) for i in ids], preemptions([])))
+    length = run(prepare(2), [job(name) for name in ids], preemptions([]))
     assert length > 40
     schedules: list[tuple[int, ...]] = [(first,) for first in range(length)]
     schedules += list(itertools.combinations(range(0, length, 3), 2))[::2]
     for switches in schedules:
-        clock = VirtualClock(seed=5)
-        storage = prepare(2, clock)
-        interleave([job(storage, clock, i) for i in ids], preemptions(switches))
-        judge(storage, 2, switches)
+        simulation = prepare(2)
+        run(simulation, [job(name) for name in ids], preemptions(switches))
+        judge(simulation, 2, switches)
 
 
 def test_a_job_and_a_reader_with_every_preemption() -> None:
     """Goal (31, 50): snapshots of two topics at every point of a commit."""
-    clock = VirtualClock(seed=5)
-    storage = prepare(4, clock)
-    bodies = [job(storage, clock, "one"), reader(storage, clock, 2)]
-    length = len(interleave(bodies, preemptions([])))
+    length = run(prepare(4), [job("one"), reader(2)], preemptions([]))
     for switches in itertools.chain(
         ((first,) for first in range(length)),
         itertools.combinations(range(0, length, 4), 2),
     ):
-        clock = VirtualClock(seed=5)
-        storage = prepare(4, clock)
-        interleave([job(storage, clock, "one"), reader(storage, clock, 2)], preemptions(switches))
-        judge(storage, 4, switches)
+        simulation = prepare(4)
+        run(simulation, [job("one"), reader(2)], preemptions(switches))
+        judge(simulation, 4, switches)
 
 
 @pytest.mark.parametrize("first_seed", range(0, 200, 50))
@@ -142,72 +139,56 @@ def test_random_schedules_with_faults(first_seed: int) -> None:
     """Goal (50): four jobs and two readers; requests fail, responses get lost, processes stop."""
     for seed in range(first_seed, first_seed + 50):
         rng = random.Random(seed)
-        clock = VirtualClock(seed=seed)
-        storage = prepare(6, clock)
+        simulation = prepare(6, seed)
         bodies = []
         for number in range(rng.randint(2, 4)):
             faults = {
                 rng.randint(0, 150): rng.choice(list(Fault)) for _ in range(rng.choice([0, 1, 2]))
             }
             name = rng.choice(["shared", f"job-{number}"])
-            bodies.append(surviving(job(storage, clock, name, faults=faults)))
-        bodies += [reader(storage, clock), reader(storage, clock)]
+            bodies.append(surviving(job(name, faults)))
+        bodies += [reader(), reader()]
         choose = random_choice(seed)
 
         def moving_clock(
-            running: list[int],
+            running: Sequence[int],
             rng: random.Random = rng,
-            clock: VirtualClock = clock,
-            choose: Callable[..., int] = choose,
+            simulation: Simulation = simulation,
+            choose: Choose = choose,
         ) -> int:
             if rng.random() < 0.02:
-                clock.time_ms += rng.choice([100, 20_000, 61_000])
+                simulation.clock.time_ms += rng.choice([100, 20_000, 61_000])
             return choose(running)
 
-        interleave(bodies, moving_clock)  # type: ignore[arg-type]
-        judge(storage, 6, f"seed {seed}")
+        run(simulation, bodies, moving_clock)
+        judge(simulation, 6, f"seed {seed}")
 
 
 def surviving(body: Body) -> Body:
     """A process that ends with any error of ours, as a job that will be run again."""
 
-    def outer(wait: Callable[[str], None]) -> None:
-        try:
-            body(wait)
-        except TxnlogError:
-            return
+    def outer(process: Process) -> None:
+        with suppress(TxnlogError):
+            body(process)
 
     return outer
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
-    """Schedules can be repeated."""
-    traces = []
-    for _ in range(2):
-        clock = VirtualClock(seed=3)
-        storage = prepare(4, clock)
-        bodies = [job(storage, clock, "x"), job(storage, clock, "y"), reader(storage, clock)]
-        traces.append(interleave(bodies, random_choice(11)))
-    assert traces[0] == traces[1]
-
-
 def test_many_writers_on_one_log() -> None:
     """Goal (47): 8 writers, 10 flushes each, in any order: all land once, densely (hazard 9)."""
-    clock = VirtualClock(seed=1)
-    storage = prepare(0, clock)
+    simulation = prepare(0)
 
     def writer(number: int) -> Body:
-        def body(wait: Callable[[str], None]) -> None:
-            store = attach(FaultyStorage(storage, before_request=wait), clock=clock)
-            with store.producer() as producer:
+        def body(process: Process) -> None:
+            with process.store().producer() as producer:
                 for turn in range(10):
                     producer.send("b", b"%d-%d" % (number, turn))
                     producer.flush()
 
         return body
 
-    interleave([writer(number) for number in range(8)], random_choice(4))
-    table = attach(storage, clock=clock).scan("b").to_arrow()
+    run(simulation, [writer(number) for number in range(8)], random_choice(4))
+    table = simulation.store().scan("b").to_arrow()
     assert table.column("offset").to_pylist() == list(range(80))
     expected = {b"%d-%d" % (number, turn) for number in range(8) for turn in range(10)}
     assert set(table.column("value").to_pylist()) == expected

@@ -19,6 +19,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.probe import probe
+from txnlog.testing import HeapStorage
 
 _SINGLE = itertools.count()
 
@@ -32,9 +33,13 @@ class FilesInPlace(MemoryFileSystem):
 fsspec.register_implementation("inplace", FilesInPlace, clobber=True)
 
 
-@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3), "single"])
+@pytest.fixture(
+    params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3), "single", "heap"]
+)
 def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """An empty storage of each kind; of the one for a single writer too, whose threads may race."""
+    if request.param == "heap":
+        return HeapStorage()
     url, options = f"memory://conformance-{next(_SINGLE)}", None
     if request.param == "local":
         url = str(tmp_path / "store")

@@ -1,0 +1,256 @@
+"""txnlog.testing itself: what faults do, how time passes, and that a seed decides everything."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+
+import pytest
+
+from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
+from txnlog.testing import (
+    Fault,
+    FaultRates,
+    FaultyStorage,
+    HeapStorage,
+    Process,
+    ProcessStopped,
+    Simulation,
+    SimulationStuck,
+    preemptions,
+)
+
+ALL_RATES = FaultRates(
+    fail=0.02, lose_response=0.02, land_late=0.02, delay=0.03, pause=0.01, stop=0.01
+)
+
+
+def writing(process: Process) -> None:
+    """Some transactions over two topics, whatever happens to them."""
+    store = process.store()
+    with store.producer(transactional_id=process.name) as producer:
+        producer.init_transactions()
+        for turn in range(5):
+            with producer.transaction():
+                producer.send("a", b"%d" % turn, key=b"k")
+                producer.send("b", b"%d" % turn)
+
+
+def traced(seed: int) -> Simulation:
+    def body(process: Process) -> None:
+        for _ in range(5):
+            try:
+                writing(process)
+            except TxnlogError as error:
+                process.step(repr(error))
+
+    simulation = Simulation(seed, rates=ALL_RATES, step_ms=(0, 20))
+    store = simulation.store()
+    store.create_topic("a", partitions=2)
+    store.create_topic("b")
+    for name in ("one", "two", "three"):
+        simulation.spawn(name, body, restart=True)
+    simulation.run()
+    return simulation
+
+
+def digest(simulation: Simulation) -> str:
+    lines = "\n".join(str(event) for event in simulation.trace)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    """Every request, its time and its fault; and another seed gives another run."""
+    first, second, other = traced(1), traced(1), traced(2)
+    assert len(first.trace) > 100
+    assert {event.fault for event in first.trace} > {None, Fault.DELAY}
+    assert first.trace == second.trace
+    assert first.order == second.order
+    assert list(first.storage.list_all("")) == list(second.storage.list_all(""))
+    assert first.trace != other.trace
+
+
+def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
+    """No run depends on the order of a set of strings, which Python varies from run to run."""
+    code = "from test_simulation import digest, traced; print(digest(traced(4)))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert found == {digest(traced(4))}
+
+
+def test_importing_txnlog_leaves_testing_alone() -> None:
+    """Users pay for it where they use it, and it needs nothing that only tests have."""
+    code = textwrap.dedent(
+        """
+        import sys, txnlog
+        [getattr(txnlog, name) for name in dir(txnlog)]
+        assert not [name for name in sys.modules if name.startswith("txnlog.testing")]
+        import txnlog.testing
+        print([name for name in ("pytest", "hypothesis", "moto") if name in sys.modules])
+        """
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "there"),
+    [
+        (Fault.STOP_BEFORE, ProcessStopped, False),
+        (Fault.STOP_AFTER, ProcessStopped, True),
+        (Fault.LOSE_RESPONSE, StorageError, True),
+        (Fault.FAIL, StorageError, False),
+        (Fault.LAND_LATE, StorageError, False),
+    ],
+)
+def test_what_a_fault_does(fault: Fault, raised: type[BaseException], there: bool) -> None:
+    """Whether the put is there, and what the caller is told."""
+    inner = HeapStorage()
+    storage = FaultyStorage(inner, {1: fault})
+    storage.put("before", b"1")
+    with pytest.raises(raised):
+        storage.put_if_absent("x", b"2")
+    assert ("x" in inner.list_names("")) is there
+    assert storage.stopped is (raised is ProcessStopped)
+    if storage.stopped:
+        with pytest.raises(ProcessStopped):
+            storage.get("before")
+    storage.land()
+    assert ("x" in inner.list_names("")) is (there or fault is Fault.LAND_LATE)
+    assert storage.requests[:2] == ["put before", "put_if_absent x"]
+
+
+@pytest.mark.parametrize(("fault", "seen"), [(Fault.PAUSE, []), (Fault.DELAY, ["x"])])
+def test_what_others_see_while_a_process_waits(fault: Fault, seen: list[str]) -> None:
+    """A pause comes before the effect, a delay after it; both end well."""
+    inner, found = HeapStorage(), []
+    storage = FaultyStorage(inner, {0: fault}, on_wait=lambda _: found.append(inner.list_names("")))
+    assert storage.put_if_absent("x", b"") is True
+    assert found == [seen]
+
+
+def test_reads_that_would_land_late_fail() -> None:
+    """A read has no effect that could come later."""
+    storage = FaultyStorage(HeapStorage(), {0: Fault.LAND_LATE})
+    with pytest.raises(StorageError, match="injected failure of get x"):
+        storage.get("x")
+    assert storage.in_flight == []
+    with pytest.raises(ObjectNotFound):
+        storage.get("x")
+
+
+def test_what_fails_keeps_no_parallel_request_from_running() -> None:
+    """As with threads: all run, and then the first error is raised."""
+    storage = FaultyStorage(HeapStorage(), {0: Fault.FAIL})
+    with pytest.raises(StorageError, match="put one"):
+        storage.gather([lambda: storage.put("one", b""), lambda: storage.put("two", b"")])
+    assert storage.inner.list_names("") == ["two"]
+
+
+def test_waiting_lets_others_go_on() -> None:
+    """A process that sleeps for an hour of virtual time is overtaken by all that others do."""
+    said: list[tuple[str, int]] = []
+    simulation = Simulation(now_ms=0)
+
+    def sleeper(process: Process) -> None:
+        process.clock.sleep(3600)
+        said.append(("slept", process.clock.now_ms()))
+
+    def worker(process: Process) -> None:
+        for _ in range(10):
+            process.step()
+        said.append(("worked", process.clock.now_ms()))
+
+    simulation.spawn("sleeper", sleeper)
+    simulation.spawn("worker", worker, skew_ms=-5000)
+    simulation.run(preemptions([]))
+    assert [name for name, _ in said] == ["worked", "slept"]
+    assert said[0][1] == 11 - 5000
+    assert said[1][1] == 3_600_000
+
+
+def test_a_stopped_process_is_restarted_only_if_asked() -> None:
+    """Its next incarnation begins from the top; others stay as they are."""
+    begun: list[tuple[str, int]] = []
+    simulation = Simulation(3)
+
+    def body(process: Process) -> None:
+        begun.append((process.name, process.incarnation))
+        process.storage.faults = {} if process.incarnation > 1 else {2: Fault.STOP_AFTER}
+        for turn in range(4):
+            process.storage.put(f"{process.name}/{process.incarnation}/{turn}", b"")
+        begun.append((process.name, -1))
+
+    simulation.spawn("once", body)
+    simulation.spawn("again", body, restart=True)
+    simulation.run()
+    assert [item for item in begun if item[0] == "once"] == [("once", 0)]
+    assert [number for name, number in begun if name == "again"] == [0, 1, 2, -1]
+    assert simulation.storage.list_names("once/0") == ["0", "1", "2"]
+
+
+def test_an_error_ends_the_run_and_names_the_seed() -> None:
+    """The other processes are unwound, and nothing of them takes effect any more."""
+    simulation = Simulation(77)
+
+    def failing(process: Process) -> None:
+        process.step()
+        raise ValueError("the body's own error")
+
+    def endless(process: Process) -> None:
+        while True:
+            process.storage.list_names("")
+
+    simulation.spawn("endless", endless)
+    simulation.spawn("failing", failing)
+    with pytest.raises(ValueError, match="own error") as caught:
+        simulation.run()
+    assert "seed 77" in caught.value.__notes__[0]
+    assert "endless list" in caught.value.__notes__[0]
+    assert all(actor.done for actor in simulation._actors)
+
+
+def test_an_endless_loop_is_found() -> None:
+    """A run that does not end says so."""
+    simulation = Simulation()
+
+    def endless(process: Process) -> None:
+        while True:
+            process.step()
+
+    simulation.spawn("endless", endless)
+    with pytest.raises(SimulationStuck, match="no end after 500 steps"):
+        simulation.run(max_steps=500)
+
+
+def test_rates_are_checked_and_kept() -> None:
+    """About as many of each fault as the rates say."""
+    with pytest.raises(ValueError, match="at most 1"):
+        FaultRates(fail=0.7, stop=0.4)
+    rates, chance = FaultRates(fail=0.1, stop=0.2, pause=0.3), random.Random(5)
+    drawn: Sequence[Fault | None] = [rates.draw(chance) for _ in range(10_000)]
+    counts = {fault: drawn.count(fault) / 10_000 for fault in {*drawn}}
+    expected = {Fault.FAIL: 0.1, Fault.STOP_BEFORE: 0.1, Fault.STOP_AFTER: 0.1, Fault.PAUSE: 0.3}
+    assert counts.keys() == {*expected, None}
+    assert all(abs(counts[fault] - rate) < 0.02 for fault, rate in expected.items())

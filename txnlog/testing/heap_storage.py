@@ -1,0 +1,152 @@
+"""A storage of its own in this process's memory: quick to make, quick to list, gone when unused.
+
+Unlike ``memory://`` it is no part of fsspec's memory filesystem, whose listings take time with
+everything that any test has put there. For one process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.base import Storage, Upload, check_name
+
+T = TypeVar("T")
+
+_COUNTER = itertools.count()
+_LIVING: WeakValueDictionary[str, HeapStorage] = WeakValueDictionary()
+
+
+def one_by_one(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """What :meth:`Storage.gather` does, in the program's order instead of in parallel.
+
+    As with real parallel requests, one that fails does not keep the others from running.
+    """
+    results: list[T] = []
+    errors: list[Exception] = []
+    for call in calls:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
+
+
+class HeapStorage(Storage):
+    """Objects in a dictionary. Put-if-absent and everything else is done under one lock."""
+
+    def __init__(self) -> None:
+        self.url = f"heap://{next(_COUNTER)}"
+        self._lock = threading.Lock()
+        self._folders: dict[str, dict[str, bytes]] = {}
+        _LIVING[self.url] = self
+
+    def __reduce__(self) -> tuple[Callable[[str], HeapStorage], tuple[str]]:
+        # Within one process: it is still the same one where it arrives.
+        return _living, (self.url,)
+
+    def copy(self) -> HeapStorage:
+        """Another storage with the same objects: a state to begin from again and again."""
+        other = HeapStorage()
+        with self._lock:
+            other._folders = {folder: dict(found) for folder, found in self._folders.items()}
+        return other
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        folder, _, last = check_name(name).rpartition("/")
+        with self._lock:
+            objects = self._folders.setdefault(folder, {})
+            if last in objects:
+                return False
+            objects[last] = bytes(data)
+            return True
+
+    def put(self, name: str, data: bytes) -> None:
+        if not self.put_if_absent(name, data):
+            raise StorageError(f"creating {self.url}/{name} failed: the name is taken")
+
+    def upload(self, name: str) -> Upload:
+        return _HeapUpload(self, check_name(name))
+
+    def get(self, name: str) -> bytes:
+        folder, _, last = check_name(name).rpartition("/")
+        with self._lock:
+            try:
+                return self._folders[folder][last]
+            except KeyError as error:
+                raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self.get(name)[start : max(stop, start)]
+
+    def size(self, name: str) -> int:
+        return len(self.get(name))
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        with self._lock:
+            names = sorted(self._folders.get(folder, ()))
+        return names[bisect_right(names, start_after) :]
+
+    def list_folders(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        with self._lock:
+            below = [
+                name.removeprefix(prefix).partition("/")[0]
+                for name, objects in self._folders.items()
+                if objects and name.startswith(prefix) and name != folder
+            ]
+        return sorted({*below} - {""})
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        prefix = f"{folder}/" if folder else ""
+        with self._lock:
+            found = [
+                (f"{place}/{name}" if place else name, len(data))
+                for place, objects in self._folders.items()
+                if not folder or place == folder or place.startswith(prefix)
+                for name, data in objects.items()
+            ]
+        yield from sorted(found)
+
+    def delete(self, names: Iterable[str]) -> None:
+        parted = [check_name(name).rpartition("/") for name in names]
+        with self._lock:
+            for folder, _, last in parted:
+                self._folders.get(folder, {}).pop(last, None)
+
+    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        return one_by_one(calls)
+
+
+def _living(url: str) -> HeapStorage:
+    return _LIVING[url]
+
+
+class _HeapUpload(Upload):
+    """Bytes that become an object when they are complete."""
+
+    def __init__(self, storage: HeapStorage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+        self._data: bytearray | None = bytearray()
+
+    def write(self, data: bytes) -> int:
+        if self._data is None:
+            raise ValueError("the upload is closed")
+        self._data += data
+        return len(data)
+
+    def close(self) -> None:
+        data, self._data = self._data, None
+        if data is not None:
+            self._storage.put(self._name, bytes(data))
+
+    def discard(self) -> None:
+        self._data = None

@@ -1,0 +1,350 @@
+"""Several processes over one storage, in one thread of control that a seed decides.
+
+Each process runs its body, the real code, in a thread of its own, and waits before every storage
+request until the simulation lets it go on: only one runs at any time. Between the requests faults
+happen by their rates, and virtual time passes. So a run is a function of the seed and the bodies.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from txnlog.errors import StorageError
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing.faults import Fault, FaultRates
+from txnlog.testing.faulty_storage import FaultyStorage, ProcessStopped
+from txnlog.testing.heap_storage import HeapStorage
+from txnlog.testing.schedules import Choose
+from txnlog.testing.virtual_clock import VirtualClock
+
+T = TypeVar("T")
+
+_REAL_TIMEOUT_S = 120.0
+_RESTART_MS = (0, 30_000)
+
+Body = Callable[["Process"], None]
+"""What a process does. It ends when this returns; an error that it raises ends the simulation."""
+
+
+class SimulationStuck(AssertionError):
+    """The processes went on for longer than a run may take, or one did not come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One step of a run: which process sent which request when, and what went wrong."""
+
+    time_ms: int
+    process: str
+    request: str
+    fault: Fault | None = None
+
+    def __str__(self) -> str:
+        mark = f"  !! {self.fault.name}" if self.fault else ""
+        return f"{self.time_ms} {self.process} {self.request}{mark}"
+
+
+class Process:
+    """One process of a simulation, as its body sees it.
+
+    ``incarnation`` is 0 at first and grows with each restart; ``chance`` is a random source of the
+    process's own. A store must not be shared by several processes: make one by :meth:`store`.
+    """
+
+    def __init__(self, simulation: Simulation, actor: _Actor, incarnation: int) -> None:
+        self.name = actor.name
+        self.incarnation = incarnation
+        self.chance = random.Random(f"{simulation.seed}/{actor.name}/{incarnation}")
+        self.clock = _ProcessClock(simulation, actor, self.chance)
+        self.storage: FaultyStorage = _ProcessStorage(simulation, actor, self.chance)
+        self.faults = 0
+        """How many requests of this process went wrong so far."""
+
+    def store(self, *, create: bool = False, config: Mapping[str, object] | None = None) -> Store:
+        """The store, opened through this process's storage and clock."""
+        return attach(self.storage, create=create, config=config, clock=self.clock)
+
+    def step(self, text: str = "step") -> None:
+        """A point at which others may go on, without a request."""
+        self.storage._before(text)  # noqa: SLF001 - the same point as before a request
+        if self.storage.stopped:
+            raise ProcessStopped(text)
+
+
+class Simulation:
+    """Processes, a storage and a clock. Spawn processes, then :meth:`run`.
+
+    Args:
+        seed: decides everything. Print it where a test fails; errors that leave :meth:`run` carry
+            it as a note.
+        storage: the real storage beneath; an empty one in memory if left out.
+        rates: how often requests go wrong, unless :meth:`spawn` says otherwise.
+        now_ms: the time at the beginning.
+        step_ms: how much time passes with each step: any time between these two.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        storage: Storage | None = None,
+        rates: FaultRates | None = None,
+        now_ms: int = 1_700_000_000_000,
+        step_ms: tuple[int, int] = (1, 1),
+    ) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.storage = storage or HeapStorage()
+        self.rates = rates or FaultRates()
+        self.clock = VirtualClock(now_ms, seed)
+        self.trace: list[Event] = []
+        """What has happened so far."""
+        self.order: list[int] = []
+        """Which process went on at each step, by its number."""
+        self.shuffles = True
+        """Whether parallel requests of one process are sent in any order; else in the program's."""
+        self._step_ms = step_ms
+        self._actors: list[_Actor] = []
+        self._landings: list[tuple[int, str, Callable[[], object]]] = []
+
+    def store(self, *, create: bool = True, config: Mapping[str, object] | None = None) -> Store:
+        """The store itself, without faults and without waiting: to prepare and to judge a run.
+
+        Not while :meth:`run` runs.
+        """
+        return attach(self.storage, create=create, config=config, clock=self.clock)
+
+    def spawn(
+        self,
+        name: str,
+        body: Body,
+        *,
+        rates: FaultRates | None = None,
+        restart: bool = False,
+        skew_ms: int = 0,
+    ) -> None:
+        """Add a process.
+
+        Args:
+            name: for the trace; each process has its own.
+            body: called with the :class:`Process`.
+            rates: how often its requests go wrong, if not as everybody's.
+            restart: begin the body anew, some time after the process was stopped by a fault.
+            skew_ms: by how much the process's wall clock is ahead of the others'.
+        """
+        if any(actor.name == name for actor in self._actors):
+            raise ValueError(f"there is a process {name!r} already")
+        number = len(self._actors)
+        self._actors.append(_Actor(self, number, name, body, rates or self.rates, restart, skew_ms))
+
+    def run(self, choose: Choose | None = None, *, max_steps: int = 1_000_000) -> None:
+        """Let the processes go on, one request at a time, until all have ended.
+
+        Args:
+            choose: picks who is next, from the numbers of those that can go on; by the seed if
+                left out. Processes are numbered in the order they were spawned.
+            max_steps: more of them are an endless loop.
+
+        Raises:
+            SimulationStuck: an endless loop, or a process that waits for another one's lock.
+            BaseException: whatever a body raised, with a note that names the seed.
+        """
+        self.shuffles = choose is None
+        try:
+            for actor in self._actors:
+                actor.start()
+            self._run(choose or self.chance.choice, max_steps)
+        except BaseException as error:
+            tail = "\n".join(str(event) for event in self.trace[-20:])
+            error.add_note(f"simulation with seed {self.seed}; the last requests:\n{tail}")
+            raise
+        finally:
+            for actor in self._actors:
+                actor.end()
+        self._land(None)
+
+    def _run(self, choose: Choose, max_steps: int) -> None:
+        for _ in range(max_steps):
+            if self._landings:
+                self._land(self.clock.time_ms)
+            going = [actor for actor in self._actors if not actor.done]
+            if not going:
+                return
+            ready = [actor.number for actor in going if actor.wake_ms <= self.clock.time_ms]
+            if not ready:
+                self.clock.time_ms = min(actor.wake_ms for actor in going)
+                continue
+            number = choose(ready)
+            self.order.append(number)
+            self._actors[number].go_on()
+            self.clock.time_ms += self.chance.randint(*self._step_ms)
+        raise SimulationStuck(f"no end after {max_steps} steps")
+
+    def _land(self, until_ms: int | None) -> None:
+        """Let puts that are in flight take effect when their time has come."""
+        due = [item for item in self._landings if until_ms is None or item[0] <= until_ms]
+        for item in due:
+            self._landings.remove(item)
+            self.trace.append(Event(self.clock.time_ms, "network", f"lands: {item[1]}"))
+            with suppress(StorageError):
+                item[2]()
+
+
+class _Actor:
+    """A process's thread, and what the simulation knows of it."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        number: int,
+        name: str,
+        body: Body,
+        rates: FaultRates,
+        restart: bool,
+        skew_ms: int,
+    ) -> None:
+        self.simulation = simulation
+        self.number = number
+        self.name = name
+        self.rates = rates
+        self.skew_ms = skew_ms
+        self.wake_ms = 0
+        self.done = False
+        self.error: BaseException | None = None
+        self.process: Process | None = None
+        self._body = body
+        self._restart = restart
+        self._ending = False
+        self._stuck = False
+        # Two locks as gates, held by whoever waits: much quicker than semaphores.
+        self._turn = threading.Lock()
+        self._parked = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._turn.acquire()
+            self._parked.acquire()
+            self._thread = threading.Thread(target=self._run, daemon=True, name=self.name)
+            self._thread.start()
+
+    def _run(self) -> None:
+        self._turn.acquire()
+        incarnation = 0
+        try:
+            while not self._ending:
+                self.process = Process(self.simulation, self, incarnation)
+                try:
+                    self._body(self.process)
+                    return
+                except ProcessStopped:
+                    if not self._restart:
+                        return
+                    incarnation += 1
+                    self.wait(self.simulation.chance.randint(*_RESTART_MS))
+        except BaseException as error:  # noqa: BLE001 - the simulation raises it
+            self.error = error
+        finally:
+            self.done = True
+            self._parked.release()
+
+    def wait(self, for_ms: int = 0) -> None:
+        """In the actor's thread: let others go on, for so long at least."""
+        if self._ending:
+            return
+        self.wake_ms = self.simulation.clock.time_ms + for_ms
+        self._parked.release()
+        self._turn.acquire()
+        if self.process is not None:
+            self.process.storage.stopped |= self._ending
+
+    def go_on(self) -> None:
+        """In the simulation's thread: let the actor run to its next request."""
+        self._turn.release()
+        if not self._parked.acquire(timeout=_REAL_TIMEOUT_S):
+            self._stuck = True
+            raise SimulationStuck(
+                f"{self.name} did not come back: it waits for something other than a request, "
+                "such as a lock that another process of the simulation holds"
+            )
+        if self.error is not None:
+            raise self.error
+
+    def end(self) -> None:
+        """Unwind the thread, if the run ended before the body did."""
+        if self._thread is None or self._stuck:
+            return
+        self._ending = True
+        if not self.done:
+            self._turn.release()
+        self._thread.join(timeout=_REAL_TIMEOUT_S)
+
+
+class _ProcessStorage(FaultyStorage):
+    """Waits before each request, and draws what goes wrong with it."""
+
+    def __init__(self, simulation: Simulation, actor: _Actor, chance: random.Random) -> None:
+        super().__init__(simulation.storage)
+        self._simulation = simulation
+        self._actor = actor
+        self._chance = chance
+
+    def _before(self, text: str) -> None:  # noqa: ARG002 - whoever waits need not say for what
+        self._actor.wait()
+
+    def _fault(self, text: str) -> Fault | None:
+        simulation, actor = self._simulation, self._actor
+        fault = super()._fault(text) or actor.rates.draw(self._chance)
+        if fault is not None and actor.process is not None:
+            actor.process.faults += 1
+        simulation.trace.append(Event(simulation.clock.time_ms, actor.name, text, fault))
+        return fault
+
+    def _wait(self, fault: Fault) -> None:
+        self._actor.wait(self._actor.rates.duration_ms(fault, self._chance))
+
+    def _land_later(self, call: Callable[[], object]) -> None:
+        simulation = self._simulation
+        after_ms = self._actor.rates.duration_ms(Fault.LAND_LATE, self._chance)
+        simulation._landings.append(  # noqa: SLF001 - two halves of one thing
+            (simulation.clock.time_ms + after_ms, simulation.trace[-1].request, call)
+        )
+
+    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        # Parallel requests may run in any order.
+        order = list(range(len(calls)))
+        if self._simulation.shuffles:
+            self._chance.shuffle(order)
+        results = super().gather([calls[index] for index in order])
+        found = dict(zip(order, results, strict=True))
+        return [found[index] for index in range(len(calls))]
+
+
+class _ProcessClock:
+    """The simulation's time as one process sees it; waiting lets the others go on."""
+
+    def __init__(self, simulation: Simulation, actor: _Actor, chance: random.Random) -> None:
+        self._simulation = simulation
+        self._actor = actor
+        self._chance = chance
+
+    def now_ms(self) -> int:
+        return self._simulation.clock.time_ms + self._actor.skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._simulation.clock.time_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self._actor.wait(max(0, round(seconds * 1000)))
+
+    def token(self) -> str:
+        return f"{self._chance.getrandbits(128):032x}"
+
+    def jitter(self) -> float:
+        return self._chance.random()

@@ -1,0 +1,32 @@
+"""A clock that tests own: the same seed, the same times and tokens."""
+
+from __future__ import annotations
+
+import random
+
+
+class VirtualClock:
+    """Time stands still unless it is moved; waiting moves it. Tokens come from a seed.
+
+    A :class:`~txnlog.clock.Clock`. ``time_ms`` is the wall clock and may be set; a monotonic clock
+    is derived from it, so it should only be set forwards.
+    """
+
+    def __init__(self, now_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
+        self.time_ms = now_ms
+        self._random = random.Random(seed)
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_s(self) -> float:
+        return self.time_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self.time_ms += int(seconds * 1000)
+
+    def token(self) -> str:
+        return f"{self._random.getrandbits(128):032x}"
+
+    def jitter(self) -> float:
+        return self._random.random()
