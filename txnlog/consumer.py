@@ -27,7 +27,7 @@ from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.scan import SegmentRange, check_columns, read_range
 from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_isolation_level, take_snapshot
-from txnlog.state.group import CommittedOffset, OffsetCommit
+from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit
 
 _RESETS = ("earliest", "latest", "none")
 
@@ -220,15 +220,23 @@ class Consumer:
 
     def _refresh(self) -> None:
         """Pin a new snapshot and begin to read from the positions to its ends."""
-        snapshot = self._snapshot()
-        if self._subscribed:
-            for where in self._all_partitions(snapshot):
-                self._assigned.setdefault(where)
+        group: GroupState | None = None
+        while True:
+            if self._group_id is not None and not self._positions.keys() >= self._assigned.keys():
+                # The group first: what it has committed then lies inside the snapshot.
+                group = self._committed_by(self._group_id)
+            snapshot = self._snapshot()
+            if self._subscribed:
+                for where in self._all_partitions(snapshot):
+                    self._assigned.setdefault(where)
+            partitions = [where for where in self._assigned if where.topic in snapshot.topics]
+            if group is not None or self._group_id is None or self._located(partitions):
+                break
+        self._locate(snapshot, partitions, group)
         self._batches = self._read(self._plan(snapshot))
 
     def _plan(self, snapshot: Snapshot) -> list[SegmentRange]:
         ranges: list[SegmentRange] = []
-        self._locate(snapshot, [w for w in self._assigned if w.topic in snapshot.topics])
         for topic in snapshot.topics:
             ends = snapshot.end_offsets(topic)
             starts = dict(ends)
@@ -256,19 +264,31 @@ class Consumer:
             where = TopicPartition(part.topic, part.partition)
             self._positions[where] = max(self._positions[where], part.stop_offset)
 
-    def _locate(self, snapshot: Snapshot, partitions: Sequence[TopicPartition]) -> None:
-        """Give every partition a valid position: its own, the group's, or a reset one."""
+    def _located(self, partitions: Iterable[TopicPartition]) -> bool:
+        return all(where in self._positions for where in partitions)
+
+    def _committed_by(self, group_id: str) -> GroupState:
+        """The group's committed offsets as they are now, apart from the state that goes on."""
+        with self._logs.fresh_group(group_id).reading() as state:
+            return GroupState(committed={topic: dict(at) for topic, at in state.committed.items()})
+
+    def _locate(
+        self, snapshot: Snapshot, partitions: Sequence[TopicPartition], group: GroupState | None
+    ) -> None:
+        """Give every partition a valid position: its own, the group's, or a reset one.
+
+        ``group`` must have been read before the snapshot was taken: an offset that was committed
+        since can lie beyond the snapshot's end, where it would be taken for out of range.
+        """
         for where in partitions:
             snapshot.check_partition(where)
         located = dict(self._positions)
-        missing = [where for where in partitions if where not in located]
-        if missing and self._group_id is not None:
-            with self._logs.fresh_group(self._group_id).reading() as state:
-                for where in missing:
-                    committed = state.offset_of(*where, self._topic_ids[where.topic])
-                    self._starts[where] = committed.offset if committed else None
-                    if committed:
-                        located[where] = committed.offset
+        for where in partitions:
+            if group is not None and where not in located:
+                committed = group.offset_of(*where, self._topic_ids[where.topic])
+                self._starts[where] = committed.offset if committed else None
+                if committed:
+                    located[where] = committed.offset
         for where in partitions:
             begin = snapshot.beginning_offsets(where.topic)[where.partition]
             at = located.get(where)
@@ -297,7 +317,8 @@ class Consumer:
         """The offset of the next record that will be read of a partition."""
         self._check_assigned([where])
         if where not in self._positions:
-            self._locate(self._snapshot(), [where])
+            group = None if self._group_id is None else self._committed_by(self._group_id)
+            self._locate(self._snapshot(), [where], group)
         return self._positions[where]
 
     def seek(self, where: TopicPartition, offset: int) -> None:
