@@ -6,28 +6,46 @@ ledger stands outside of them and remembers what each was told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ledger import Fate, Intent, Ledger, Place
+from ledger import Fate, Intent, Ledger, Place, Violation
 
 from txnlog.consumer import ConsumerRecord
 from txnlog.errors import (
     CommitStateUnknown,
     ConcurrentTransactions,
+    CorruptEntry,
+    CorruptRecord,
     InvalidTxnState,
     TxnlogError,
 )
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.storage.base import Storage
 from txnlog.store import Store
-from txnlog.testing import Process, Simulation
+from txnlog.testing import FaultRates, Process, Simulation
+
+CALM = FaultRates()
+ROUGH = FaultRates(
+    fail=0.004, lose_response=0.004, land_late=0.002, delay=0.004, pause=0.0005, stop=0.0005
+)
+STORMY = FaultRates(
+    fail=0.02, lose_response=0.02, land_late=0.01, delay=0.01, pause=0.002, stop=0.003
+)
+STALLING = FaultRates(delay=0.01, pause=0.004, delay_ms=(1_000, 200_000), stop=0.001)
+TURNS = 60
+DAY_MS = 86_400_000
 
 PARTITIONS = {"left": 2, "right": 1, "in": 2, "out": 1}
 OUTPUTS = ("left", "right", "out")
 TIMEOUT_MS = 10_000
 MOST_SKEW_MS = 2_000
+
+
+Body = Callable[["World", Process], None]
 
 
 @dataclass
@@ -36,6 +54,7 @@ class World:
 
     simulation: Simulation
     transactions: int
+    skew_ms: int = MOST_SKEW_MS
     ledger: Ledger = field(default_factory=Ledger)
     done: dict[str, int] = field(default_factory=dict)
     running: int = 0
@@ -63,7 +82,7 @@ class World:
         self.simulation.spawn(name, outer, restart=True, skew_ms=skew_ms)
 
 
-def prepare(simulation: Simulation, cleanup_age_ms: int, transactions: int) -> World:
+def prepare(simulation: Simulation, cleanup_age_ms: int, transactions: int, skew_ms: int) -> World:
     """A store with the topics of all these processes."""
     store = simulation.store(
         config={
@@ -73,7 +92,18 @@ def prepare(simulation: Simulation, cleanup_age_ms: int, transactions: int) -> W
     )
     for topic, partitions in PARTITIONS.items():
         store.create_topic(topic, partitions=partitions)
-    return World(simulation, transactions)
+    return World(simulation, transactions, skew_ms)
+
+
+@contextmanager
+def survived() -> Iterator[None]:
+    """Errors are a part of life, and the next turn begins anew; damage is not."""
+    try:
+        yield
+    except (CorruptEntry, CorruptRecord) as error:
+        raise Violation("damage", repr(error)) from error
+    except TxnlogError:
+        pass
 
 
 def attempt(
@@ -123,7 +153,7 @@ def insistent(
 ) -> None:
     """Take turns until there are enough, with a new store and producer after each error."""
     while world.left_for(process):
-        with suppress(TxnlogError):
+        with survived():
             store = process.store()
             producer = store.producer(
                 transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
@@ -205,7 +235,7 @@ def feed(world: World, process: Process) -> None:
     """Write without a transaction; each flush shows whole or not at all."""
     chance, ledger = process.chance, world.ledger
     while world.left_for(process):
-        with suppress(TxnlogError):
+        with survived():
             producer = process.store().producer()
             while world.left_for(process):
                 intent = world.new_intent(process)
@@ -277,7 +307,7 @@ def read(world: World, process: Process) -> None:
     """Look at the outputs in all ways until all writers are done."""
     chance = process.chance
     while world.running:
-        with suppress(TxnlogError):
+        with survived():
             store = process.store()
             reader = Reader(store)
             while world.running:
@@ -292,7 +322,7 @@ def look(world: World, process: Process, store: Store, reader: Reader) -> None:
     """One look, of a kind that chance picks."""
     chance, ledger, who = process.chance, world.ledger, process.name
     begun_ms, faults = world.simulation.clock.time_ms, process.faults
-    late_ms = begun_ms - TIMEOUT_MS - 2 * MOST_SKEW_MS
+    late_ms = begun_ms - TIMEOUT_MS - 2 * world.skew_ms
     kind = chance.random()
     if kind < 0.5:
         topics = chance.sample(OUTPUTS, chance.choice([2, 3, 3]))
@@ -333,3 +363,42 @@ def settle(world: World) -> None:
         found = consumer.committed(TopicPartition("in", partition))
         offsets["in", partition] = found.offset if found else 0
     world.ledger.settle(view, everything, offsets)
+
+
+def long_run(
+    seed: int,
+    rates: FaultRates,
+    *,
+    storage: Storage | None = None,
+    cleanup_ages_ms: tuple[int, ...] = (DAY_MS, 40_000),
+    skew_ms: int = MOST_SKEW_MS,
+) -> World:
+    """Eight processes, each with so many turns, then the last judgement.
+
+    The seed casts them too: some share a transactional id, some clocks are wrong. A quarter of the
+    cleaning age must be more than clocks differ.
+    """
+    cast = random.Random(seed)
+    simulation = Simulation(seed, storage=storage, rates=rates, step_ms=(0, 30))
+    world = prepare(simulation, cast.choice(cleanup_ages_ms), TURNS, skew_ms)
+    banks, copiers = [transfer] * 3, [copy] * 2
+    if cast.random() < 0.3:
+        banks[:2] = [named(transfer, "bank")] * 2
+    if cast.random() < 0.3:
+        copiers = [named(copy, "copy")] * 2
+    bodies = [*banks, *copiers, feed, read, read]
+    for number, body in enumerate(bodies):
+        ahead_ms = cast.choice([0, 0, cast.randint(-skew_ms, skew_ms)])
+        world.spawn(f"{body.__name__}-{number}", body, skew_ms=ahead_ms)
+    simulation.run()
+    settle(world)
+    return world
+
+
+def named(body: Callable[[World, Process, str], None], transactional_id: str) -> Body:
+    """The same for several processes that share a transactional id."""
+
+    def shared(world: World, process: Process) -> None:
+        body(world, process, transactional_id)
+
+    return shared
