@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
 
-from txnlog.errors import TxnlogError
+from txnlog.errors import ProducerFenced, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
@@ -137,6 +137,82 @@ def test_fail_at_each_request(fault: Fault) -> None:
         a_reader_sees_whole_transactions(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, context)
+
+
+@pytest.mark.parametrize("fault", [Fault.PAUSE, Fault.DELAY])
+def test_stand_still_past_the_timeout_at_each_request(fault: Fault) -> None:
+    """Condition 49: meanwhile a reader ends what has timed out; the job goes on, or is fenced."""
+    for number in range(TOTAL):
+        storage, clock = PREPARED.copy(), VirtualClock(seed=2)
+        context = f"{fault.value}: request {number}"
+
+        def meanwhile(
+            _: Fault,
+            storage: Storage = storage,
+            clock: VirtualClock = clock,
+            context: str = context,
+        ) -> None:
+            clock.time_ms += 120_000
+            store = attach(storage, clock=clock)
+            a_reader_sees_whole_transactions(store.storage, context)
+            assert not store.describe_topic("a").open_transactions, context
+
+        faulty = FaultyStorage(storage, {number: fault}, on_wait=meanwhile)
+        with suppress(ProducerFenced):
+            copy_all(attach(faulty, clock=clock), abort_once=True)
+        a_reader_sees_whole_transactions(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(clock.time_ms, seed=3)))
+        judge(storage, context)
+
+
+@pytest.mark.parametrize("when", ["before the next run", "after it"])
+def test_a_put_lands_late_at_each_request(when: str) -> None:
+    """Condition 49: what failed for its caller takes effect after all, when nobody waits for it."""
+    for number in range(TOTAL):
+        storage = PREPARED.copy()
+        faulty = FaultyStorage(storage, {number: Fault.LAND_LATE})
+        context = f"request {number} lands {when}"
+        with suppress(TxnlogError):
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        if when == "before the next run":
+            faulty.land()
+        a_reader_sees_whole_transactions(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(seed=3)))
+        faulty.land()
+        judge(storage, context)
+
+
+@pytest.mark.parametrize("fault", [f for f in Fault if f not in {Fault.DELAY, Fault.PAUSE}])
+def test_expiry_by_a_reader_that_fails_at_each_request(fault: Fault) -> None:
+    """Whoever comes next ends what has timed out, wherever the one before stopped."""
+    total = 0
+    for number in itertools.count():
+        storage, clock = PREPARED.copy(), VirtualClock(seed=2)
+        hanging = attach(storage, clock=clock).producer(transactional_id="hanging")
+        hanging.init_transactions()
+        hanging.begin_transaction()
+        hanging.send("a", b"never seen", partition=0)
+        hanging.send("b", b"never seen")
+        hanging.send_offsets_to_transaction({TopicPartition("in", 0): 3}, "g")
+        hanging.flush()
+        with attach(storage, clock=clock).producer() as producer:
+            producer.send("b", b"behind it")
+        clock.time_ms += 60_001
+        faulty = FaultyStorage(storage, {number: fault})
+        with suppress(ProcessStopped, TxnlogError):
+            attach(faulty, clock=clock).snapshot(["a", "b"])
+        store = attach(storage, clock=clock)
+        context = f"{fault.value}: request {number}"
+        assert values(store, "a") == [], context
+        assert values(store, "b") == [b"behind it"], context
+        faulty.land()
+        assert values(attach(storage, clock=clock), "b") == [b"behind it"], context
+        with pytest.raises(ProducerFenced):
+            hanging.commit_transaction()
+        if len(faulty.requests) <= number:
+            total = number
+            break
+    assert total > 8
 
 
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])

@@ -37,6 +37,5 @@ def test_long_runs(weather: str) -> None:
 @pytest.mark.parametrize("part", range(SOAK_PARTS))
 def test_soak(part: int) -> None:
     """100,000 committed transactions in all, in parts that can be run at the same time."""
-    print(f"seeds from {part * 1_000_000}")
     weather = [CALM, ROUGH, STORMY, STALLING][part % 4]
     run_many(part * 1_000_000, weather, SOAK_TRANSACTIONS // SOAK_PARTS)
