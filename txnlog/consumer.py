@@ -283,8 +283,9 @@ class Consumer:
         for where in partitions:
             snapshot.check_partition(where)
         located = dict(self._positions)
-        for where in partitions:
-            if group is not None and where not in located:
+        missing = {where for where in partitions if where not in located}
+        for where in missing:
+            if group is not None:
                 committed = group.offset_of(*where, self._topic_ids[where.topic])
                 self._starts[where] = committed.offset if committed else None
                 if committed:

@@ -10,18 +10,17 @@ import random
 from collections.abc import Callable
 
 import pytest
-from faults import FaultyStorage, VirtualClock
-from simulation import interleave, preemptions, random_choice
+from faults import VirtualClock
 
 from txnlog.errors import InvalidTxnState, ProducerFenced
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
+from txnlog.testing import Choose, Process, Simulation, preemptions, random_choice
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-Body = Callable[[Callable[[str], None]], None]
+Body = Callable[[Process], None]
 _STORES = itertools.count()
 
 
@@ -172,19 +171,19 @@ def test_the_stable_offset_stays_at_the_log_start(store: Store, clock: VirtualCl
 # -- readers and writers that meet ---------------------------------------------------------------
 
 
-def prepared(clock: VirtualClock, *topics: str) -> Storage:
-    storage = open_storage(f"memory://isolation-{next(_STORES)}")
-    store = attach(storage, create=True, clock=clock)
+def prepared(seed: int, *topics: str) -> Simulation:
+    simulation = Simulation(seed)
+    store = simulation.store()
     for topic in topics:
         store.create_topic(topic, partitions=2)
-    return storage
+    return simulation
 
 
-def aborting(storage: Storage, clock: VirtualClock, times: int) -> Body:
+def aborting(times: int) -> Body:
     """A process that appends single records in transactions and aborts each."""
 
-    def body(wait: Callable[[str], None]) -> None:
-        store = attach(FaultyStorage(storage, before_request=wait), clock=clock)
+    def body(process: Process) -> None:
+        store = process.store()
         producer = begun(store, "p")
         for turn in range(times):
             send(producer, b"never %d" % turn)
@@ -197,11 +196,11 @@ def aborting(storage: Storage, clock: VirtualClock, times: int) -> Body:
     return body
 
 
-def polling(storage: Storage, clock: VirtualClock, times: int, polls: list[int]) -> Body:
+def polling(times: int, polls: list[int]) -> Body:
     """A process that polls with one consumer, and with a new one each time; nothing may come."""
 
-    def body(wait: Callable[[str], None]) -> None:
-        store = attach(FaultyStorage(storage, before_request=wait), clock=clock)
+    def body(process: Process) -> None:
+        store = process.store()
         consumer = store.consumer("t", auto_offset_reset="earliest")
         for _ in range(times):
             assert consumer.poll() == []
@@ -214,11 +213,12 @@ def polling(storage: Storage, clock: VirtualClock, times: int, polls: list[int])
 def test_a_reader_that_polls_at_any_moment_sees_nothing_aborted() -> None:
     """Goal (30): every interleaving with one switch, then random ones; no record, ever."""
 
-    def run(choose: Callable[..., int]) -> tuple[int, list[int]]:
-        clock, polls = VirtualClock(seed=1), list[int]()
-        storage = prepared(clock, "t")
-        bodies = [aborting(storage, clock, 4), polling(storage, clock, 8, polls)]
-        return len(interleave(bodies, choose)), polls
+    def run(choose: Choose) -> tuple[int, list[int]]:
+        simulation, polls = prepared(1, "t"), list[int]()
+        simulation.spawn("aborting", aborting(4))
+        simulation.spawn("polling", polling(8, polls))
+        simulation.run(choose)
+        return len(simulation.order), polls
 
     length, _ = run(preemptions([]))
     assert length > 60
@@ -233,13 +233,12 @@ TOPICS = ("a", "b", "c", "d")
 WRITERS, TURNS = 8, 2
 
 
-def committing(storage: Storage, clock: VirtualClock, number: int) -> Body:
+def committing(number: int) -> Body:
     """A process whose transactions write to all topics, in several appends; it aborts some."""
 
-    def body(wait: Callable[[str], None]) -> None:
-        store = attach(FaultyStorage(storage, before_request=wait), clock=clock)
+    def body(process: Process) -> None:
         rng = random.Random(number)
-        producer = store.producer(transactional_id=f"writer-{number}")
+        producer = process.store().producer(transactional_id=f"writer-{number}")
         producer.init_transactions()
         for turn in range(TURNS):
             producer.begin_transaction()
@@ -255,15 +254,14 @@ def committing(storage: Storage, clock: VirtualClock, number: int) -> Body:
     return body
 
 
-def looking(storage: Storage, clock: VirtualClock, seen: list[int]) -> Body:
+def looking(seen: list[int]) -> Body:
     """A process that takes snapshots of all topics, opening the store anew for every other one."""
 
-    def body(wait: Callable[[str], None]) -> None:
-        faulty = FaultyStorage(storage, before_request=wait)
-        store = attach(faulty, clock=clock)
+    def body(process: Process) -> None:
+        store = process.store()
         for turn in range(12):
             if turn % 2:
-                store = attach(faulty, clock=clock)
+                store = process.store()
             snapshot = store.snapshot(TOPICS)
             shown = [
                 sorted(snapshot.scan(topic).to_arrow().column("value").to_pylist())
@@ -281,11 +279,12 @@ def test_snapshots_of_all_topics_while_eight_writers_commit() -> None:
     seen: list[int] = []
     total = sum((n + turn) % 4 != 3 for n in range(WRITERS) for turn in range(TURNS))
     for seed in range(6):
-        clock = VirtualClock(seed=seed)
-        storage = prepared(clock, *TOPICS)
-        bodies = [committing(storage, clock, number) for number in range(WRITERS)]
-        bodies += [looking(storage, clock, seen) for _ in range(2)]
-        interleave(bodies, random_choice(seed))
-        store = attach(storage, clock=clock)
+        simulation = prepared(seed, *TOPICS)
+        for number in range(WRITERS):
+            simulation.spawn(f"writer {number}", committing(number))
+        for number in range(2):
+            simulation.spawn(f"reader {number}", looking(seen))
+        simulation.run(random_choice(seed))
+        store = simulation.store()
         assert [store.scan(topic).record_count for topic in TOPICS] == [total] * len(TOPICS)
     assert any(0 < count < total for count in seen)
