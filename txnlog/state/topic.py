@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 
 import msgspec
 
@@ -312,11 +313,9 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         # Not while folding: what is undecided then depends on when decisions were learnt.
         idle_since_ms = self.append_time_ms - self.producer_id_expiration_ms
         in_use = {ref.producer_id for ref in self.undecided.values()}
-        for producer_id, known in list(self.producers.items()):
-            if known.last_at_ms >= idle_since_ms:
-                break
-            if producer_id not in in_use:
-                del self.producers[producer_id]
+        idle = takewhile(lambda item: item[1].last_at_ms < idle_since_ms, self.producers.items())
+        for producer_id in [producer_id for producer_id, _ in idle if producer_id not in in_use]:
+            del self.producers[producer_id]
 
     @staticmethod
     def _trim(partition: Partition, offset: int) -> None:
