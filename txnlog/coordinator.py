@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from txnlog.errors import (
     CommitStateUnknown,
@@ -48,11 +49,15 @@ Placed = dict[TopicPartition, list[range]]
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """A decision that was or is about to be put; kept so that an unknown outcome can be learnt."""
+    """A decision that was or is about to be put; kept so that an unknown outcome can be learnt.
+
+    It cannot be any more if ``cleaned_up``: then it must not be put again either.
+    """
 
     number: int
     state: TransactionState
     since: tuple[float, int]
+    cleaned_up: bool = False
 
 
 class Coordinator:
@@ -326,6 +331,8 @@ class Coordinator:
     def _put_decision(self) -> None:
         decision = self._decision
         assert decision is not None
+        if decision.cleaned_up:
+            self._refuse_to_tell(decision)
         transactions = self._logs.transactions
         since = transactions.now()
         try:
@@ -350,11 +357,32 @@ class Coordinator:
                 self.decided = Outcome.COMMIT
                 self._finish_quietly()
                 raise self._was_committed()
+            self._check_never_counted(decision)
             self._fenced(newest)
         else:
             # It was there already, and somebody has completed it for us.
             self._adopt(newest, since)
             self.decided = decision.state.outcome
+
+    def _check_never_counted(self, decision: _Decision) -> None:
+        """Raise CommitStateUnknown if the decision may have counted once and was cleaned up since.
+
+        After a stall longer than the cleaning age nothing may be left that tells a put that came in
+        time from one into a name that cleaning had freed (hazards 2 and 3).
+        """
+        if decision.state.outcome is Outcome.COMMIT and not self._logs.transactions.never_counted(
+            decision.number, decision.state
+        ):
+            self._decision = replace(decision, cleaned_up=True)
+            self._refuse_to_tell(decision)
+
+    @staticmethod
+    def _refuse_to_tell(decision: _Decision) -> NoReturn:
+        raise CommitStateUnknown(
+            f"the commit of {decision.state.ref} may or may not have happened: it took so long "
+            "that what would tell was cleaned up. Nothing was deleted; close this producer, "
+            "make a new one, call init_transactions(), and look at what is there"
+        )
 
     def _finish_quietly(self) -> None:
         """Steps 5 and 6. The decision stands, so trouble here is somebody's later work."""

@@ -136,6 +136,19 @@ class TransactionLog:
         elapsed_ms = max((monotonic_s - since[0]) * 1000, now_ms - since[1])
         return elapsed_ms <= self._cleanup_age_ms / 4 or not log.was_freed(number)
 
+    def never_counted(self, number: int, state: TransactionState) -> bool:
+        """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.
+
+        It was not if the entry is somebody else's, or ours without a successor among later ones: a
+        name that cleaning had freed. If it is gone, or in its place, it may have been.
+        """
+        log = self._log(state.transactional_id)
+        try:
+            found = self._decode(log, number)
+        except ObjectNotFound:
+            return False
+        return found.nonce != state.nonce or number + 1 not in log.listing(number).entries
+
     def now(self) -> tuple[float, int]:
         """The monotonic clock in seconds and the wall clock in ms; see :meth:`put`."""
         return self._clock.monotonic_s(), self._clock.now_ms()

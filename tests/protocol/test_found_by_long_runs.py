@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
+from txnlog.errors import CommitStateUnknown, ProducerFenced
 from txnlog.names import TopicPartition
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
@@ -48,3 +51,41 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
         if len(slow.requests) <= begun + number:
             break
     assert number > 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "seen"),
+    [(Fault.DELAY, CommitStateUnknown, [b"x"]), (Fault.PAUSE, ProducerFenced, [])],
+)
+def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
+    fault: Fault, raised: type[Exception], seen: list[bytes]
+) -> None:
+    """The commit counted; its answer came when its entry was cleaned up; it was called aborted.
+
+    A commit that was sent only then has surely not happened, and is called so.
+    """
+    inner, clock = HeapStorage(), VirtualClock()
+    config = {"log.cleanup.age.ms": 10_000, "transaction.max.timeout.ms": 60_000}
+    store = attach(inner, create=True, clock=clock, config=config)
+    store.create_topic("in")
+
+    def meanwhile(_: Fault) -> None:
+        for _ in range(100):
+            clock.time_ms += 10_001
+            store.producer(transactional_id="p").init_transactions()
+
+    slow = FaultyStorage(inner, on_wait=meanwhile)
+    producer = attach(slow, clock=clock).producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("in", b"x")
+    producer.flush()
+    slow.faults = {len(slow.requests): fault}
+    with pytest.raises(raised):
+        producer.commit_transaction()
+    if raised is CommitStateUnknown:
+        with pytest.raises(CommitStateUnknown):
+            producer.abort_transaction()
+    producer.close()
+    found = attach(inner, clock=clock).scan("in").to_arrow()
+    assert found.column("value").to_pylist() == seen
