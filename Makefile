@@ -36,8 +36,8 @@ format: .venv/.dependencies  ## Rewrite the sources in the project's format
 bench: java venv  ## Run the benchmarks
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
-soak: java venv  ## Run the tests that take minutes
-	.venv/bin/pytest -m slow $(ARGS)
+soak: java venv  ## Run the tests that take minutes: 100,000 transactions, 32 processes
+	.venv/bin/pytest -n auto --dist loadgroup -m slow $(ARGS)
 
 venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
 
