@@ -50,6 +50,17 @@ def test_layers_point_one_way() -> None:
     assert wrong == []
 
 
+def test_nothing_but_tests_imports_what_is_for_tests() -> None:
+    """Goal: faults are not a part of what runs."""
+    wrong = [
+        module.where
+        for module in MODULES
+        if not module.name.startswith("txnlog.testing")
+        and any(name.startswith("txnlog.testing") for name in module.imports())
+    ]
+    assert wrong == []
+
+
 def test_every_third_party_import_is_a_declared_dependency() -> None:
     """Goal: what is imported is installed: by the core dependencies, or by the right extra."""
     project = PYPROJECT["project"]
