@@ -214,7 +214,11 @@ class Coordinator:
             if isinstance(done, EntryRef):
                 self._entries.append(done)
                 continue
-            assert done.entry is not None
+            if done.entry is None:
+                raise StorageError(
+                    f"topic {name!r}: an append of {ref} was answered so late that cleaning has "
+                    "passed it; abort the transaction"
+                )
             self._entries.append(topics[name].ref(done.entry))
             for where, places in done.offsets.items():
                 placed.setdefault(where, []).append(places)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
 import pytest
 
-from txnlog.errors import CommitStateUnknown, ProducerFenced
+from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.names import TopicPartition
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
@@ -89,3 +90,33 @@ def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
     producer.close()
     found = attach(inner, clock=clock).scan("in").to_arrow()
     assert found.column("value").to_pylist() == seen
+
+
+def test_an_append_that_was_answered_after_cleaning_can_only_be_aborted() -> None:
+    """It is found placed, but not as which entry: an error that says so, where an assert failed."""
+    inner, clock = HeapStorage(), VirtualClock()
+    store = attach(inner, create=True, clock=clock, config={"log.cleanup.age.ms": 10_000})
+    store.create_topic("in")
+
+    def meanwhile(_: Fault) -> None:
+        for turn in range(6):
+            clock.time_ms += 10_001
+            feed(store, b"%d" % turn)
+            store.logs.fresh_topic("in").checkpoint()
+
+    def before(text: str) -> None:
+        if text.startswith("put_if_absent topics/in/log"):
+            slow.faults.setdefault(len(slow.requests), Fault.DELAY)
+
+    slow = FaultyStorage(inner, before_request=before, on_wait=meanwhile)
+    producer = attach(slow, clock=clock).producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("in", b"x")
+    with pytest.raises(StorageError, match="answered so late"):
+        producer.commit_transaction()
+    assert slow.faults, "the fault was planted"
+    with suppress(ProducerFenced):
+        producer.close()
+    found = attach(inner, clock=clock).scan("in").to_arrow().column("value").to_pylist()
+    assert found == [b"%d" % turn for turn in range(6)]
