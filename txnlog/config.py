@@ -97,6 +97,12 @@ _STORE_KEYS = {
         _integer(1, (1 << 53)),
         "log entries behind a checkpoint of this age are deleted; no writer may stall longer",
     ),
+    "offsets.retention.ms": _Key(
+        "-1",
+        _integer(-1, (1 << 53)),
+        "Store.expire_groups deletes groups that were idle for so long; -1: none. In Kafka it is "
+        "offsets.retention.minutes",
+    ),
 }
 
 
@@ -175,6 +181,7 @@ class StoreConfig:
     transaction_max_timeout_ms: int
     producer_id_expiration_ms: int
     log_cleanup_age_ms: int
+    offsets_retention_ms: int
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> StoreConfig:
@@ -184,6 +191,7 @@ class StoreConfig:
             transaction_max_timeout_ms=get["transaction.max.timeout.ms"],
             producer_id_expiration_ms=get["producer.id.expiration.ms"],
             log_cleanup_age_ms=get["log.cleanup.age.ms"],
+            offsets_retention_ms=get["offsets.retention.ms"],
         )
 
 

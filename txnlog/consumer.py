@@ -22,7 +22,7 @@ from txnlog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from txnlog.group_metadata import GroupMetadata
+from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.scan import SegmentRange, check_columns, read_range
@@ -375,29 +375,34 @@ class Consumer:
     # -- the group -------------------------------------------------------------------------------
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = ""
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        metadata: str = "",
     ) -> None:
         """Commit offsets for the group: the positions, if none are given.
 
+        Args:
+            offsets: the next offset to read, by partition, each with a note or without.
+            metadata: the note for those without one.
+
         Raises:
+            InvalidOption, OffsetMetadataTooLarge: see the message.
             UnknownTopicOrPartition: one of the topics does not exist.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         group_id = self._group()
-        chosen = dict(self._positions if offsets is None else offsets)
+        given = self._positions if offsets is None else offsets
+        chosen = {where: check_offset(where, at, metadata) for where, at in given.items()}
         commits = [
-            OffsetCommit(*where, offset, metadata, topic_id=self._topic_id(where.topic))
-            for where, offset in sorted(chosen.items())
+            OffsetCommit(*where, at.offset, at.metadata, topic_id=self._topic_id(where.topic))
+            for where, at in sorted(chosen.items())
         ]
-        for moved in commits:
-            if isinstance(moved.offset, bool) or moved.offset < 0:
-                raise InvalidOption(f"commit(): {moved.offset!r} is no offset")
         if not commits:
             return
         log = self._logs.fresh_group(group_id)
         log.commit(commits, refreshed=True)
         log.checkpoint_if_due()
-        self._starts.update(chosen)
+        self._starts.update({where: at.offset for where, at in chosen.items()})
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""

@@ -6,14 +6,19 @@ Offsets are record numbers, sizes bytes, times milliseconds since the epoch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from txnlog.errors import StorageError, TxnlogError
 from txnlog.group_log import GroupLog
 from txnlog.names import TopicPartition
 from txnlog.state.topic import Segment
 from txnlog.state.transaction import EntryRef, TransactionRef, TransactionState
 from txnlog.topic_log import TopicLog
 from txnlog.transaction_log import Head
+
+Described = TypeVar("Described")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,16 @@ class GroupDescription:
     def lag(self) -> int:
         """Records that the group has yet to read, over the partitions it has offsets for."""
         return sum(offset.lag or 0 for offset in self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """Where a group's offset in one partition was (None: there was none), and where it is now."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +256,13 @@ def describe_transaction(head: Head) -> TransactionDescription:
         entries=state.entries,
         log_entry=head.number,
     )
+
+
+def or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
+    """What ``describe`` returns, or the error that concerns this name alone."""
+    try:
+        return describe(name)
+    except StorageError:
+        raise
+    except TxnlogError as error:
+        return error

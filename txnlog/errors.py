@@ -36,6 +36,7 @@ __all__ = [
     "NoOffsetForPartition",
     "NotAStore",
     "ObjectNotFound",
+    "OffsetMetadataTooLarge",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
     "ProducerFenced",
@@ -196,6 +197,12 @@ class CommitFailed(TxnlogError):
 
     Somebody else has committed the same records: abort, read the group's offsets again, redo.
     """
+
+    abortable = True
+
+
+class OffsetMetadataTooLarge(TxnlogError):
+    """The metadata of a committed offset takes more than 4096 bytes."""
 
     abortable = True
 

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 from txnlog import names
 from txnlog.clock import Clock
+from txnlog.names import TopicPartition
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import group as kinds
-from txnlog.state.group import GroupEntry, GroupState, OffsetCommit, OffsetsCommitted
+from txnlog.state.group import (
+    GroupDeleted,
+    GroupEntry,
+    GroupState,
+    OffsetCommit,
+    OffsetsCommitted,
+    OffsetsDeleted,
+)
 from txnlog.state.transaction import TransactionRef
 from txnlog.state_log import LogPolicy, StateLog
 from txnlog.storage.base import Storage
@@ -57,3 +65,36 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         number = self.append(build, refreshed=refreshed)
         assert number is not None
         return number
+
+    def delete(self, partitions: Sequence[TopicPartition] | None = None) -> None:
+        """End the group's offsets: those of these partitions, or (None) all of them.
+
+        Raises:
+            GroupIdNotFound: the group has no offsets.
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+            StorageError: the outcome is unknown; repeating it does no harm.
+        """
+        nonce = self.clock.token()
+
+        def build(state: GroupState) -> GroupEntry:
+            state.check_deletion(self.name, partitions)
+            if partitions is None:
+                return GroupDeleted(nonce, self.clock.now_ms())
+            return OffsetsDeleted(nonce, self.clock.now_ms(), tuple(partitions))
+
+        self.append(build, refreshed=True)
+        self.checkpoint_if_due()
+
+    def expire(self, before_ms: int) -> bool:
+        """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
+
+        A group that an undecided transaction is about to move is left alone.
+        """
+        nonce = self.clock.token()
+
+        def build(state: GroupState) -> GroupDeleted | None:
+            if state.empty or state.pending or state.last_commit_ms >= before_ms:
+                return None
+            return GroupDeleted(nonce, self.clock.now_ms())
+
+        return self.append(build, refreshed=True) is not None

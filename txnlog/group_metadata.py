@@ -1,13 +1,48 @@
-"""What a consumer tells a transaction about itself: its group, and where it began to read."""
+"""What a consumer tells about itself: its offsets, its group, and where it began to read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, OffsetMetadataTooLarge
 from txnlog.names import TopicPartition
 from txnlog.state.group import GroupState
+
+MAX_METADATA_BYTES = 4096
+"""What may be noted with an offset: Kafka's offset.metadata.max.bytes."""
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The next offset to read, and a note of the application's own that is kept with it."""
+
+    offset: int
+    metadata: str = ""
+
+
+def check_offset(
+    where: TopicPartition, given: int | OffsetAndMetadata, metadata: str = ""
+) -> OffsetAndMetadata:
+    """Return what is to be committed for a partition; a bare offset takes ``metadata``.
+
+    Raises:
+        InvalidOption: it is no offset, or the metadata is no string.
+        OffsetMetadataTooLarge: the metadata takes more than 4096 bytes.
+    """
+    wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given, metadata)
+    offset = wanted.offset
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise InvalidOption(f"{offset!r} is no offset to commit for {where}")
+    if not isinstance(wanted.metadata, str):
+        raise InvalidOption(f"the metadata of {where} must be a string, not {wanted.metadata!r}")
+    size_bytes = len(wanted.metadata.encode(errors="surrogatepass"))
+    if size_bytes > MAX_METADATA_BYTES:
+        raise OffsetMetadataTooLarge(
+            f"the metadata of {where} takes {size_bytes} bytes; at most {MAX_METADATA_BYTES} are "
+            "kept with an offset: put it into a topic"
+        )
+    return wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     CommitStateUnknown,
     IllegalState,
-    InvalidOption,
     InvalidRecord,
     InvalidTxnState,
     StorageError,
@@ -30,7 +29,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedRecordFormat,
 )
-from txnlog.group_metadata import GroupMetadata
+from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.partitioner import Int32Array
@@ -173,12 +172,14 @@ class Producer:
 
     @in_turn
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, int], group: str | GroupMetadata
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: str | GroupMetadata,
     ) -> None:
         """Commit a group's offsets together with the transaction.
 
         Args:
-            offsets: the next offset to read, by partition.
+            offsets: the next offset to read, by partition, with a note or without.
             group: ``consumer.group_metadata()``, which knows where the consumer began: if
                 the group has moved since, the commit is refused. With a bare group id the
                 offsets as they are now take that part.
@@ -197,16 +198,16 @@ class Producer:
             log = self._logs.fresh_group(check_group_id(group))
             with log.reading() as state:
                 metadata = GroupMetadata.of(state, group, offsets, topic_ids)
-        self._moves.append((metadata, dict(offsets)))
+        chosen = {where: check_offset(where, at) for where, at in offsets.items()}
+        self._moves.append((metadata, {where: at.offset for where, at in chosen.items()}))
         waiting = self._offsets.setdefault(metadata.group_id, {})
-        for where, offset in offsets.items():
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-                raise InvalidOption(f"{offset!r} is no offset to commit for {where}")
+        for where, at in chosen.items():
             before = waiting.get(where)
             waiting[where] = OffsetCommit(
                 topic=where.topic,
                 partition=where.partition,
-                offset=offset,
+                offset=at.offset,
+                metadata=at.metadata,
                 compare=True,
                 start=before.start if before else metadata.start_of(where),
                 topic_id=metadata.topic_ids.get(where.topic, ""),

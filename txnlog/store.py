@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
@@ -19,25 +19,23 @@ from txnlog.config import (
 )
 from txnlog.consumer import Consumer
 from txnlog.descriptions import (
-    GroupDescription,
     SegmentDescription,
     TopicDescription,
     TransactionDescription,
-    describe_group,
     describe_segments,
     describe_topic,
     describe_transaction,
+    or_error,
 )
 from txnlog.errors import (
-    GroupIdNotFound,
     NotAStore,
     ObjectNotFound,
-    StorageError,
     StoreExists,
     StoreNotFound,
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.groups_admin import GroupAdmin
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
@@ -66,8 +64,6 @@ if TYPE_CHECKING:
     from txnlog.kafka.progress import Progress
 
 _logger = logging.getLogger(__name__)
-
-Described = TypeVar("Described")
 
 
 def open_store(
@@ -144,7 +140,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     )
 
 
-class Store:
+class Store(GroupAdmin):
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be
@@ -224,7 +220,7 @@ class Store:
         """Every topic, sorted by name; the error in place of one that is damaged."""
         found = self._storage.list_folders(names.TOPICS)
         described = self._storage.gather(
-            [partial(_or_error, self.describe_topic, name) for name in sorted(found)]
+            [partial(or_error, self.describe_topic, name) for name in sorted(found)]
         )
         return [item for item in described if not isinstance(item, UnknownTopicOrPartition)]
 
@@ -475,42 +471,12 @@ class Store:
             progress=progress,
         )
 
-    # -- groups and transactions -----------------------------------------------------------------
-
-    def groups(self) -> list[str]:
-        """The ids of all consumer groups, sorted."""
-        return sorted(names.decoded(self._storage.list_folders(names.GROUPS)))
-
-    def describe_groups(self) -> list[GroupDescription | TxnlogError]:
-        """Every group that has offsets, sorted by id; the error in place of a damaged one."""
-        described = [_or_error(self.describe_group, group_id) for group_id in self.groups()]
-        return [item for item in described if not isinstance(item, GroupIdNotFound)]
-
-    def describe_group(self, group_id: str) -> GroupDescription:
-        """A group's offsets and lag. Raises GroupIdNotFound."""
-        log = self._logs.fresh_group(group_id)
-        with log.reading() as group:
-            known = {*group.committed} | {
-                moved.topic for entry in group.pending.values() for moved in entry.offsets
-            }
-        if not known:
-            raise GroupIdNotFound(f"group {group_id!r} has no offsets in {self.url}")
-        ends: dict[TopicPartition, int] = {}
-        topic_ids: dict[str, str | None] = {}
-        for topic in sorted(known):
-            topic_log = self._logs.topic(topic)
-            topic_log.refresh()
-            self._logs.settlement.settle([topic_log])
-            with topic_log.reading() as state:
-                topic_ids[topic] = state.topic_id
-                for partition, end in enumerate(state.last_stable_offsets()):
-                    ends[TopicPartition(topic, partition)] = end
-        return describe_group(log, ends, topic_ids)
+    # -- transactions -----------------------------------------------------------------
 
     def transactions(self) -> list[TransactionDescription | TxnlogError]:
         """The newest state of every transactional id; the error in place of one that is damaged."""
         ids = self._logs.transactions.ids()
-        return self._storage.gather([partial(_or_error, self.describe_transaction, i) for i in ids])
+        return self._storage.gather([partial(or_error, self.describe_transaction, i) for i in ids])
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""
@@ -520,13 +486,3 @@ class Store:
 def _exists(log: TopicLog) -> bool:
     with log.reading() as state:
         return state.exists
-
-
-def _or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
-    """What ``describe`` returns, or the error that concerns this name alone."""
-    try:
-        return describe(name)
-    except StorageError:
-        raise
-    except TxnlogError as error:
-        return error

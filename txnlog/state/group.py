@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from txnlog.errors import CommitFailed, ConcurrentTransactions
+from txnlog.errors import CommitFailed, ConcurrentTransactions, GroupIdNotFound
 from txnlog.names import TopicPartition
 from txnlog.state.log_state import LogState
 from txnlog.state.transaction import Outcome, TransactionRef
@@ -44,6 +44,14 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, tag_field="kind", tag="offse
     transaction: TransactionRef | None = None
 
 
+class OffsetsDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets-deleted"):
+    """The group has no offset in these partitions any more."""
+
+    nonce: str
+    at_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
 class GroupDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     """The group's offsets end here."""
 
@@ -51,7 +59,7 @@ class GroupDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted")
     at_ms: int
 
 
-GroupEntry = OffsetsCommitted | GroupDeleted
+GroupEntry = OffsetsCommitted | GroupDeleted | OffsetsDeleted
 ENTRY_DECODER: msgspec.json.Decoder[GroupEntry] = msgspec.json.Decoder(GroupEntry)
 
 
@@ -84,10 +92,27 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
                 self._commit(entry, number)
             case OffsetsCommitted():
                 self.pending[number] = entry
+            case OffsetsDeleted():
+                self._drop({*entry.partitions})
             case GroupDeleted():
                 self.committed = {}
                 self.pending = {}
         return entry.at_ms
+
+    def _drop(self, partitions: set[TopicPartition]) -> None:
+        for topic, partition in partitions:
+            offsets = self.committed.get(topic, {})
+            offsets.pop(partition, None)
+            if not offsets:
+                self.committed.pop(topic, None)
+        # Whoever put this entry knew that what came before it was decided; we may learn it later,
+        # and it must not bring an offset back.
+        for number, entry in list(self.pending.items()):
+            kept = tuple(m for m in entry.offsets if (m.topic, m.partition) not in partitions)
+            if not kept:
+                del self.pending[number]
+            elif kept != entry.offsets:
+                self.pending[number] = msgspec.structs.replace(entry, offsets=kept)
 
     def _commit(self, entry: OffsetsCommitted, number: int) -> None:
         for moved in entry.offsets:
@@ -119,6 +144,51 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
             return None
         return known
 
+    @property
+    def empty(self) -> bool:
+        """True if the group has no offset, and no undecided transaction is about to give it one."""
+        return not self.committed and not self.pending
+
+    def partitions(self) -> set[TopicPartition]:
+        """The partitions that have an offset, or are about to have one."""
+        committed = {TopicPartition(t, p) for t, offsets in self.committed.items() for p in offsets}
+        return committed | {*self._held()}
+
+    @property
+    def last_commit_ms(self) -> int:
+        """When an offset was committed last; 0 if there is none."""
+        times = [at.at_ms for offsets in self.committed.values() for at in offsets.values()]
+        return max(times, default=0)
+
+    def _held(self) -> dict[TopicPartition, TransactionRef]:
+        """The partitions whose offsets an undecided transaction is about to move."""
+        return {
+            TopicPartition(moved.topic, moved.partition): entry.transaction
+            for entry in self.pending.values()
+            for moved in entry.offsets
+            if entry.transaction is not None
+        }
+
+    def check_deletion(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> None:
+        """Raise unless the offsets of these partitions (None: all) may be deleted (invariant G2).
+
+        Raises:
+            GroupIdNotFound: the group has no offsets.
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+        """
+        if self.empty:
+            raise GroupIdNotFound(f"group {group_id!r} has no offsets; there is nothing to delete")
+        held = self._held()
+        for where in sorted(held) if partitions is None else partitions:
+            if where in held:
+                raise ConcurrentTransactions(
+                    f"the offset of group {group_id!r} for {where} cannot be deleted: "
+                    f"{held[where]} is about to move it and is not decided yet; try again when it "
+                    "has ended"
+                )
+
     def check_commit(self, group_id: str, offsets: Iterable[OffsetCommit]) -> None:
         """Raise unless these offsets may be committed now (invariants G1 and G2).
 
@@ -126,11 +196,7 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
             ConcurrentTransactions: an undecided transaction holds one of the partitions.
             CommitFailed: the group has moved since the offsets were read.
         """
-        held = {
-            (moved.topic, moved.partition): entry.transaction
-            for entry in self.pending.values()
-            for moved in entry.offsets
-        }
+        held = self._held()
         for moved in offsets:
             where = TopicPartition(moved.topic, moved.partition)
             if where in held:
