@@ -96,7 +96,9 @@ class Coordinator:
             head = transactions.head(self.transactional_id)
             state = head.state if head else None
             if head is not None and head.state.open:
-                aborted = settlement.abort_for_another(head, since)
+                aborted = settlement.abort_for_another(
+                    head, since, "a newer producer was initialised with its transactional id"
+                )
                 # At the last epoch there is no bump to own.
                 bumped = aborted and aborted.state.producer_epoch > head.state.producer_epoch
                 owned_epoch = aborted.state.producer_epoch if aborted and bumped else None

@@ -6,15 +6,21 @@ Offsets are record numbers, sizes bytes, times milliseconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from txnlog.errors import StorageError, TxnlogError
 from txnlog.group_log import GroupLog
 from txnlog.names import TopicPartition
 from txnlog.state.topic import Segment
-from txnlog.state.transaction import EntryRef, TransactionRef, TransactionState
+from txnlog.state.transaction import (
+    HELP_AFTER_MS,
+    EntryRef,
+    Status,
+    TransactionRef,
+    TransactionState,
+)
 from txnlog.topic_log import TopicLog
 from txnlog.transaction_log import Head
 
@@ -125,7 +131,11 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """The newest state of a transactional id. ``entries`` are those that a commit covers."""
+    """The newest state of a transactional id. ``entries`` are those that a commit covers.
+
+    ``reason`` tells why somebody else than the producer aborted the transaction. ``versions`` maps
+    applications to the last idempotence version that each has committed.
+    """
 
     transactional_id: str
     status: str
@@ -139,6 +149,82 @@ class TransactionDescription:
     groups: tuple[str, ...]
     entries: tuple[EntryRef, ...]
     log_entry: int
+    reason: str = ""
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def since_ms(self) -> int:
+        """When the open transaction began; if none is open, when the state changed last."""
+        if self.status == Status.ONGOING.value and self.started_at_ms is not None:
+            return self.started_at_ms
+        return self.updated_at_ms
+
+    @property
+    def ends_by_ms(self) -> int | None:
+        """When others begin to end it, if its producer has not; None if it has ended."""
+        if self.status == Status.ONGOING.value:
+            return self.since_ms + self.timeout_ms
+        if self.status in (Status.PREPARE_COMMIT.value, Status.PREPARE_ABORT.value):
+            return self.updated_at_ms + HELP_AFTER_MS
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """A transaction that should have ended, for how long, and what ends it."""
+
+    transaction: TransactionDescription
+    overdue_ms: int
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """What a topic remembers of a producer in one partition.
+
+    ``last_sequence`` is None if nothing is known of its newest epoch there. ``transaction`` is its
+    open one that has written to the partition, from ``transaction_start_offset`` on. ``last_at_ms``
+    is when it last wrote to the topic.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int | None
+    last_at_ms: int
+    transaction: TransactionRef | None
+    transaction_start_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StableOffsetHolder:
+    """An undecided transaction in a partition: its first entry and offset there.
+
+    ``status`` and times are None if its state cannot be read, or it has ended just now. Whoever
+    reads after ``ends_by_ms`` ends it.
+    """
+
+    transaction: TransactionRef
+    entry: int
+    offset: int
+    placed_at_ms: int
+    status: str | None
+    started_at_ms: int | None
+    ends_by_ms: int | None
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class StableOffset:
+    """Where a partition's last stable offset stands, and who holds it there: the first one does."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    end_offset: int
+    holders: tuple[StableOffsetHolder, ...]
 
 
 def describe_topic(log: TopicLog) -> TopicDescription:
@@ -206,6 +292,38 @@ def _describe_segment(
     )
 
 
+def describe_producers(log: TopicLog, partition: int | None = None) -> list[ProducerDescription]:
+    """Describe the producers of a refreshed and settled topic, by partition and producer id."""
+    with log.reading() as state:
+        open_in: dict[tuple[int, int], tuple[TransactionRef, int]] = {}
+        for entry in state.recent:
+            ref = state.undecided.get(entry.number)
+            for number, offset in entry.first_offsets.items():
+                if ref is not None:
+                    open_in.setdefault((number, ref.producer_id), (ref, offset))
+        wrote = {(n, who) for who, known in state.producers.items() for n in known.partitions}
+        found = []
+        for number, producer_id in sorted(wrote | {*open_in}):
+            if partition not in (None, number):
+                continue
+            producer = state.producers[producer_id]
+            batches = producer.partitions.get(number)
+            transaction, start = open_in.get((number, producer_id), (None, None))
+            found.append(
+                ProducerDescription(
+                    topic=log.name,
+                    partition=number,
+                    producer_id=producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    last_sequence=batches[-1].last_sequence if batches else None,
+                    last_at_ms=producer.last_at_ms,
+                    transaction=transaction,
+                    transaction_start_offset=start,
+                )
+            )
+        return found
+
+
 def describe_group(
     log: GroupLog, end_offsets: dict[TopicPartition, int], topic_ids: dict[str, str | None]
 ) -> GroupDescription:
@@ -255,6 +373,8 @@ def describe_transaction(head: Head) -> TransactionDescription:
         groups=state.groups,
         entries=state.entries,
         log_entry=head.number,
+        reason=state.reason,
+        versions=dict(state.versions),
     )
 
 

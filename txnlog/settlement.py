@@ -15,15 +15,18 @@ from typing import Any, Literal, Protocol
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, StorageError, TxnlogError
 from txnlog.state import transaction as transitions
-from txnlog.state.transaction import EntryRef, Outcome, TransactionRef, TransactionState
+from txnlog.state.transaction import (
+    HELP_AFTER_MS,
+    EntryRef,
+    Outcome,
+    TransactionRef,
+    TransactionState,
+)
 from txnlog.state_log import StateLog
 from txnlog.storage.base import Storage
 from txnlog.transaction_log import Head, TransactionLog
 
 AnyLog = StateLog[Any, Any]
-
-HELP_AFTER_MS = 10_000
-"""A prepared transaction that makes no progress for so long is finished by others."""
 
 _logger = logging.getLogger(__name__)
 
@@ -90,7 +93,9 @@ class Settlement:
             now_ms = self._clock.now_ms()
             if head.state.expired(now_ms):
                 try:
-                    aborted = self.abort_for_another(head, since)
+                    aborted = self.abort_for_another(
+                        head, since, f"it was open for longer than {head.state.timeout_ms} ms"
+                    )
                 except StorageError as error:
                     # A reader without the right to write cannot end it: it must wait.
                     return error
@@ -132,14 +137,25 @@ class Settlement:
 
     # -- ending transactions ---------------------------------------------------------------------
 
-    def abort_for_another(self, head: Head, since: tuple[float, int]) -> Head | None:
+    def abort_for_another(
+        self, head: Head, since: tuple[float, int], reason: str = ""
+    ) -> Head | None:
         """Decide to abort an open transaction of somebody else, and fence it.
+
+        Args:
+            head: its state.
+            since: from before that was read, see ``TransactionLog.put``.
+            reason: why, for people.
 
         Returns:
             The new head, or None if the id has moved on meanwhile.
         """
         state = transitions.prepare_abort(
-            head.state, now_ms=self._clock.now_ms(), nonce=self._clock.token(), fence=True
+            head.state,
+            now_ms=self._clock.now_ms(),
+            nonce=self._clock.token(),
+            fence=True,
+            reason=reason,
         )
         if not self._transactions.put(head.number + 1, state, since):
             return None

@@ -21,10 +21,8 @@ from txnlog.consumer import Consumer
 from txnlog.descriptions import (
     SegmentDescription,
     TopicDescription,
-    TransactionDescription,
     describe_segments,
     describe_topic,
-    describe_transaction,
     or_error,
 )
 from txnlog.errors import (
@@ -56,6 +54,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.topic_log import TopicLog, TopicSpec
+from txnlog.transactions_admin import TransactionAdmin
 from txnlog.uploads import SegmentFiles, discard_segments
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     )
 
 
-class Store(GroupAdmin):
+class Store(GroupAdmin, TransactionAdmin):
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be
@@ -470,17 +469,6 @@ class Store(GroupAdmin):
             storage_options=storage_options,
             progress=progress,
         )
-
-    # -- transactions -----------------------------------------------------------------
-
-    def transactions(self) -> list[TransactionDescription | TxnlogError]:
-        """The newest state of every transactional id; the error in place of one that is damaged."""
-        ids = self._logs.transactions.ids()
-        return self._storage.gather([partial(or_error, self.describe_transaction, i) for i in ids])
-
-    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """The newest state of a transactional id. Raises TransactionalIdNotFound."""
-        return describe_transaction(self._logs.transactions.describe(transactional_id))
 
 
 def _exists(log: TopicLog) -> bool:

@@ -37,6 +37,10 @@ class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def next_sequence(self) -> int:
         return advance_sequence(self.base_sequence, self.record_count)
 
+    @property
+    def last_sequence(self) -> int:
+        return advance_sequence(self.base_sequence, self.record_count - 1)
+
 
 class ProducerState(msgspec.Struct):
     """One producer: its newest epoch, and the last batches of each partition.

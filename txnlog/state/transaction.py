@@ -16,6 +16,8 @@ import msgspec
 from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFenced
 
 MAX_PRODUCER_EPOCH = 32767
+HELP_AFTER_MS = 10_000
+"""A prepared transaction that makes no progress for so long is finished by others."""
 
 
 class Status(str, Enum):
@@ -93,7 +95,8 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
 
     ``entries`` is the exact list that a decision to commit covers. ``consumed`` holds what a
     transaction that spans processes has read, to be committed with it. ``versions`` maps an
-    application to the last idempotence version (say, a batch id) that it committed.
+    application to the last idempotence version (say, a batch id) that it committed. ``reason``
+    tells why somebody else than the producer aborted the transaction.
     """
 
     transactional_id: str
@@ -110,6 +113,7 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
     entries: tuple[EntryRef, ...] = ()
     consumed: tuple[ConsumedOffset, ...] = ()
     versions: dict[str, int] = {}
+    reason: str = ""
 
     @property
     def ref(self) -> TransactionRef:
@@ -252,6 +256,7 @@ def participate(
         groups=tuple(sorted({*groups, *(() if fresh else state.groups)})),
         entries=(),
         consumed=tuple(consumed) if fresh else (*state.consumed, *consumed),
+        reason="",
     )
 
 
@@ -280,9 +285,11 @@ def prepare_commit(
 
 
 def prepare_abort(
-    state: TransactionState, *, now_ms: int, nonce: str, fence: bool = False
+    state: TransactionState, *, now_ms: int, nonce: str, fence: bool = False, reason: str = ""
 ) -> TransactionState:
     """Decide to abort. ``fence`` bumps the epoch: somebody else than the producer does it.
+
+    ``reason`` tells why, for people.
 
     At the last epoch the bump is left to the next initialisation's new producer id; the
     producer is fenced all the same, because its next put on this log loses.
@@ -297,6 +304,7 @@ def prepare_abort(
         entries=(),
         updated_at_ms=now_ms,
         nonce=nonce,
+        reason=reason,
     )
 
 
@@ -316,8 +324,11 @@ def check_owner(state: TransactionState | None, producer_id: int, producer_epoch
         found = "is gone" if state is None else f"has epoch {state.producer_epoch}"
         if state is not None and state.producer_id != producer_id:
             found = f"belongs to producer {state.producer_id}"
+        why = "another instance took over, or the transaction outlived its timeout"
+        if state is not None and state.reason:
+            why = f"its transaction was aborted: {state.reason}"
         raise ProducerFenced(
             f"producer {producer_id} with epoch {producer_epoch} was fenced: its transactional id "
-            f"now {found}; another instance took over, or the transaction outlived its timeout. "
+            f"now {found}; {why}. "
             "Close this producer; make a new one and call init_transactions()"
         )

@@ -1,0 +1,258 @@
+"""What :class:`~txnlog.store.Store` can tell and do about transactions and their producers.
+
+Listing and describing read the logs of transactional ids and change nothing. What looks at a topic
+does as every reader does: it ends what is past its timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+
+from txnlog.descriptions import (
+    HangingTransaction,
+    ProducerDescription,
+    StableOffset,
+    StableOffsetHolder,
+    TransactionDescription,
+    describe_producers,
+    describe_transaction,
+    or_error,
+)
+from txnlog.errors import (
+    CommitStateUnknown,
+    CorruptEntry,
+    InvalidOption,
+    InvalidTxnState,
+    StorageError,
+    TxnlogError,
+)
+from txnlog.logs import Logs
+from txnlog.state.transaction import Outcome, Status, TransactionRef, TransactionState
+from txnlog.topic_log import TopicLog
+from txnlog.transaction_log import Head
+
+_logger = logging.getLogger(__name__)
+
+
+class TransactionAdmin:
+    """The part of a store that is about transactions."""
+
+    _logs: Logs
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def transactions(
+        self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
+    ) -> list[TransactionDescription | TxnlogError]:
+        """The newest state of every transactional id, sorted by id.
+
+        Args:
+            states: only these, as in ``["Ongoing", "PrepareCommit"]``.
+            older_than_ms: only transactions that are open for longer, and ids without an open
+                one whose state did not change for longer.
+
+        Returns:
+            Descriptions; the error in place of an id that is damaged, whatever is asked for.
+        """
+        wanted = _statuses(states)
+        ids = self._logs.transactions.ids()
+        before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
+        found = self._logs.storage.gather(
+            [partial(or_error, self.describe_transaction, name) for name in ids]
+        )
+        return [
+            item
+            for item in found
+            if isinstance(item, TxnlogError)
+            or (item.status in wanted and (older_than_ms is None or item.since_ms < before_ms))
+        ]
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """The newest state of a transactional id. Raises TransactionalIdNotFound."""
+        return describe_transaction(self._logs.transactions.describe(transactional_id))
+
+    def describe_producers(
+        self, topic: str, partition: int | None = None
+    ) -> list[ProducerDescription]:
+        """Who has written to a topic's partitions, as far as the topic remembers.
+
+        A producer is remembered for ``producer.id.expiration.ms`` and while it has an open
+        transaction. Sorted by partition and producer id.
+
+        Raises UnknownTopicOrPartition.
+        """
+        log = self._topic(topic, partition)
+        return describe_producers(log, partition)
+
+    def hanging_transactions(self) -> list[HangingTransaction]:
+        """Transactions that should have ended: open past their timeout, or decided, not finished.
+
+        Changes nothing. Such a transaction lasts only as long as nobody comes across it: the next
+        reader of one of its topics ends it. Damaged ids are left out; ``transactions`` has them.
+        The most overdue one comes first.
+        """
+        now_ms = self._logs.clock.now_ms()
+        hanging = []
+        for found in self.transactions():
+            if isinstance(found, TxnlogError) or found.ends_by_ms is None:
+                continue
+            overdue_ms = now_ms - found.ends_by_ms
+            if overdue_ms > 0:
+                ended_by = _ended_by(found.transactional_id, found.status, overdue=True)
+                hanging.append(HangingTransaction(found, overdue_ms, ended_by))
+        return sorted(hanging, key=lambda item: -item.overdue_ms)
+
+    def stable_offsets(self, topic: str, partition: int | None = None) -> list[StableOffset]:
+        """Why the last stable offset of each partition (or one) stands where it stands.
+
+        The undecided transactions in the partition are its holders, those with the lowest offsets
+        first: it is the first one's first offset. Without any it is the end of the partition.
+
+        Raises UnknownTopicOrPartition.
+        """
+        log = self._topic(topic, partition)
+        with log.reading() as state:
+            stable = state.last_stable_offsets()
+            partitions = [
+                (number, part.log_start_offset, stable[number], part.end_offset)
+                for number, part in enumerate(state.partitions)
+                if partition in (None, number)
+            ]
+            undecided = [entry for entry in state.recent if entry.number in state.undecided]
+        heads: dict[str, Head | CorruptEntry | None] = {}
+        found = []
+        for number, start, last_stable, end in partitions:
+            holders: dict[TransactionRef, StableOffsetHolder] = {}
+            for entry in undecided:
+                offset = entry.first_offsets.get(number)
+                ref = entry.transaction
+                if offset is None or ref is None or ref in holders:
+                    continue
+                name = ref.transactional_id
+                if name not in heads:
+                    heads[name] = self._head(name)
+                holders[ref] = _holder(ref, entry.number, offset, entry.at_ms, heads[name])
+            found.append(StableOffset(topic, number, start, last_stable, end, (*holders.values(),)))
+        return found
+
+    def _topic(self, topic: str, partition: int | None) -> TopicLog:
+        log = self._logs.fresh_topic(topic)
+        if partition is not None:
+            with log.reading() as state:
+                state.check_partitions(topic, [partition])
+        return log
+
+    def _head(self, transactional_id: str) -> Head | CorruptEntry | None:
+        try:
+            return self._logs.transactions.head(transactional_id)
+        except CorruptEntry as error:
+            return error
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def abort_transaction(
+        self, transactional_id: str, *, reason: str, number: int | None = None
+    ) -> TransactionDescription:
+        """Abort the open transaction of an id, and fence its producer.
+
+        Aborting what was aborted already is no error, so after a CommitStateUnknown it may be
+        repeated, with ``number`` to be sure that no later transaction is hit.
+
+        Args:
+            transactional_id: whose.
+            reason: kept in the id's state, and told to the producer when it is refused.
+            number: only this transaction of the id.
+
+        Raises:
+            TransactionalIdNotFound: there is no such id.
+            InvalidTxnState: there is no open transaction, or it is not the one that is meant.
+            CommitStateUnknown: the storage failed; it may or may not be aborted.
+        """
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidOption(
+                f"a reason is needed to abort a transaction of {transactional_id!r}"
+            )
+        transactions, settlement = self._logs.transactions, self._logs.settlement
+        while True:
+            since = transactions.now()
+            head = transactions.describe(transactional_id)
+            _check_abortable(head.state, number)
+            if head.state.open:
+                try:
+                    aborted = settlement.abort_for_another(head, since, reason)
+                except StorageError as error:
+                    raise CommitStateUnknown(
+                        f"transaction {head.state.number} of {transactional_id!r} may or may not "
+                        f"be aborted: {error}. Repeat it, with number={head.state.number}"
+                    ) from error
+                if aborted is None:
+                    continue  # it has moved on meanwhile
+                head = aborted
+            if head.state.prepared:
+                try:
+                    head = settlement.finish(head) or transactions.describe(transactional_id)
+                except StorageError as error:
+                    _logger.warning("%s is aborted but not finished: %s", head.state.ref, error)
+            return describe_transaction(head)
+
+
+def _statuses(states: str | Iterable[str] | None) -> set[str]:
+    known = [status.value for status in Status]
+    if states is None:
+        return {*known}
+    wanted = {states} if isinstance(states, str) else {*states}
+    for state in wanted:
+        if state not in known:
+            raise InvalidOption(f"{state!r} is not one of {', '.join(known)}")
+    return wanted
+
+
+def _check_abortable(state: TransactionState, number: int | None) -> None:
+    """Raise InvalidTxnState unless this transaction can be aborted, or was."""
+    if number is not None and state.number != number:
+        raise InvalidTxnState(
+            f"transactional id {state.transactional_id!r} is at transaction {state.number}, not "
+            f"{number}; nothing was aborted"
+        )
+    if not state.open and state.outcome is not Outcome.ABORT:
+        raise InvalidTxnState(
+            f"{state.ref} is {state.status.value}: there is no open transaction to abort"
+        )
+
+
+def _holder(
+    ref: TransactionRef, entry: int, offset: int, at_ms: int, head: Head | CorruptEntry | None
+) -> StableOffsetHolder:
+    if isinstance(head, CorruptEntry):
+        remedy = f"repairing the log of {ref.transactional_id!r}: {head}"
+        return StableOffsetHolder(ref, entry, offset, at_ms, None, None, None, remedy)
+    if head is None or head.state.ref.key != ref.key:
+        # It has ended since the topic was looked at.
+        return StableOffsetHolder(ref, entry, offset, at_ms, None, None, None, "the next read")
+    found = describe_transaction(head)
+    return StableOffsetHolder(
+        ref,
+        entry,
+        offset,
+        at_ms,
+        found.status,
+        found.started_at_ms,
+        found.ends_by_ms,
+        _ended_by(found.transactional_id, found.status, overdue=False),
+    )
+
+
+def _ended_by(transactional_id: str, status: str, *, overdue: bool) -> str:
+    """What ends an open or prepared transaction, for people."""
+    anybody = (
+        "whoever next reads or writes one of its topics or groups, or calls init_transactions() "
+        f"with {transactional_id!r}"
+    )
+    if status != Status.ONGOING.value:
+        return f"it is decided; finished by {anybody}"
+    now = "Store.abort_transaction ends it at once"
+    if overdue:
+        return f"aborted by {anybody}; {now}"
+    return f"its producer's commit or abort; after its timeout {anybody}; {now}"
