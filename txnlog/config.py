@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
 
 from txnlog.errors import InvalidConfig
 from txnlog.segments.compression import Compression
@@ -88,6 +89,11 @@ _ROWS_ONLY = frozenset({Compression.GZIP, Compression.SNAPPY})
 _STORE_KEYS = {
     "transaction.max.timeout.ms": _Key(
         "900000", _integer(1, (1 << 31) - 1), "the longest timeout a transaction may ask for"
+    ),
+    "transactional.id.expiration.ms": _Key(
+        "604800000",
+        _integer(1, (1 << 53)),
+        "Store.expire_transactional_ids forgets ids that were idle for so long",
     ),
     "producer.id.expiration.ms": _Key(
         "86400000", _integer(1, (1 << 53)), "an idle idempotent producer is forgotten after this"
@@ -174,11 +180,34 @@ class WriterCodec:
         return merged
 
 
+class Acks(Enum):
+    """What a producer waits for, as far as it differs on files."""
+
+    NONE = "0"
+    WRITTEN = "1"
+    ALL = "all"
+
+    @classmethod
+    def parse(cls, acks: str | int, *, transactional: bool) -> Acks:
+        """Kafka's values: 0, 1, and 'all' or -1. Raises InvalidConfig."""
+        known = {"0": cls.NONE, "1": cls.WRITTEN, "all": cls.ALL, "-1": cls.ALL}
+        found = None if isinstance(acks, bool) else known.get(str(acks))
+        if found is None:
+            raise InvalidConfig(f"acks of a producer is {acks!r}; it must be 0, 1, or 'all'")
+        if transactional and found is not cls.ALL:
+            raise InvalidConfig(
+                f"acks of a producer is {acks!r}; with a transactional_id it must be 'all', "
+                "because a commit promises that everything is there"
+            )
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """A store's settings, fixed when it is created. Times in milliseconds."""
 
     transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
     producer_id_expiration_ms: int
     log_cleanup_age_ms: int
     offsets_retention_ms: int
@@ -189,6 +218,7 @@ class StoreConfig:
         get = {key: int(config.get(key, entry.default)) for key, entry in _STORE_KEYS.items()}
         return cls(
             transaction_max_timeout_ms=get["transaction.max.timeout.ms"],
+            transactional_id_expiration_ms=get["transactional.id.expiration.ms"],
             producer_id_expiration_ms=get["producer.id.expiration.ms"],
             log_cleanup_age_ms=get["log.cleanup.age.ms"],
             offsets_retention_ms=get["offsets.retention.ms"],

@@ -94,6 +94,7 @@ class Coordinator:
         while True:
             since = transactions.now()
             head = transactions.head(self.transactional_id)
+            head = head or transactions.expired(self.transactional_id)
             state = head.state if head else None
             if head is not None and head.state.open:
                 aborted = settlement.abort_for_another(
@@ -157,6 +158,13 @@ class Coordinator:
     def undecided(self) -> bool:
         """True if a decision was put and its outcome is unknown."""
         return self._decision is not None
+
+    def left_ms(self) -> int | None:
+        """How long the open transaction may still last; None if none is open."""
+        state = self.state
+        if not state.open or state.started_at_ms is None:
+            return None
+        return state.started_at_ms + state.timeout_ms - self._logs.clock.now_ms()
 
     # -- steps 2 and 3 -----------------------------------------------------------------------------
 
@@ -267,6 +275,10 @@ class Coordinator:
 
         After an unknown outcome this may be called again, and tells the true one.
 
+        Args:
+            version: an application and its idempotence version, which the commit makes known;
+                also if nothing was placed.
+
         Raises:
             ProducerFenced: nothing was committed.
             CommitStateUnknown: the storage failed during the decision.
@@ -277,6 +289,8 @@ class Coordinator:
                 "call abort_transaction() again"
             )
         if self._decision is None:
+            if not self.state.open and version is not None and self.decided is None:
+                self._participate((), ())
             if not self.state.open:
                 self._finish_quietly()
                 return
@@ -443,6 +457,11 @@ class Coordinator:
         ref = self.state.ref
         if newest is not None:
             transitions.check_owner(newest.state, ref.producer_id, ref.producer_epoch)
+            if newest.state.status is Status.DEAD:
+                raise ProducerFenced(
+                    f"transactional id {self.transactional_id!r} has expired: "
+                    f"{newest.state.reason}; make a new producer and call init_transactions()"
+                )
         raise ProducerFenced(
             f"{ref} was ended by somebody else, who took it for dead; "
             "close this producer, make a new one and call init_transactions()"

@@ -17,6 +17,7 @@ STORE_FILE = "txnlog.json"
 TOPICS = "topics"
 TRANSACTIONS = "transactions"
 GROUPS = "groups"
+EXPIRED = "expired"
 STAGING = "staging"
 
 NUMBER_DIGITS = 20
@@ -109,6 +110,11 @@ def topic_data(topic: str, partition: int) -> str:
 
 def transaction_log(transactional_id: str) -> str:
     return f"{TRANSACTIONS}/{_encode(check_transactional_id(transactional_id))}"
+
+
+def expired_log(transactional_id: str) -> str:
+    """Where the last state of an expired transactional id is kept, under its number."""
+    return f"{EXPIRED}/{_encode(check_transactional_id(transactional_id))}"
 
 
 def group_log(group_id: str) -> str:

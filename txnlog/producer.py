@@ -10,29 +10,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from txnlog.config import WriterCodec
+from txnlog.config import Acks, WriterCodec
 from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     CommitStateUnknown,
-    IllegalState,
     InvalidRecord,
     InvalidTxnState,
-    StorageError,
     TxnlogError,
-    UnknownTopicOrPartition,
     UnsupportedRecordFormat,
 )
 from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.partitioner import Int32Array
+from txnlog.plain_writer import PlainWriter, UnawaitedWriter
+from txnlog.producer_phase import Phase
 from txnlog.record_buffer import (
     Headers,
     Rows,
@@ -43,10 +41,11 @@ from txnlog.record_buffer import (
     partition_column,
     to_bytes,
 )
+from txnlog.retrying import Retries
 from txnlog.segments.records import normalize, record_size
 from txnlog.state.group import OffsetCommit
-from txnlog.state.transaction import Outcome
-from txnlog.topic_log import TopicLog, TopicSpec, UploadedSegment, Writer
+from txnlog.state.transaction import Outcome, check_version
+from txnlog.topic_log import UploadedSegment
 from txnlog.turns import in_turn
 from txnlog.uploads import DEFAULT_MEMORY_BYTES
 
@@ -58,29 +57,6 @@ _BYTES_PER_BATCH = 4 << 20
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
-
-
-class _Phase(Enum):
-    NEW = "not initialised"
-    READY = "ready"
-    IN_TRANSACTION = "in a transaction"
-    FAILED = "in a transaction that can only be aborted"
-    UNKNOWN = "in a transaction whose outcome is unknown"
-    FENCED = "fenced"
-    BROKEN = "broken: what was sent since the last flush is lost"
-    CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class _Unplaced:
-    """Segments that wait for their place in one topic.
-
-    ``since`` is an entry number that the topic's log had not passed before the first attempt.
-    """
-
-    topic: str
-    segments: list[UploadedSegment]
-    since: int
 
 
 class Producer:
@@ -101,8 +77,14 @@ class Producer:
         transaction_timeout_ms: int,
         buffer_memory_bytes: int | None = None,
         codec: WriterCodec | None = None,
+        acks: Acks = Acks.ALL,
+        retries: Retries | None = None,
     ) -> None:
         self._logs = logs
+        self._retries = retries or Retries()
+        self._plain = PlainWriter(logs, self._retries)
+        self._unawaited = UnawaitedWriter(self._plain) if acks is Acks.NONE else None
+        self._storage = logs.storage if acks is Acks.ALL else logs.storage.relaxed()
         self._codec = codec
         self._turn = threading.RLock()
         self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
@@ -111,14 +93,13 @@ class Producer:
             if transactional_id is None
             else Coordinator(logs, transactional_id, transaction_timeout_ms)
         )
-        self._phase = _Phase.READY if transactional_id is None else _Phase.NEW
+        self._phase = Phase.READY if transactional_id is None else Phase.NEW
         self._buffers: dict[str, TopicBuffer] = {}
         self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
-        self._unplaced: list[_Unplaced] = []
-        self._writers: dict[str, Writer] = {}
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: str | None = None
+        self._version: tuple[str, int] | None = None
 
     # -- the context -----------------------------------------------------------------------------
 
@@ -132,18 +113,21 @@ class Producer:
     def close(self, *, flush: bool = True) -> None:
         """Flush (without a transactional id) or abort an open transaction, and finish.
 
-        A transaction whose outcome is unknown is left for the next ``init_transactions``.
+        A transaction whose outcome is unknown is left for the next ``init_transactions``. With
+        acks=0 it waits until everything was tried.
         """
-        if self._phase is _Phase.CLOSED:
+        if self._phase is Phase.CLOSED:
             return
         try:
-            if self._coordinator is None and flush and self._phase is _Phase.READY:
+            if self._coordinator is None and flush and self._phase is Phase.READY:
                 self.flush()
-            elif self._phase in (_Phase.IN_TRANSACTION, _Phase.FAILED):
+            elif self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 self.abort_transaction()
         finally:
+            if self._unawaited is not None:
+                self._unawaited.close()
             self._discard()
-            self._phase = _Phase.CLOSED
+            self._phase = Phase.CLOSED
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -156,19 +140,51 @@ class Producer:
             StorageError: it may be called again.
         """
         coordinator = self._transactional("init_transactions")
-        if self._phase is not _Phase.NEW:
+        if self._phase is not Phase.NEW:
             raise InvalidTxnState(f"init_transactions() was called before; it is {self._is()}")
-        coordinator.initialize()
-        self._phase = _Phase.READY
+        self._retries.run(self._logs.clock, coordinator.initialize)
+        self._phase = Phase.READY
 
     @in_turn
-    def begin_transaction(self) -> None:
-        """Begin a transaction. Nothing is written before the first flush or the commit."""
+    def begin_transaction(
+        self, *, application_id: str | None = None, version: int | None = None
+    ) -> bool:
+        """Begin a transaction. Nothing is written before the first flush or the commit.
+
+        With an application id and a version the commit is idempotent: the version, say a batch's
+        number, is kept with the transactional id, and a batch that comes again is recognised.
+
+            if not producer.begin_transaction(application_id="stream", version=batch_id):
+                ...
+                producer.commit_transaction()
+
+        Args:
+            application_id: who counts; versions of others do not matter.
+            version: 0 or more, and greater than those that the application has committed.
+
+        Returns:
+            Whether this version, or a greater one, was committed already. Then no transaction was
+            begun, and there is nothing to do.
+        """
         coordinator = self._transactional("begin_transaction")
-        self._require(_Phase.READY, "begin_transaction")
+        self._require(Phase.READY, "begin_transaction")
+        self._version = check_version(application_id, version)
+        if self._version is not None:
+            name, wanted = self._version
+            if coordinator.state.versions.get(name, -1) >= wanted:
+                return True
         coordinator.start()
         self._placed = {}
-        self._phase = _Phase.IN_TRANSACTION
+        self._phase = Phase.IN_TRANSACTION
+        return False
+
+    @in_turn
+    def committed_version(self, application_id: str) -> int | None:
+        """The last version that an application has committed with this transactional id."""
+        coordinator = self._transactional("committed_version")
+        if self._phase is Phase.NEW:
+            self._require(Phase.READY, "committed_version")
+        return coordinator.state.versions.get(application_id)
 
     @in_turn
     def send_offsets_to_transaction(
@@ -189,7 +205,7 @@ class Producer:
             CommitFailed: at the commit, if the group has moved.
         """
         self._transactional("send_offsets_to_transaction")
-        self._require(_Phase.IN_TRANSACTION, "send_offsets_to_transaction")
+        self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
         if isinstance(group, GroupMetadata):
             metadata = group
         else:
@@ -226,15 +242,15 @@ class Producer:
             CommitStateUnknown: call it again to learn the outcome.
         """
         coordinator = self._transactional("commit_transaction")
-        if self._phase is _Phase.READY and self._last_outcome is not None:
+        if self._phase is Phase.READY and self._last_outcome is not None:
             return self._repeat("commit")
-        if self._phase is not _Phase.UNKNOWN:
-            self._require(_Phase.IN_TRANSACTION, "commit_transaction")
+        if self._phase is not Phase.UNKNOWN:
+            self._require(Phase.IN_TRANSACTION, "commit_transaction")
             self._place(self._finish_buffers(), self._take_offsets())
         try:
-            coordinator.commit()
+            self._deciding(partial(coordinator.commit, version=self._version))
         except CommitStateUnknown:
-            self._phase = _Phase.UNKNOWN
+            self._phase = Phase.UNKNOWN
             raise
         except BaseException as error:
             if coordinator.decided is Outcome.COMMIT:
@@ -245,9 +261,16 @@ class Producer:
         self._committed()
         return self._placed
 
+    def _deciding(self, call: Callable[[], None]) -> None:
+        """Repeat a decision whose outcome is unknown, while the transaction has time enough."""
+        assert self._coordinator is not None
+        left_ms = self._coordinator.left_ms()
+        at_most_ms = None if left_ms is None else left_ms // 2
+        self._retries.run(self._logs.clock, call, at_most_ms=at_most_ms)
+
     def _committed(self) -> None:
         self._last_outcome = "commit"
-        self._phase = _Phase.READY
+        self._phase = Phase.READY
         for metadata, offsets in self._moves:
             metadata.moved(offsets)
         self._moves = []
@@ -256,26 +279,26 @@ class Producer:
     def abort_transaction(self) -> None:
         """Abort the transaction: nothing of it will ever be seen under read_committed."""
         coordinator = self._transactional("abort_transaction")
-        if self._phase is _Phase.READY and self._last_outcome is not None:
+        if self._phase is Phase.READY and self._last_outcome is not None:
             self._repeat("abort")
             return
-        if self._phase not in (_Phase.IN_TRANSACTION, _Phase.FAILED, _Phase.UNKNOWN):
+        if self._phase not in (Phase.IN_TRANSACTION, Phase.FAILED, Phase.UNKNOWN):
             raise InvalidTxnState(f"abort_transaction(): the producer is {self._is()}")
         self._discard()
         try:
-            coordinator.abort()
+            self._deciding(coordinator.abort)
         except CommitStateUnknown:
-            self._phase = _Phase.UNKNOWN
+            self._phase = Phase.UNKNOWN
             raise
         except InvalidTxnState:
             self._last_outcome = "commit"
-            self._phase = _Phase.READY
+            self._phase = Phase.READY
             raise
         except BaseException as error:
             self._fail(error)
             raise
         self._last_outcome = "abort"
-        self._phase = _Phase.READY
+        self._phase = Phase.READY
 
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
@@ -285,7 +308,7 @@ class Producer:
             yield self
             self.commit_transaction()
         except BaseException:
-            if self._phase in (_Phase.IN_TRANSACTION, _Phase.FAILED):
+            if self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 try:
                     self.abort_transaction()
                 except TxnlogError:
@@ -378,7 +401,8 @@ class Producer:
         """Upload and place everything that is buffered.
 
         Returns:
-            By partition, the offsets given to what this call placed.
+            By partition, the offsets given to what this call placed: none with acks=0, which does
+            not wait for it.
 
         Raises:
             CommitStateUnknown: without a transaction, if the storage failed; flush again: what
@@ -387,9 +411,9 @@ class Producer:
                 producer is broken, and what was sent since the last flush must be sent again.
         """
         if self._coordinator is None:
-            self._require(_Phase.READY, "flush")
+            self._require(Phase.READY, "flush")
             return self._flush_plain()
-        self._require(_Phase.IN_TRANSACTION, "flush")
+        self._require(Phase.IN_TRANSACTION, "flush")
         return self._place(self._finish_buffers(), {})
 
     # -- the steps -------------------------------------------------------------------------------
@@ -400,12 +424,14 @@ class Producer:
         What it knows of the topic is looked up again once in a while, and for a partition that
         it does not know.
         """
-        needed = _Phase.READY if self._coordinator is None else _Phase.IN_TRANSACTION
+        needed = Phase.READY if self._coordinator is None else Phase.IN_TRANSACTION
         self._require(needed, "send")
         if topic not in self._buffers:
             with self._failing():
                 spec = self._logs.topic_spec(topic)
-                buffer = TopicBuffer(self._logs, spec, self._memory_bytes, self._codec)
+                buffer = TopicBuffer(
+                    self._logs, spec, self._memory_bytes, self._codec, self._storage
+                )
             self._buffers[topic] = buffer
         buffer = self._buffers[topic]
         unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
@@ -471,43 +497,34 @@ class Producer:
 
     def _flush_plain(self) -> Placed:
         """Place without a transaction: one entry per topic, recognisable if it is repeated."""
-        for topic, segments in self._finish_buffers().items():
-            since = self._logs.topic(topic).state.next_entry
-            self._unplaced.append(_Unplaced(topic, segments, since))
+        if self._unawaited is not None:
+            for buffer in self._buffers.values():
+                self._flush_rows(buffer)
+            handed = self._buffers
+            self._buffers = {name: buffer.successor() for name, buffer in handed.items()}
+            self._unawaited.submit(handed)
+            return {}
+        for name, segments in self._finish_buffers().items():
+            self._plain.add(name, segments)
         placed: Placed = {}
-        while self._unplaced:
-            for where, offsets in self._place_plain(self._unplaced[0]).items():
+        while (topic := self._plain.waiting) is not None:
+            try:
+                done = self._plain.place()
+            except CommitStateUnknown:
+                raise
+            except TxnlogError:
+                self._buffers.pop(topic, None)
+                raise
+            self._drop_outdated([topic])
+            for where, offsets in done.items():
                 placed.setdefault(where, []).append(offsets)
         return placed
-
-    def _place_plain(self, waiting: _Unplaced) -> dict[TopicPartition, range]:
-        topic = waiting.topic
-        log = self._logs.topic(topic)
-        if topic not in self._writers:
-            self._writers[topic] = Writer.new(self._logs.clock.token())
-        try:
-            done = log.place(waiting.segments, writer=self._writers[topic], since=waiting.since)
-        except StorageError as error:
-            raise CommitStateUnknown(
-                f"records for topic {topic!r} may or may not have been written: {error}. "
-                "Nothing was deleted; flush() again: what was written is not written twice"
-            ) from error
-        except TxnlogError:
-            self._unplaced.pop(0)
-            self._buffers.pop(topic, None)
-            # The next append has an id of its own: it must not be taken for a repeat of this.
-            self._writers.pop(topic, None)
-            raise
-        self._unplaced.pop(0)
-        log.checkpoint_if_due()
-        self._drop_outdated([topic])
-        return done.offsets
 
     def _drop_outdated(self, topics: Iterable[str]) -> None:
         """Forget what was known of topics that have other partitions or settings by now."""
         for topic in topics:
             buffer = self._buffers.get(topic)
-            if buffer and not buffer.is_as(_current_spec(self._logs.topic(topic))):
+            if buffer and not buffer.is_current():
                 del self._buffers[topic]
 
     # -- phases ----------------------------------------------------------------------------------
@@ -517,21 +534,9 @@ class Producer:
             raise InvalidTxnState(f"{call}(): this producer has no transactional_id")
         return self._coordinator
 
-    def _require(self, phase: _Phase, call: str) -> None:
-        if self._phase is phase:
-            return
-        if self._phase is _Phase.CLOSED:
-            raise IllegalState(f"{call}(): the producer is closed")
-        hints = {
-            _Phase.NEW: "call init_transactions() first",
-            _Phase.READY: "call begin_transaction() first",
-            _Phase.IN_TRANSACTION: "commit or abort it first",
-            _Phase.FAILED: "call abort_transaction()",
-            _Phase.UNKNOWN: "call commit_transaction() or abort_transaction() again",
-            _Phase.FENCED: "close it; a newer instance has its transactional id",
-            _Phase.BROKEN: "make a new producer, and send again what was not flushed",
-        }
-        raise InvalidTxnState(f"{call}(): the producer is {self._is()}; {hints[self._phase]}")
+    def _require(self, phase: Phase, call: str) -> None:
+        if self._phase is not phase:
+            raise self._phase.refusal(call)
 
     def _is(self) -> str:
         return self._phase.value
@@ -548,9 +553,9 @@ class Producer:
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, TxnlogError) and error.fatal:
             self._discard()
-            self._phase = _Phase.FENCED
-        elif self._phase is _Phase.IN_TRANSACTION:
-            self._phase = _Phase.FAILED
+            self._phase = Phase.FENCED
+        elif self._phase is Phase.IN_TRANSACTION:
+            self._phase = Phase.FAILED
 
     @contextmanager
     def _uploading(self) -> Iterator[None]:
@@ -561,7 +566,7 @@ class Producer:
         except BaseException:
             if self._coordinator is None:
                 self._discard()
-                self._phase = _Phase.BROKEN
+                self._phase = Phase.BROKEN
             raise
 
     def _repeat(self, call: str) -> Placed:
@@ -577,10 +582,3 @@ class Producer:
         for buffer in self._buffers.values():
             buffer.discard()
         self._offsets = {}
-
-
-def _current_spec(log: TopicLog) -> TopicSpec | None:
-    try:
-        return log.spec()
-    except UnknownTopicOrPartition:
-        return None

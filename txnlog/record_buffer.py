@@ -12,10 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.config import TopicConfig, WriterCodec
-from txnlog.errors import InvalidRecord, RecordTooLarge, StorageError
+from txnlog.errors import (
+    InvalidRecord,
+    RecordTooLarge,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from txnlog.logs import Logs
 from txnlog.partitioner import DefaultPartitioner, Int32Array
 from txnlog.segments.records import RECORD_SCHEMA
+from txnlog.storage.base import Storage
 from txnlog.topic_log import TopicSpec, UploadedSegment
 from txnlog.uploads import SegmentUploader, discard_segments
 
@@ -58,10 +64,16 @@ class TopicBuffer:
     """What is buffered for one topic: rows, and the uploader that bounds memory."""
 
     def __init__(
-        self, logs: Logs, spec: TopicSpec, memory_bytes: int, codec: WriterCodec | None = None
+        self,
+        logs: Logs,
+        spec: TopicSpec,
+        memory_bytes: int,
+        codec: WriterCodec | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.rows = Rows()
         self._logs = logs
+        self._storage = storage or logs.storage
         self._memory_bytes = memory_bytes
         self._codec = codec
         self._uploader: SegmentUploader | None = None
@@ -75,15 +87,24 @@ class TopicBuffer:
         self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
         self._looked_at_s = self._logs.clock.monotonic_s()
 
+    def successor(self) -> TopicBuffer:
+        """An empty buffer that goes on with what is known of the topic."""
+        after = TopicBuffer(self._logs, self.spec, self._memory_bytes, self._codec, self._storage)
+        after._looked_at_s = self._looked_at_s
+        return after
+
     @property
     def outdated(self) -> bool:
         """True if it is long since that the topic was looked at."""
         return self._logs.clock.monotonic_s() - self._looked_at_s > METADATA_MAX_AGE_S
 
-    def is_as(self, spec: TopicSpec | None) -> bool:
-        """True if the topic, which was looked at just now, is as this buffer knows it."""
+    def is_current(self) -> bool:
+        """True if the topic, which was refreshed just now, is as this buffer knows it."""
         self._looked_at_s = self._logs.clock.monotonic_s()
-        return spec == self.spec
+        try:
+            return self._logs.topic(self.spec.topic).spec() == self.spec
+        except UnknownTopicOrPartition:
+            return False
 
     def look_again(self) -> TopicSpec:
         """The topic as it is now; as it was known, if it cannot be read or was made anew.
@@ -118,7 +139,7 @@ class TopicBuffer:
     def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
         if self._uploader is None:
             self._uploader = SegmentUploader(
-                self._logs.storage, self._written, self._logs.clock, self._memory_bytes
+                self._storage, self._written, self._logs.clock, self._memory_bytes
             )
         self._uploader.write(batch, partitions)
 
@@ -132,7 +153,7 @@ class TopicBuffer:
         uploader, self._uploader = self._uploader, None
         if uploader:
             uploader.discard()
-        discard_segments(self._logs.storage, self._finished)
+        discard_segments(self._storage, self._finished)
         self._finished = []
 
 

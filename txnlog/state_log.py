@@ -26,7 +26,7 @@ from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
 
 CHECKPOINT_INTERVAL = 32
 """Entries between checkpoints: opening a log reads at most about this many small files."""
-_DELIVERY_TIMEOUT_S = 120.0
+DELIVERY_TIMEOUT_MS = 120_000
 """How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
 _ATTEMPTS = 20
 """Listings in a row that may contradict themselves before a log is called damaged."""
@@ -206,13 +206,18 @@ class StateLog(Generic[EntryT, StateT]):
     # -- writing ---------------------------------------------------------------------------------
 
     def append(
-        self, build: Callable[[StateT], EntryT | None], *, refreshed: bool = False
+        self,
+        build: Callable[[StateT], EntryT | None],
+        *,
+        refreshed: bool = False,
+        timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> int | None:
         """Add the entry that ``build`` makes for the newest state, retrying lost races.
 
         Args:
             build: validates and returns an entry, or None to add nothing; raises to refuse.
             refreshed: the state was refreshed just now; the first attempt does without a listing.
+            timeout_ms: how long it goes on losing races.
 
         Returns:
             The entry's number, None if ``build`` returned None.
@@ -221,7 +226,7 @@ class StateLog(Generic[EntryT, StateT]):
             StorageError: the storage failed; the entry may be there or appear later.
         """
         with self.lock:
-            deadline_s = self.clock.monotonic_s() + _DELIVERY_TIMEOUT_S
+            deadline_s = self.clock.monotonic_s() + timeout_ms / 1000
             lost = 0
             while True:
                 if not refreshed or self._dropped:
@@ -243,7 +248,7 @@ class StateLog(Generic[EntryT, StateT]):
                 if self.clock.monotonic_s() > deadline_s:
                     raise StorageError(
                         f"{self.kind} {self.name!r}: other writers were faster {lost} times in "
-                        f"{_DELIVERY_TIMEOUT_S:.0f} s; nothing was written: try again later"
+                        f"{timeout_ms} ms; nothing was written: try again later"
                     )
                 self.clock.sleep(self.clock.jitter() * min(0.002 * 2**lost, 0.25))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
+    Acks,
     StoreConfig,
     WriterCodec,
     check_merged_topic_config,
@@ -37,6 +38,7 @@ from txnlog.groups_admin import GroupAdmin
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.retrying import Retries
 from txnlog.scan import Offsets, Scan
 from txnlog.sequence_log import create_once
 from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
@@ -347,6 +349,10 @@ class Store(GroupAdmin, TransactionAdmin):
         buffer_memory_bytes: int | None = None,
         compression_type: str | None = None,
         compression_level: int | None = None,
+        acks: str | int = "all",
+        delivery_timeout_ms: int = 120_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1000,
     ) -> Producer:
         """A producer: transactional if it has a transactional id, idempotent in any case.
 
@@ -356,6 +362,12 @@ class Store(GroupAdmin, TransactionAdmin):
             buffer_memory_bytes: what it holds before it uploads, at most about this.
             compression_type: the codec of what it writes, instead of the topics' own.
             compression_level: of that codec, instead of its default.
+            acks: what a flush waits for. 'all': written and safe from a power cut. 1: written; a
+                power cut may lose records (on object stores, the same as 'all'). 0: nothing; what
+                fails is only logged. With a transactional id only 'all'.
+            delivery_timeout_ms: how long a failing storage is tried again.
+            retry_backoff_ms: the pause before the first retry; doubles from there.
+            retry_backoff_max_ms: the longest pause.
 
         Raises:
             InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig.
@@ -366,6 +378,8 @@ class Store(GroupAdmin, TransactionAdmin):
             transaction_timeout_ms=transaction_timeout_ms,
             buffer_memory_bytes=buffer_memory_bytes,
             codec=WriterCodec.parse(compression_type, compression_level),
+            acks=Acks.parse(acks, transactional=transactional_id is not None),
+            retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
         )
 
     def consumer(

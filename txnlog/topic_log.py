@@ -21,7 +21,7 @@ from txnlog.state.topic import (
     TopicState,
 )
 from txnlog.state.transaction import TransactionRef, new_producer_id
-from txnlog.state_log import LogPolicy, StateLog
+from txnlog.state_log import DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.storage.base import Storage
 
 
@@ -122,6 +122,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         writer: Writer | None = None,
         since: int | None = None,
         refreshed: bool = False,
+        timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> Appended:
         """Give uploaded segments their offsets, all in one entry.
 
@@ -132,6 +133,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             since: if an earlier call for these segments had an unknown outcome, an entry number
                 that the log had not passed by then: what was placed since is not placed again.
             refreshed: the log was refreshed just now.
+            timeout_ms: how long it goes on while other writers are faster.
 
         Raises:
             UnknownTopicOrPartition: the topic or a partition is not there (any more).
@@ -183,7 +185,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 producer=writer.producer if writer else None,
             )
 
-        appended = Appended(self.append(build, refreshed=refreshed), offsets)
+        appended = Appended(self.append(build, refreshed=refreshed, timeout_ms=timeout_ms), offsets)
         if writer:
             # Only now, so that after an unknown outcome exactly the same append is repeated.
             for partition, count in counts.items():

@@ -118,6 +118,40 @@ class TransactionLog:
             )
         return found
 
+    def expired(self, transactional_id: str) -> Head | None:
+        """The last state of an id whose log was removed, None if it never had one.
+
+        Numbers go on from there. If they began anew, a state that a stalled instance puts long
+        after would pass for the newest one.
+        """
+        log = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
+        for _ in range(_ATTEMPTS):
+            listing = log.listing()
+            if not listing.entries:
+                return None
+            try:
+                return Head(listing.entries[-1], self._decode(log, listing.entries[-1]))
+            except ObjectNotFound:
+                continue  # replaced by a later one
+        raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
+
+    def remove(self, head: Head) -> None:
+        """Remove the log of a dead id; what it must be known for is kept elsewhere first.
+
+        Repeating it does no harm, wherever it was interrupted.
+
+        Raises:
+            StorageError: it may be half done.
+        """
+        transactional_id = head.state.transactional_id
+        kept = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
+        kept.create(head.number, envelope.encode(head.state))
+        kept.delete_below(head.number)
+        log = self._log(transactional_id)
+        # The newest goes last: nobody may take an older one for the newest and go on from it.
+        log.delete_below(head.number)
+        log.delete_entries(head.number, head.number + 1)
+
     def put(self, number: int, state: TransactionState, since: tuple[float, int]) -> bool:
         """Put ``state`` as entry ``number`` of its id's log: True if it is ours.
 

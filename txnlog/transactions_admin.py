@@ -29,7 +29,14 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.logs import Logs
-from txnlog.state.transaction import Outcome, Status, TransactionRef, TransactionState
+from txnlog.state.transaction import (
+    IDLE,
+    Outcome,
+    Status,
+    TransactionRef,
+    TransactionState,
+    expire,
+)
 from txnlog.topic_log import TopicLog
 from txnlog.transaction_log import Head
 
@@ -196,6 +203,44 @@ class TransactionAdmin:
                 except StorageError as error:
                     _logger.warning("%s is aborted but not finished: %s", head.state.ref, error)
             return describe_transaction(head)
+
+    def expire_transactional_ids(self, *, older_than_ms: int | None = None) -> list[str]:
+        """Forget the transactional ids that have not been used for so long.
+
+        Only idle ones, whose last transaction has ended. Such an id is dead first, which fences a
+        producer that is still there; its log is removed by a later call, after
+        ``log.cleanup.age.ms``. Nothing expires by itself: call this from time to time, from
+        wherever suits. An id that is used again begins with a new producer id; the idempotence
+        versions of its applications are kept.
+
+        Args:
+            older_than_ms: in place of the store's ``transactional.id.expiration.ms``.
+
+        Returns:
+            The ids that are dead from now on.
+
+        Raises:
+            StorageError: some may have expired; call it again.
+        """
+        transactions, clock = self._logs.transactions, self._logs.clock
+        config = self._logs.config
+        idle_ms = config.transactional_id_expiration_ms if older_than_ms is None else older_than_ms
+        expired = []
+        for transactional_id in transactions.ids():
+            since, now_ms = transactions.now(), clock.now_ms()
+            head = self._head(transactional_id)
+            if head is None or isinstance(head, CorruptEntry):
+                continue  # a damaged one stays for somebody to look at, and stops no other
+            age_ms = now_ms - head.state.updated_at_ms
+            if head.state.status is Status.DEAD:
+                if age_ms > config.log_cleanup_age_ms:
+                    transactions.remove(head)
+            elif head.state.status in IDLE and age_ms > idle_ms:
+                reason = f"it was idle for {age_ms} ms; ids expire after {idle_ms} ms"
+                dead = expire(head.state, now_ms=now_ms, nonce=clock.token(), reason=reason)
+                if transactions.put(head.number + 1, dead, since):
+                    expired.append(transactional_id)
+        return expired
 
 
 def _statuses(states: str | Iterable[str] | None) -> set[str]:

@@ -13,7 +13,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFenced
+from txnlog.errors import (
+    InvalidOption,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
+    ProducerFenced,
+)
 
 MAX_PRODUCER_EPOCH = 32767
 HELP_AFTER_MS = 10_000
@@ -30,6 +35,10 @@ class Status(str, Enum):
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
+
+
+IDLE = frozenset({Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT})
+"""Nothing is under way: the id may expire."""
 
 
 class Outcome(str, Enum):
@@ -168,6 +177,21 @@ def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
     return timeout_ms
 
 
+def check_version(application_id: str | None, version: int | None) -> tuple[str, int] | None:
+    """Return an idempotence version if one is given, else None. Raises InvalidOption."""
+    if application_id is None and version is None:
+        return None
+    if not isinstance(application_id, str) or not application_id:
+        raise InvalidOption(
+            f"a version needs the application_id that it counts for, not {application_id!r}"
+        )
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
+        raise InvalidOption(
+            f"application {application_id!r} needs a version of 0 to 2^63 - 1, not {version!r}"
+        )
+    return application_id, version
+
+
 def decide_entry(
     entry: EntryRef, transaction: TransactionRef, state: TransactionState | None
 ) -> Outcome | Literal["past"] | None:
@@ -206,13 +230,15 @@ def initialize(
     aborted the previous transaction; it is not bumped twice. After epoch 32767 comes a new
     producer id with epoch 0.
     """
+    number = state.number if state else 0
+    # Versions outlive the producer id: a batch that comes again after long is recognised too.
+    versions: Mapping[str, int] = state.versions if state else {}
     if state is None or state.status is Status.DEAD:
-        producer_id, epoch, number = fresh_producer_id, 0, state.number if state else 0
-        versions: Mapping[str, int] = {}
+        producer_id, epoch = fresh_producer_id, 0
     else:
         if state.open or state.prepared:
             raise InvalidTxnState(f"{state.ref} is {state.status.value}; it must be ended first")
-        producer_id, number, versions = state.producer_id, state.number, state.versions
+        producer_id = state.producer_id
         epoch = state.producer_epoch + (0 if owned_epoch == state.producer_epoch else 1)
         if epoch > MAX_PRODUCER_EPOCH:
             producer_id, epoch = fresh_producer_id, 0
@@ -316,6 +342,15 @@ def complete(state: TransactionState, *, now_ms: int, nonce: str) -> Transaction
         Status.COMPLETE_COMMIT if state.status is Status.PREPARE_COMMIT else Status.COMPLETE_ABORT
     )
     return msgspec.structs.replace(state, status=done, updated_at_ms=now_ms, nonce=nonce)
+
+
+def expire(state: TransactionState, *, now_ms: int, nonce: str, reason: str) -> TransactionState:
+    """End an id that is idle: only from Empty and Complete*, so nothing is undecided (T7)."""
+    if state.status not in IDLE:
+        raise InvalidTxnState(f"{state.ref} is {state.status.value}: it does not expire")
+    return msgspec.structs.replace(
+        state, status=Status.DEAD, updated_at_ms=now_ms, nonce=nonce, reason=reason
+    )
 
 
 def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:

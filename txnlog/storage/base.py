@@ -85,6 +85,14 @@ class Storage(ABC):
         # Never the options: they hold credentials.
         return f"{type(self).__name__}({self.url!r})"
 
+    def relaxed(self) -> Storage:
+        """The same objects, for writes that need not be durable at once, where that saves time.
+
+        They show as soon as they are written; a power cut may lose them. Where there is no such
+        difference, as on an object store, it is the storage itself.
+        """
+        return self
+
     @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create the whole object: True if this call did, False if the name is taken."""

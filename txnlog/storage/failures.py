@@ -27,6 +27,19 @@ _HINTS = {
     errno.EIO: "the device reports an error: check the disk",
     errno.ECONNREFUSED: "nothing listens there: check the address, and that the server runs",
 }
+_NOT_BY_ITSELF = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Trying again does not mend these: somebody has to do something first."""
 _DEFAULT_HINT = "if it persists, check the storage and the way to it"
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|password|credential|signature|sas|auth")
 _SECRET_IN_TEXT = re.compile(
@@ -46,6 +59,7 @@ def failure(
     *,
     hint: str | None = None,
     secrets: Collection[str] = (),
+    retriable: bool | None = None,
 ) -> StorageError:
     """A StorageError for ``error``; raise it ``from error``.
 
@@ -56,13 +70,16 @@ def failure(
         error: the original one; its text is redacted.
         hint: what to do; without it, what the errno of ``error`` suggests.
         secrets: values that must not show, see :func:`secrets_of`.
+        retriable: whether the same request may succeed later; without it, what errno says.
     """
+    number = error.errno if isinstance(error, OSError) else None
     if hint is None:
-        number = error.errno if isinstance(error, OSError) else None
         hint = _HINTS.get(number or 0, _DEFAULT_HINT)
     what = redact(str(error), secrets) or type(error).__name__
     where = f"{url}/{name}" if name else url
-    return StorageError(f"{operation} {where} failed: {what}; {hint}")
+    failed = StorageError(f"{operation} {where} failed: {what}; {hint}")
+    failed.retriable = number not in _NOT_BY_ITSELF if retriable is None else retriable
+    return failed
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:

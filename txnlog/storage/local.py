@@ -48,6 +48,9 @@ class LocalStorage(Storage):
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
         return LocalStorage, (str(self._root), self._fsync)
 
+    def relaxed(self) -> LocalStorage:
+        return LocalStorage(str(self._root), fsync=False)
+
     def _path(self, name: str) -> Path:
         return self._root / check_name(name)
 

@@ -54,6 +54,10 @@ _HINTS_BY_STATUS = {
     503: "the server is overloaded or down: try again later",
 }
 
+_TEMPORARY = frozenset({408, 409, 429, 500})
+"""Statuses below 502 with which the same request may succeed later."""
+_PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+
 
 class S3Storage(Storage):
     """Objects below ``s3://bucket/prefix``.
@@ -118,7 +122,16 @@ class S3Storage(Storage):
 
         status = status_of(error)
         hint = _HINTS_BY_CODE.get(code_of(error)) or _HINTS_BY_STATUS.get(status or 0)
-        return failure(operation, self.url, name, error, hint=hint, secrets=self._secrets)
+        retriable = status is None or status in _TEMPORARY or status >= 502
+        return failure(
+            operation,
+            self.url,
+            name,
+            error,
+            hint=hint,
+            secrets=self._secrets,
+            retriable=retriable and code_of(error) not in _PERMANENT_CODES,
+        )
 
     # -- writing ---------------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""Trying again: which errors, after which pause, and for how long. Kafka's producer settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from txnlog.clock import Clock
+from txnlog.errors import CommitStateUnknown, InvalidConfig, StorageError
+
+T = TypeVar("T")
+
+_JITTER = 0.2
+_MAX_MS = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How a producer repeats what failed for the storage's sake. Milliseconds.
+
+    Only calls that may be repeated are made so: what they did before is recognised. The pause
+    doubles from ``backoff_ms`` up to ``backoff_max_ms``, each time give or take a fifth.
+    """
+
+    delivery_timeout_ms: int = 120_000
+    backoff_ms: int = 100
+    backoff_max_ms: int = 1000
+
+    @classmethod
+    def of(cls, delivery_timeout_ms: int, backoff_ms: int, backoff_max_ms: int) -> Retries:
+        """Check the settings. Raises InvalidConfig."""
+        named = {
+            "delivery.timeout.ms": delivery_timeout_ms,
+            "retry.backoff.ms": backoff_ms,
+            "retry.backoff.max.ms": backoff_max_ms,
+        }
+        for key, value in named.items():
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_MS:
+                raise InvalidConfig(
+                    f"{key} of a producer must be milliseconds from 0 to {_MAX_MS}, not {value!r}"
+                )
+        return cls(delivery_timeout_ms, min(backoff_ms, backoff_max_ms), backoff_max_ms)
+
+    def run(self, clock: Clock, call: Callable[[], T], *, at_most_ms: int | None = None) -> T:
+        """Call until it succeeds, fails for another reason, or there is no time for another try.
+
+        Args:
+            clock: to wait with.
+            call: may be repeated after a StorageError or CommitStateUnknown.
+            at_most_ms: a shorter time than the delivery timeout.
+        """
+        limit_ms = self.delivery_timeout_ms
+        if at_most_ms is not None:
+            limit_ms = min(limit_ms, at_most_ms)
+        deadline_s = clock.monotonic_s() + limit_ms / 1000
+        pause_s = self.backoff_ms / 1000
+        while True:
+            try:
+                return call()
+            except (StorageError, CommitStateUnknown) as error:
+                wait_s = pause_s * (1 - _JITTER + 2 * _JITTER * clock.jitter())
+                if not error.retriable or clock.monotonic_s() + wait_s >= deadline_s:
+                    raise
+            clock.sleep(wait_s)
+            pause_s = min(2 * pause_s, self.backoff_max_ms / 1000)
