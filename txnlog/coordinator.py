@@ -60,6 +60,17 @@ class _Decision:
     cleaned_up: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A put of an initialisation, to be recognised if its response was lost.
+
+    ``owned_epoch`` is the epoch that it bumps to on aborting what an older instance left.
+    """
+
+    nonce: str = ""
+    owned_epoch: int | None = None
+
+
 class Coordinator:
     """The producer's side of the protocol for one instance of one transactional id.
 
@@ -78,6 +89,8 @@ class Coordinator:
         self._decision: _Decision | None = None
         self._lost_begin: Head | None = None
         self._cleaner: Cleaner | None = None
+        self._tried = _Tried()
+        self._owned_epoch: int | None = None
         self.decided: Outcome | None = None
         """The outcome of the current transaction, once it is certain."""
 
@@ -87,24 +100,35 @@ class Coordinator:
         """Take the id over: end what an older instance left, and fence it.
 
         Raises:
-            StorageError: it can be called again.
+            StorageError: it can be called again, and goes on where it was.
         """
-        transactions, settlement = self._logs.transactions, self._logs.settlement
-        owned_epoch: int | None = None
+        logs = self._logs
+        transactions, settlement, clock = logs.transactions, logs.settlement, logs.clock
         while True:
             since = transactions.now()
             head = transactions.head(self.transactional_id)
             head = head or transactions.expired(self.transactional_id)
             state = head.state if head else None
+            if head is not None and head.state.nonce == self._tried.nonce:
+                # An earlier put of ours, whose response was lost.
+                if head.state.status is Status.EMPTY:
+                    self._initialized(head, since)
+                    return
+                self._owned_epoch = self._tried.owned_epoch
             if head is not None and head.state.open:
-                aborted = settlement.abort_for_another(
-                    head, since, "a newer producer was initialised with its transactional id"
+                aborted = transitions.prepare_abort(
+                    head.state,
+                    now_ms=clock.now_ms(),
+                    nonce=clock.token(),
+                    fence=True,
+                    reason="a newer producer was initialised with its transactional id",
                 )
                 # At the last epoch there is no bump to own.
-                bumped = aborted and aborted.state.producer_epoch > head.state.producer_epoch
-                owned_epoch = aborted.state.producer_epoch if aborted and bumped else None
-                if aborted is not None:
-                    settlement.finish(aborted)
+                bumped = aborted.producer_epoch > head.state.producer_epoch
+                self._tried = _Tried(aborted.nonce, aborted.producer_epoch if bumped else None)
+                if transactions.put(head.number + 1, aborted, since):
+                    self._owned_epoch = self._tried.owned_epoch
+                    settlement.finish(Head(head.number + 1, aborted))
                 continue
             if head is not None and head.state.prepared:
                 settlement.finish(head)
@@ -113,19 +137,24 @@ class Coordinator:
                 state,
                 transactional_id=self.transactional_id,
                 timeout_ms=self._timeout_ms,
-                fresh_producer_id=transitions.new_producer_id(self._logs.clock.token()),
-                owned_epoch=owned_epoch,
-                now_ms=self._logs.clock.now_ms(),
-                nonce=self._logs.clock.token(),
+                fresh_producer_id=transitions.new_producer_id(clock.token()),
+                owned_epoch=self._owned_epoch,
+                now_ms=clock.now_ms(),
+                nonce=clock.token(),
             )
+            self._tried = _Tried(fresh.nonce)
             number = head.number + 1 if head else 0
             if transactions.put(number, fresh, since):
-                self._adopt(Head(number, fresh), since)
-                self._entries = []
-                self._decision = None
-                self.decided = None
-                self._clean()
+                self._initialized(Head(number, fresh), since)
                 return
+
+    def _initialized(self, head: Head, since: tuple[float, int]) -> None:
+        self._adopt(head, since)
+        self._entries = []
+        self._decision = None
+        self.decided = None
+        self._owned_epoch = None
+        self._clean()
 
     def resume(self) -> None:
         """Go on with the open transaction of this id, begun by another process of the same job.

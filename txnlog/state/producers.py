@@ -103,10 +103,14 @@ def judge_batches(
     for partition, (sequence, count) in batches.items():
         recent = known.recent(producer.producer_epoch, partition) if known else ()
         expected = recent[-1].next_sequence if recent else 0
+        if sequence == expected:
+            # New, also if the numbers have wrapped round to those of a recent batch: an append
+            # that is in doubt is recognised by the names of its segments before.
+            continue
         for batch in recent:
             if (batch.base_sequence, batch.record_count) == (sequence, count):
                 repeated[partition] = batch.base_offset
-        if partition not in repeated and sequence != expected:
+        if partition not in repeated:
             raise OutOfOrderSequence(
                 f"producer {producer.producer_id} (epoch {producer.producer_epoch}) sent "
                 f"sequence {sequence} to {topic}:{partition} where {expected} is next"
