@@ -318,6 +318,7 @@ class Coordinator:
                 "call abort_transaction() again"
             )
         if self._decision is None:
+            self._find_lost_begin()
             if not self.state.open and version is not None and self.decided is None:
                 self._participate((), ())
             if not self.state.open:

@@ -24,6 +24,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.retrying import Retries
+from txnlog.state.transaction import TransactionState
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.failures import failure
@@ -389,6 +390,35 @@ def test_an_aborted_version_may_come_again(store: Store) -> None:
         producer.commit_transaction()
         assert producer.committed_version("a") == 1
     assert values(store) == []
+
+
+@pytest.mark.parametrize("effect", [True, False])
+@pytest.mark.parametrize("failing", ["Ongoing", "PrepareCommit", "CompleteCommit"])
+def test_a_version_without_records_survives_a_put_in_doubt(
+    store: Store, monkeypatch: pytest.MonkeyPatch, failing: str, effect: bool
+) -> None:
+    """The commit is repeated, recognises its own states, and is no fenced producer's."""
+    producer = store.producer(transactional_id="sink")
+    producer.init_transactions()
+    real = store.logs.transactions.put
+    failed = []
+
+    def put(number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+        if state.status.value == failing and not failed:
+            failed.append(number)
+            if effect:
+                real(number, state, since)
+            raise StorageError("the connection was reset")
+        return real(number, state, since)
+
+    monkeypatch.setattr(store.logs.transactions, "put", put)
+    assert not producer.begin_transaction(application_id="a", version=1)
+    producer.commit_transaction()
+    assert failed
+    assert not producer.begin_transaction(application_id="a", version=2)
+    producer.commit_transaction()
+    assert store.describe_transaction("sink").versions == {"a": 2}
+    assert store.describe_transaction("sink").number == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.STOP_AFTER, Fault.FAIL])

@@ -281,6 +281,22 @@ def test_condition_18_only_open_transactions_time_out(clock: VirtualClock) -> No
                 producer.commit_transaction()
 
 
+def test_a_commit_flushes_and_an_abort_drops(store: Store) -> None:
+    """Buffered records belong to the transaction they were sent in, and to no later one."""
+    producer = initialized(store)
+    producer.begin_transaction()
+    producer.send("t", b"dropped")
+    producer.abort_transaction()
+    assert store.storage.list_names("topics/t/data/0") == []
+    with producer.transaction():
+        producer.send("t", b"flushed")
+    producer.begin_transaction()
+    producer.send("t", b"dropped too")
+    producer.close()
+    assert values(store) == [b"flushed"]
+    assert store.scan("t", isolation_level="read_uncommitted").record_count == 1
+
+
 def test_the_last_epoch_is_followed_by_a_new_producer_id(store: Store, clock: VirtualClock) -> None:
     """At 32767 a time-out has no epoch to bump; it fences all the same, and init starts over."""
     initialized(store)
