@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import VirtualClock
+from faults import FaultyStorage, VirtualClock
 
 from txnlog import OffsetAndMetadata
 from txnlog.descriptions import OffsetReset
@@ -244,6 +244,23 @@ def test_a_job_that_read_before_a_reset_cannot_commit(store: Store, clock: Virtu
         producer.commit_transaction()
     producer.abort_transaction()
     assert offsets(store) == {A0: 2}
+
+
+def test_a_reset_that_loses_a_race_changes_nothing(store: Store, clock: VirtualClock) -> None:
+    """The group moves between the plan and the put: what was planned does not fit any more."""
+    commit(store, {A0: 4, A1: 4})
+    raced = []
+
+    def meanwhile(request: str) -> None:
+        if request.startswith("put_if_absent groups/g") and not raced:
+            raced.append(request)
+            commit(store, {A0: 6})
+
+    operator = attach(FaultyStorage(store.storage, before_request=meanwhile), clock=clock)
+    with pytest.raises(CommitFailed, match="read from offset 4, but the group is at 6"):
+        operator.reset_group_offsets("g", shift_by=-1)
+    assert raced
+    assert offsets(store) == {A0: 6, A1: 4}
 
 
 # -- pending offsets are never lost -------------------------------------------------------------

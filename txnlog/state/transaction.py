@@ -282,7 +282,6 @@ def participate(
         groups=tuple(sorted({*groups, *(() if fresh else state.groups)})),
         entries=(),
         consumed=tuple(consumed) if fresh else (*state.consumed, *consumed),
-        reason="",
     )
 
 
