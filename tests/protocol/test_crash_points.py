@@ -167,7 +167,7 @@ def test_stand_still_past_the_timeout_at_each_request(fault: Fault) -> None:
 
 @pytest.mark.parametrize("when", ["before the next run", "after it"])
 def test_a_put_lands_late_at_each_request(when: str) -> None:
-    """Condition 49: what failed for its caller takes effect after all, when nobody waits for it."""
+    """Goal (49): what failed for its caller takes effect after all, when nobody waits for it."""
     for number in range(TOTAL):
         storage = PREPARED.copy()
         faulty = FaultyStorage(storage, {number: Fault.LAND_LATE})

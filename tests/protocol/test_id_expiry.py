@@ -87,7 +87,7 @@ def remove_all(store: Store, clock: VirtualClock) -> None:
 
 
 def test_only_idle_ids_expire(store: Store, clock: VirtualClock) -> None:
-    """Condition 19: Empty and Complete* past the expiration, and never any other."""
+    """Goal (19): empty and Complete* past the expiration, and never any other."""
     store.producer(transactional_id="empty").init_transactions()
     producing(store, "committed").commit_transaction()
     producing(store, "aborted").abort_transaction()
@@ -130,7 +130,7 @@ def test_only_idle_ids_expire(store: Store, clock: VirtualClock) -> None:
     "status", [s for s in Status if s not in transitions.IDLE], ids=lambda s: s.value
 )
 def test_what_is_under_way_does_not_expire(status: Status) -> None:
-    """Condition 19, in the state machine itself."""
+    """Goal (19): the same in the state machine itself."""
     state = transitions.TransactionState("p", status, 1, 0, 1, 1000, 5, "n")
     with pytest.raises(InvalidTxnState, match="does not expire"):
         transitions.expire(state, now_ms=9, nonce="m", reason="idle")

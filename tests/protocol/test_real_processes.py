@@ -118,7 +118,7 @@ KINDS = ["local", pytest.param("s3", marks=pytest.mark.s3)]
 def test_processes_commit_to_one_topic(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, start: Callable[..., Worker]
 ) -> None:
-    """Condition 51 in small: 6 processes, 10 commits each."""
+    """Goal (51): in small: 6 processes, 10 commits each."""
     meet(kind, 6, 10, request, tmp_path, start)
 
 
@@ -127,7 +127,7 @@ def test_processes_commit_to_one_topic(
 def test_32_processes_commit_to_one_topic(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, start: Callable[..., Worker]
 ) -> None:
-    """Condition 51: 32 processes, 50 commits each."""
+    """Goal (51): 32 processes, 50 commits each."""
     meet(kind, 32, 50, request, tmp_path, start)
 
 
@@ -186,7 +186,7 @@ def disturb(
 
 
 def test_writers_are_stopped_and_killed(tmp_path: Path, start: Callable[..., Worker]) -> None:
-    """Condition 52 and kill -9: no commit is lost or doubled, and the next run goes on."""
+    """Goal (52): paused and killed: no commit is lost or doubled, and the next run goes on."""
     done = disturb(5, 3, 12, tmp_path, start)
     assert done["killed"] >= 2
     assert done["stopped"] >= 2
@@ -207,7 +207,7 @@ def test_writers_are_stopped_and_killed_for_long(
 def test_a_full_disk_at_each_write(
     transactional: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Condition 55: the system says that the disk is full, at each write in turn and ever after.
+    """Goal (55): the system says that the disk is full, at each write in turn and ever after.
 
     The error names the place and the cause; with space again the next run goes on.
     """

@@ -110,7 +110,7 @@ def owner(store: Store) -> tuple[str, int, int]:
 
 
 def test_condition_11_ids_and_timeouts(store: Store) -> None:
-    """Refused before anything is written; the limits themselves are accepted."""
+    """Goal (11): refused before anything is written; the limits themselves are accepted."""
     with pytest.raises(InvalidTransactionalId):
         store.producer(transactional_id="")
     for timeout_ms in (-1, 0, MAX_TIMEOUT_MS + 1):
@@ -123,7 +123,7 @@ def test_condition_11_ids_and_timeouts(store: Store) -> None:
 
 
 def test_condition_12_init_when_nothing_is_open(store: Store) -> None:
-    """The first has epoch 0; each later one the next, and the same producer id."""
+    """Goal (12): the first has epoch 0; each later one the next, and the same producer id."""
     initialized(store)
     status, epoch, producer_id = owner(store)
     assert (status, epoch) == ("Empty", 0)
@@ -138,7 +138,7 @@ def test_condition_12_init_when_nothing_is_open(store: Store) -> None:
 
 
 def test_condition_13_init_while_a_transaction_is_open(store: Store, clock: VirtualClock) -> None:
-    """It is aborted under a bumped epoch, which the new instance has: one bump, not two."""
+    """Goal (13): it is aborted under a bumped epoch, which the new instance has: one bump."""
     old = ongoing(store)
     new = initialized(attach(store.storage, clock=clock))
     assert owner(store)[:2] == ("Empty", 1)
@@ -152,7 +152,7 @@ def test_condition_13_init_while_a_transaction_is_open(store: Store, clock: Virt
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_condition_14_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
-    """What was decided is finished first, whichever it was."""
+    """Goal (14): what was decided is finished first, whichever it was."""
     prepared(store, end)
     assert owner(store)[0] == {"commit": "PrepareCommit", "abort": "PrepareAbort"}[end]
     initialized(store)
@@ -165,7 +165,7 @@ def test_condition_14_init_while_a_decision_is_half_done(store: Store, end: str)
 @pytest.mark.parametrize("before", ["new", "empty", "ongoing", "commit", "abort"])
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
 def test_condition_15_init_interrupted_anywhere(before: str, fault: Fault) -> None:
-    """After each request of an init it can be repeated; a completed one bumps the epoch once."""
+    """Goal (15): after each request of an init it can be repeated; the epoch is bumped once."""
     for number in range(100):
         clock = VirtualClock()
         storage = open_storage(f"memory://init-{next(_STORES)}")
@@ -205,7 +205,7 @@ def test_condition_15_init_interrupted_anywhere(before: str, fault: Fault) -> No
 def test_condition_15_an_init_whose_puts_are_in_doubt(
     store: Store, clock: VirtualClock, effect: bool
 ) -> None:
-    """The storage fails at each put of an init in turn, for long; called again, one bump in all."""
+    """Goal (15): storage fails at each put of an init in turn; called again, one bump in all."""
     for doubtful in range(3):
         ongoing(store)
         epoch = owner(store)[1]
@@ -225,7 +225,7 @@ def test_condition_15_an_init_whose_puts_are_in_doubt(
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_condition_16_an_end_may_be_repeated(store: Store, end: str) -> None:
-    """Success, and not one request that writes."""
+    """Goal (16): success, and not one request that writes."""
     producer = ongoing(store)
     getattr(producer, f"{end}_transaction")()
     before = states(store.storage)
@@ -237,7 +237,7 @@ def test_condition_16_an_end_may_be_repeated(store: Store, end: str) -> None:
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("wrong", ["producer_id", "producer_epoch"])
 def test_condition_17_a_wrong_owner_changes_nothing(store: Store, end: str, wrong: str) -> None:
-    """Commit and abort of another producer id or an older epoch are refused by what is stored."""
+    """Goal (17): commit and abort of another producer id or an older epoch are refused."""
     stale = ongoing(store)
     head = store.logs.transactions.describe("p")
     changed = {wrong: getattr(head.state, wrong) + 1, "nonce": "0" * 32}
@@ -251,7 +251,7 @@ def test_condition_17_a_wrong_owner_changes_nothing(store: Store, end: str, wron
 
 
 def test_condition_18_only_open_transactions_time_out(clock: VirtualClock) -> None:
-    """Whoever looks at any other state, however late, leaves or finishes it as it was decided."""
+    """Goal (18): any other state is left or finished as it was decided, however late."""
     for before, expected in (
         ("empty", ("Empty", 0)),
         ("committed", ("CompleteCommit", 0)),
