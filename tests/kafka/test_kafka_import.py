@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_folders import BROKER, OLD_TOPICS, TOPICS, expected, files_of, read
@@ -20,6 +21,7 @@ from txnlog.errors import (
 from txnlog.segments.transaction_index import TransactionIndex
 from txnlog.storage.base import Storage
 from txnlog.store import attach
+from txnlog.topic_log import TopicLog
 
 LEVELS = ("read_committed", "read_uncommitted")
 ALL = TOPICS | OLD_TOPICS
@@ -230,6 +232,22 @@ def test_the_loser_of_two_imports_leaves_no_files(store: Store) -> None:
     placed = {segment.name for segment in store.segments("stamped")}
     assert {Path(name).stem for name in files_of(store)} == placed
     assert read(store, "stamped", 0, "read_committed") == expected()["stamped-0"].committed
+
+
+def test_an_interrupt_while_placing_deletes_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal (hazard 2): Ctrl-C comes when the entry may be there already: its files must stay."""
+    place = TopicLog.place_imported
+
+    def interrupted(*arguments: Any) -> int:
+        place(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TopicLog, "place_imported", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.import_kafka("orders", [str(BROKER)])
+    assert read(store, "orders", 0, "read_committed") == expected()["orders-0"].committed
 
 
 def test_deleted_segments_are_not_copied(store: Store, tmp_path: Path) -> None:

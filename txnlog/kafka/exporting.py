@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -133,7 +134,8 @@ def export_log_dirs(
         raise
     finally:
         # Deleting prunes empty folders, and a broker refuses one that is no partition's.
-        target.delete([_TEMPORARY])
+        with suppress(StorageError):
+            target.delete([_TEMPORARY])
     return Exported(topic, target.url, tuple(exported))
 
 

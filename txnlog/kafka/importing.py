@@ -21,6 +21,7 @@ from txnlog.errors import (
     ObjectNotFound,
     StorageError,
     TopicAlreadyExists,
+    TxnlogError,
 )
 from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_file
 from txnlog.kafka.progress import Progress
@@ -120,9 +121,9 @@ def import_log_dirs(
             f"the import into topic {topic!r} may or may not have happened: {error}. Nothing was "
             "deleted; look at the topic's offsets before you repeat it"
         ) from error
-    except BaseException:
+    except TxnlogError:
         copier.discard()
-        raise
+        raise  # whatever else comes, an interrupt above all, the files may be placed and must stay
     log.checkpoint_if_due()
     return Imported(topic, tuple(copier.partitions), tuple(copier.damages))
 
