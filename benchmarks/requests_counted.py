@@ -15,7 +15,7 @@ from txnlog.names import TopicPartition
 from txnlog.spark.options import parse_read, parse_write
 from txnlog.spark.planning import pin
 from txnlog.spark.publishing import by_topic, offset_commits, place_and_commit
-from txnlog.spark.reader import group_ranges
+from txnlog.spark.tasks import group_ranges
 from txnlog.spark.writer import TxnlogWriter, Uploaded
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
@@ -103,7 +103,7 @@ def _plan(store: Store) -> dict[str, int]:
     def plan() -> None:
         pinned = pin(store, parse_read({"path": "unused", "subscribe": "input"}))
         assert pinned.offsets[TopicPartition("input", 0)].stop > 0
-        group_ranges(pinned.ranges, None)
+        group_ranges(pinned.ranges)
 
     return _counted(store, plan)
 

@@ -35,7 +35,7 @@ def plan_read(given: Mapping[str, str]) -> ReadPlan:
         assert options.group_id is not None
         coordinator.begin(consumed=pinned.consumed(options.group_id))
         begun = coordinator.state.ref
-    return ReadPlan(store.storage, options.columns, options.min_partitions, pinned.ranges, begun)
+    return ReadPlan(store.storage, options.columns, options.task_sizes, pinned.ranges, begun)
 
 
 def _initialized(store: Store, options: ReadOptions) -> Coordinator:

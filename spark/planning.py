@@ -12,8 +12,11 @@ from dataclasses import dataclass, field, replace
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.scan import EARLIEST, LATEST, SegmentRange
-from txnlog.snapshot import Snapshot
-from txnlog.spark.options import OffsetsOption, ReadOptions
+from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
+from txnlog.spark.options import ReadOptions
+from txnlog.spark.positions import resolve
+from txnlog.spark.subscription import Partitions
+from txnlog.spark.tasks import TaskSizes
 from txnlog.state.group import GroupState
 from txnlog.state.transaction import ConsumedOffset, TransactionRef
 from txnlog.storage.base import Storage
@@ -64,7 +67,7 @@ class ReadPlan:
 
     storage: Storage
     columns: tuple[str, ...]
-    min_partitions: int | None
+    task_sizes: TaskSizes
     ranges: tuple[SegmentRange, ...]
     transaction: TransactionRef | None
 
@@ -87,21 +90,55 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
     """
     # The group first: what it has committed then lies inside the snapshot.
     group = _committed_by(store, options.group_id) if options.group_id else None
-    snapshot = store.snapshot(list(options.subscription), isolation_level=options.isolation_level)
-    wanted = _wanted(snapshot, options.subscription)
+    subscribed = options.subscription.resolve(store)
+    snapshot = take_snapshot(
+        store.logs,
+        list(subscribed),
+        check_isolation_level(options.isolation_level),
+        leave_out_missing=options.subscription.pattern is not None,
+    )
+    wanted = _wanted(snapshot, subscribed)
     topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
+    _check_same_topics(topic_ids, options.topic_ids)
     committed = committed_offsets(group, wanted, topic_ids) if group else {}
-    if options.starting_offsets is not None or options.group_id is None:
-        given = options.starting_offsets or "earliest"
-        starts = _ends(snapshot, wanted, "startingOffsets", given)
+    if options.starting is not None or group is None:
+        starting = options.starting or "earliest"
+        starts = resolve(store.storage, snapshot, wanted, "startingOffsets", starting)
     else:
+        if options.fail_on_data_loss:
+            _check_not_recreated(options.group_id, group, wanted, topic_ids)
         starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
-    stops = _ends(snapshot, wanted, "endingOffsets", options.ending_offsets)
+    stops = resolve(store.storage, snapshot, wanted, "endingOffsets", options.ending)
     spans = {
         where: _span(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
     pinned = limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
     return replace(pinned, topic_ids=topic_ids)
+
+
+def _check_same_topics(found: Mapping[str, str], pinned: Mapping[str, str]) -> None:
+    for topic, topic_id in pinned.items():
+        if found.get(topic, topic_id) != topic_id:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} was deleted and made anew while this read was planned; read again"
+            )
+
+
+def _check_not_recreated(
+    group_id: str | None,
+    group: GroupState,
+    wanted: Sequence[TopicPartition],
+    topic_ids: Mapping[str, str],
+) -> None:
+    for where in wanted:
+        known = group.offset_of(*where)
+        if known and group.offset_of(*where, topic_ids[where.topic]) is None:
+            raise OffsetOutOfRange(
+                f"topic {where.topic!r} was deleted and made anew since group {group_id!r} "
+                f"committed offset {known.offset} of partition {where.partition}: what the group "
+                "had not read of the old topic is lost. To go on with the new topic from its "
+                "start, give failOnDataLoss=false, startingOffsets, or reset the group's offsets"
+            )
 
 
 def _committed_by(store: Store, group_id: str) -> GroupState:
@@ -177,9 +214,7 @@ def _nothing(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> di
     return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}
 
 
-def _wanted(
-    snapshot: Snapshot, subscription: Mapping[str, tuple[int, ...] | None]
-) -> list[TopicPartition]:
+def _wanted(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition]:
     wanted = []
     for topic, chosen in subscription.items():
         known = snapshot.partitions(topic)
@@ -191,31 +226,6 @@ def _wanted(
                 )
             wanted.append(TopicPartition(topic, number))
     return wanted
-
-
-def _ends(
-    snapshot: Snapshot, wanted: Sequence[TopicPartition], option: str, given: OffsetsOption
-) -> dict[TopicPartition, int]:
-    """The offset of each partition, -2 and -1 standing for the edges."""
-    if isinstance(given, str):
-        return dict.fromkeys(wanted, EARLIEST if given == "earliest" else LATEST)
-    flat = {TopicPartition(t, p): at for t, parts in given.items() for p, at in parts.items()}
-    for where in flat:
-        if where not in wanted:
-            known = where.topic in snapshot.topics
-            reason = (
-                "has no such partition, or it is not assigned" if known else "is not subscribed"
-            )
-            raise InvalidOption(
-                f"option {option} names {where}, but topic {where.topic!r} {reason}"
-            )
-    missing = [str(where) for where in wanted if where not in flat]
-    if missing:
-        raise InvalidOption(
-            f"option {option} must have an offset for every partition (-2 is earliest, -1 latest); "
-            f"it has none for {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}"
-        )
-    return flat
 
 
 def _span(

@@ -1,13 +1,13 @@
-"""Reading in Spark: which segment ranges make a task, and how a task streams them as Arrow."""
+"""Reading in Spark: a pinned plan becomes tasks, and a task streams its ranges as Arrow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from txnlog.spark.tasks import group_ranges
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from txnlog.scan import SegmentRange
     from txnlog.spark.planning import ReadPlan
     from txnlog.state.transaction import TransactionRef
-
-MAX_TASK_BYTES = 128 << 20
-"""A task reads about so many stored bytes: Spark's own spark.sql.files.maxPartitionBytes."""
-MIN_TASK_BYTES = 8 << 20
-"""Smaller tasks would spend their time on being started."""
-_TASKS_WANTED = 16
-"""What is less than 16 full tasks is split finer: the planner does not know how many cores wait."""
 
 
 class TxnlogPartition(InputPartition):
@@ -45,7 +38,7 @@ class TxnlogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Nothing is listed or opened to find them."""
-        groups = group_ranges(self._plan.ranges, self._plan.min_partitions)
+        groups = group_ranges(self._plan.ranges, self._plan.task_sizes)
         return [TxnlogPartition(group) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -94,46 +87,3 @@ def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:
             "DataFrame was loaded. Its records must not be written any more: load again, and let "
             "only one job run"
         )
-
-
-def group_ranges(
-    ranges: Sequence[SegmentRange], min_partitions: int | None
-) -> list[tuple[SegmentRange, ...]]:
-    """Cut and bundle ranges into tasks of about equal bytes, keeping their order.
-
-    Args:
-        ranges: what is to be read.
-        min_partitions: make at least so many tasks, if there are so many records.
-    """
-    total = sum(part.size_bytes for part in ranges)
-    target = min(MAX_TASK_BYTES, max(MIN_TASK_BYTES, total // _TASKS_WANTED))
-    if min_partitions is not None:
-        target = max(min(target, total // min_partitions), 1)
-    tasks: list[tuple[SegmentRange, ...]] = []
-    task: list[SegmentRange] = []
-    filled = 0
-    for part in ranges:
-        rest: SegmentRange | None = part
-        while rest is not None:
-            piece, rest = _split(rest, target - filled, target)
-            task.append(piece)
-            filled += piece.size_bytes
-            if filled >= target or rest is not None:
-                tasks.append(tuple(task))
-                task, filled = [], 0
-    if task:
-        tasks.append(tuple(task))
-    return tasks
-
-
-def _split(part: SegmentRange, room: int, target: int) -> tuple[SegmentRange, SegmentRange | None]:
-    """The piece of a range that fits into ``room`` bytes, and the rest.
-
-    A rest, or a piece, that is small beside a task is not worth opening the segment again.
-    """
-    size = part.size_bytes
-    if size <= room + target // 8 or part.record_count < 2:
-        return part, None
-    count = min(max(part.record_count * room // max(size, 1), 1), part.record_count - 1)
-    middle = part.start_offset + count
-    return replace(part, stop_offset=middle), replace(part, start_offset=middle)

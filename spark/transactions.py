@@ -6,6 +6,7 @@ block ends everything is placed and decided at once, so nothing shows and nobody
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,9 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition, check_group_id, check_topic, staging_file
 from txnlog.spark import publishing
-from txnlog.spark.options import STAGING, ReadOptions, starting_offsets_json
+from txnlog.spark.options import PINNED_TOPICS, STAGING, parse_read
 from txnlog.spark.planning import PinnedRead, pin
+from txnlog.spark.positions import offsets_json
 from txnlog.spark.staging import read_manifest
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.store import Store, open_store
@@ -34,7 +36,8 @@ from txnlog.topic_log import UploadedSegment
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from txnlog.spark.options import OffsetsOption
+    from txnlog.spark.options import ReadOptions
+    from txnlog.spark.positions import OffsetsOption
 
 _logger = logging.getLogger(__name__)
 
@@ -186,6 +189,7 @@ class SparkTransaction:
         starting_offsets: OffsetsOption | None = None,
         columns: Sequence[str] | None = None,
         include_headers: bool = False,
+        options: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """Topics from the group's committed offsets (where none, from the start) to now.
 
@@ -201,6 +205,8 @@ class SparkTransaction:
                 {topic: {partition: offset}}. The group is moved all the same.
             columns: of the row schema, to bring less over to Spark.
             include_headers: add the column ``headers``.
+            options: of a batch read, with the names that docs/SPARK.md lists: how it is split into
+                tasks, where it starts and ends by time, ``failOnDataLoss``.
 
         Raises:
             UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
@@ -214,10 +220,19 @@ class SparkTransaction:
                     raise InvalidOption(
                         f"topic {name!r} is read twice in one transaction; use its DataFrame again"
                     )
-            given = {"columns": ",".join(columns)} if columns is not None else {}
+            given = dict(options or {})
+            _check_free(given)
+            if columns is not None:
+                given["columns"] = ",".join(columns)
             if include_headers:
                 given["includeHeaders"] = "true"
-            pinned = pin(self._store, self._read_options(names, starting_offsets))
+            if starting_offsets is not None:
+                given["startingOffsets"] = (
+                    starting_offsets
+                    if isinstance(starting_offsets, str)
+                    else offsets_json(starting_offsets)
+                )
+            pinned = pin(self._store, self._read_options(names, given))
             frame = self._load(pinned, given)
             self._reads.append(pinned)
             return frame
@@ -253,26 +268,15 @@ class SparkTransaction:
             frame.write.format("txnlog").options(**options).mode("append").save()
             self._take_manifest(path)
 
-    def _read_options(
-        self, topics: Sequence[str], starting_offsets: OffsetsOption | None
-    ) -> ReadOptions:
+    def _read_options(self, topics: Sequence[str], given: Mapping[str, str]) -> ReadOptions:
         if not topics:
             raise InvalidOption("read() needs the name of a topic")
-        return ReadOptions(
-            path=self._store.url,
-            storage_options={},
-            subscription=dict.fromkeys(topics),
-            starting_offsets=starting_offsets,
-            ending_offsets="latest",
-            isolation_level="read_committed",
-            group_id=self._group_id,
-            transactional_id=None,
-            transaction_timeout_ms=None,
-            max_records=self._max_records,
-            min_partitions=None,
-            columns=(),
-            fail_on_data_loss=True,
-        )
+        options = {**given, "path": self._store.url, "subscribe": ",".join(topics)}
+        if self._group_id is not None:
+            options["group.id"] = self._group_id
+        if self._max_records is not None:
+            options["maxRecords"] = str(self._max_records)
+        return parse_read(options)
 
     def _load(self, pinned: PinnedRead, given: Mapping[str, str]) -> DataFrame:
         """The DataFrame of exactly the pinned offsets; Spark's own process resolves them again."""
@@ -282,12 +286,13 @@ class SparkTransaction:
             starts.setdefault(where.topic, {})[where.partition] = span.start
             stops.setdefault(where.topic, {})[where.partition] = span.stop
         options = {
+            **{name: value for name, value in given.items() if not _says_where(name)},
             **self._storage_options,
-            **given,
             "path": self._store.url,
             "subscribe": ",".join(starts),
-            "startingOffsets": starting_offsets_json(starts),
-            "endingOffsets": starting_offsets_json(stops),
+            "startingOffsets": offsets_json(starts),
+            "endingOffsets": offsets_json(stops),
+            PINNED_TOPICS: json.dumps(dict(pinned.topic_ids)),
         }
         return self._spark.read.format("txnlog").options(**options).load()
 
@@ -351,3 +356,22 @@ class SparkTransaction:
         except BaseException:
             self._phase = _Phase.FAILED
             raise
+
+
+_DECIDED = ("path", "subscribe", "subscribepattern", "assign", "group.id", "maxrecords")
+_NEVER = ("transactional.id", "transaction.timeout.ms", "isolation.level")
+
+
+def _check_free(options: Mapping[str, str]) -> None:
+    """Raise InvalidOption for options that a transaction decides itself."""
+    for option in options:
+        name = option.lower().removeprefix("kafka.")
+        if name in (*_DECIDED, *_NEVER) or name.startswith("storage."):
+            raise InvalidOption(
+                f"option {option}: it is decided by transaction(...) and the names given to read()"
+            )
+
+
+def _says_where(option: str) -> bool:
+    """True for options that choose offsets: they have done so."""
+    return option.lower().startswith(("starting", "ending"))

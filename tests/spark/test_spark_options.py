@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
-from txnlog.spark.options import parse_offsets, parse_read, parse_write
+from txnlog.spark.options import parse_read, parse_write
+from txnlog.spark.positions import parse_offsets
 
 READ = {"path": "/store", "subscribe": "orders"}
 
@@ -13,8 +14,8 @@ READ = {"path": "/store", "subscribe": "orders"}
 def test_defaults_are_those_of_the_kafka_source_in_batches() -> None:
     """Goal: a read with a path and topics goes from earliest to latest, committed data only."""
     options = parse_read({"path": "/store", "subscribe": "orders, paid"})
-    assert list(options.subscription) == ["orders", "paid"]
-    assert (options.starting_offsets, options.ending_offsets) == (None, "latest")
+    assert list(options.subscription.topics) == ["orders", "paid"]
+    assert (options.starting, options.ending) == (None, "latest")
     assert options.isolation_level == "read_committed"
     assert options.fail_on_data_loss
     assert "headers" not in options.columns
@@ -24,7 +25,7 @@ def test_defaults_are_those_of_the_kafka_source_in_batches() -> None:
 def test_names_are_found_whatever_their_case() -> None:
     """Goal: Spark lower-cases option names, so every name is known in lower case."""
     options = parse_read({**READ, "startingoffsets": "latest", "INCLUDEHEADERS": "TRUE"})
-    assert options.starting_offsets == "latest"
+    assert options.starting == "latest"
     assert options.columns[-1] == "headers"
 
 
@@ -54,8 +55,17 @@ def test_kafka_spellings_mean_the_same() -> None:
         ({**READ, "startingofsets": "latest"}, "did you mean startingOffsets"),
         ({**READ, "colour": "red"}, "unknown option 'colour' for a read"),
         ({**READ, "topic": "x"}, "option topic is for a write"),
-        ({**READ, "subscribepattern": ".*"}, "subscribePattern is not implemented yet"),
-        ({**READ, "maxoffsetspertrigger": "1"}, "maxOffsetsPerTrigger is for streams"),
+        ({**READ, "subscribepattern": ".*"}, "exactly one of the options subscribe"),
+        ({"path": "/s", "subscribepattern": "a("}, "is no regular expression"),
+        ({**READ, "maxoffsetspertrigger": "1"}, "maxOffsetsPerTrigger is for a stream"),
+        ({**READ, "groupidprefix": "x"}, "groupIdPrefix names the consumer groups that Spark"),
+        ({**READ, "startingtimestamp": "yesterday"}, "startingTimestamp must be milliseconds"),
+        ({**READ, "startingoffsetsbytimestamp": "1"}, "startingOffsetsByTimestamp must be JSON"),
+        ({**READ, "endingoffsetsbytimestamp": '{"a":{"0":-1}}'}, "endingOffsetsByTimestamp must"),
+        ({**READ, "startingoffsetsbytimestampstrategy": "latest"}, "has no effect without"),
+        ({**READ, "startingoffsetsbytimestampstrategy": "x"}, "must be error or latest"),
+        ({**READ, "maxrecordsperpartition": "0"}, "maxRecordsPerPartition must be a whole number"),
+        ({**READ, "maxbytesperpartition": "64q"}, "maxBytesPerPartition must be a number of bytes"),
         ({**READ, "kafka.bootstrap.servers": "h:9"}, "there is no broker"),
         ({**READ, "kafka.fetch.min.bytes": "1"}, "for Kafka's client"),
         ({**READ, "startingoffsets": "sooner"}, "option startingOffsets must be earliest"),

@@ -13,7 +13,7 @@ from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartiti
 from txnlog.scan import SegmentRange
 from txnlog.spark.options import parse_read
 from txnlog.spark.planning import fair_shares, pin
-from txnlog.spark.reader import MAX_TASK_BYTES, group_ranges
+from txnlog.spark.tasks import MAX_TASK_BYTES, TaskSizes, group_ranges
 from txnlog.state.topic import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
@@ -42,7 +42,7 @@ def test_shares_use_the_limit_and_are_fair() -> None:
 def test_one_large_segment_is_read_by_many_tasks() -> None:
     """Goal: a segment is cut by offsets, without gap or overlap, into tasks of bounded size."""
     whole = _range(0, 50, 1_000_003, 10 * MAX_TASK_BYTES)
-    tasks = group_ranges([whole], None)
+    tasks = group_ranges([whole])
     assert len(tasks) >= 10
     pieces = [piece for task in tasks for piece in task]
     assert (pieces[0].start_offset, pieces[-1].stop_offset) == (50, whole.stop_offset)
@@ -53,7 +53,7 @@ def test_one_large_segment_is_read_by_many_tasks() -> None:
 def test_small_segments_share_a_task() -> None:
     """Goal: thousands of tiny segments do not become thousands of tasks; their order is kept."""
     ranges = [_range(p, base * 10, 10, 1_000) for p in range(4) for base in range(500)]
-    tasks = group_ranges(ranges, None)
+    tasks = group_ranges(ranges)
     assert len(tasks) == 1
     assert list(tasks[0]) == ranges
 
@@ -63,10 +63,10 @@ def test_min_partitions_splits_further() -> None:
     rng = random.Random(1)
     ranges = [_range(p, 0, rng.randrange(10, 1000), 100_000) for p in range(3)]
     for wanted in (2, 5, 20):
-        tasks = group_ranges(ranges, wanted)
+        tasks = group_ranges(ranges, TaskSizes(wanted))
         assert len(tasks) >= wanted
         assert sum(p.record_count for t in tasks for p in t) == sum(p.record_count for p in ranges)
-    assert len(group_ranges([_range(0, 0, 1, 10)], 5)) == 1
+    assert len(group_ranges([_range(0, 0, 1, 10)], TaskSizes(5))) == 1
 
 
 def _pinned(store: Store, **options: str) -> list[tuple[int, int, int]]:
@@ -139,5 +139,84 @@ def test_planning_asks_for_nothing_per_segment(store: Store) -> None:
     assert isinstance(storage, CountingStorage)
     storage.take()
     pinned = pin(store, parse_read({"path": "unused", "subscribe": "t"}))
-    group_ranges(pinned.ranges, 4)
+    group_ranges(pinned.ranges, TaskSizes(4))
     assert storage.take() == {"list": 1}
+
+
+def _stamped(store: Store, topic: str, times: dict[int, list[int]]) -> None:
+    """One record for each time (ms), in the partitions given, all in one append."""
+    with store.producer() as producer:
+        for partition, stamps in times.items():
+            for stamp in stamps:
+                producer.send(topic, value=b"v", partition=partition, timestamp_ms=stamp)
+
+
+@pytest.fixture
+def timed(store: Store) -> Store:
+    """Topic ``timed``: partition 0 has times 100 to 190, partition 1 only 100 and 110."""
+    store.create_topic("timed", partitions=2)
+    _stamped(store, "timed", {0: list(range(100, 200, 10)), 1: [100, 110]})
+    return store
+
+
+def test_times_bound_the_range(timed: Store) -> None:
+    """Goal: the first record at or after a time starts; the end is exclusive, latest if none."""
+    both = {"startingTimestamp": "105", "endingTimestamp": "150"}
+    assert _pinned(timed, subscribe="timed", **both) == [(0, 1, 5), (1, 1, 2)]
+    each = {
+        "startingOffsetsByTimestamp": '{"timed":{"0":180,"1":0}}',
+        "endingOffsetsByTimestamp": '{"timed":{"0":999,"1":110}}',
+    }
+    assert _pinned(timed, subscribe="timed", **each) == [(0, 8, 10), (1, 0, 1)]
+    first = {"startingOffsets": "latest", "startingTimestamp": "180"}  # the time is followed
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert _pinned(timed, subscribe="timed", **first, **strategy) == [(0, 8, 10)]
+
+
+def test_a_time_that_no_record_has_is_an_error_unless_told_otherwise(timed: Store) -> None:
+    """Goal: as in Spark's Kafka source, a start later than all records fails by default."""
+    with pytest.raises(OffsetOutOfRange, match="timed:1 has no record at or after 150 ms"):
+        _pinned(timed, subscribe="timed", startingTimestamp="150")
+    with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp must have a number"):
+        _pinned(timed, subscribe="timed", startingOffsetsByTimestamp='{"timed":{"0":1}}')
+
+
+def test_a_pattern_subscribes_to_all_topics_that_it_matches(timed: Store) -> None:
+    """Goal: whole names are matched; a pattern that matches nothing is an error, not empty."""
+    timed.create_topic("time")
+    options = parse_read({"path": "unused", "subscribePattern": "time.*"})
+    assert {where.topic for where in pin(timed, options).offsets} == {"time", "timed"}
+    with pytest.raises(UnknownTopicOrPartition, match="'tim' matches none of the 3 topics"):
+        _pinned(timed, subscribePattern="tim")
+
+
+def test_a_group_of_a_recreated_topic_is_told_apart(store: Store) -> None:
+    """Goal: offsets that a group committed for an earlier topic of the name are not used."""
+    store.consumer("t", group_id="g").commit({TopicPartition("t", 1): 3})
+    store.delete_topic("t")
+    store.create_topic("t", partitions=2)
+    _stamped(store, "t", {1: [1, 2, 3, 4]})
+    with pytest.raises(OffsetOutOfRange, match="was deleted and made anew since group 'g'"):
+        _pinned(store, subscribe="t", **{"group.id": "g"})
+    relaxed = {"group.id": "g", "failOnDataLoss": "false"}
+    assert _pinned(store, subscribe="t", **relaxed) == [(1, 0, 4)]
+    chosen = {"group.id": "g", "startingOffsets": '{"t":{"0":0,"1":2}}'}
+    assert _pinned(store, subscribe="t", **chosen) == [(1, 2, 4)]
+
+
+def test_tasks_are_bounded_by_records_and_by_bytes() -> None:
+    """Goal: maxRecordsPerPartition is exact, maxBytesPerPartition about so; nothing is lost."""
+    rng = random.Random(2)
+    ranges = [_range(p, 0, rng.randrange(10, 1000), 100_000) for p in range(5)]
+    total = sum(part.record_count for part in ranges)
+    for limit in (1, 7, 100, 1_000_000):
+        tasks = group_ranges(ranges, TaskSizes(max_records=limit))
+        counts = [sum(part.record_count for part in task) for task in tasks]
+        assert sum(counts) == total
+        assert all(count == limit for count in counts[:-1])
+        assert counts[-1] <= limit
+    by_bytes = group_ranges(ranges, TaskSizes(max_bytes=30_000))
+    assert max(sum(part.size_bytes for part in task) for task in by_bytes) <= 30_000 * 9 // 8 + 1
+    assert sum(part.record_count for task in by_bytes for part in task) == total
+    options = parse_read({"path": "p", "subscribe": "t", "maxBytesPerPartition": "64m"})
+    assert options.task_sizes.max_bytes == 64 << 20
