@@ -148,6 +148,11 @@ def _kafka_option(key: str) -> InvalidOption:
             "option kafka.bootstrap.servers: there is no broker to connect to; "
             'give the store\'s folder or URL instead, as in .option("path", "s3://bucket/store")'
         )
+    if key == "kafka.partitioner.class":
+        return InvalidOption(
+            "option kafka.partitioner.class names a Java class; there is option partitioner with "
+            "murmur2 (Kafka's default), crc32 (librdkafka's default) and round_robin"
+        )
     accepted = ", ".join(f"kafka.{name}" for name in KAFKA_SPELLINGS)
     return InvalidOption(
         f"option {key} is for Kafka's client, which is not used here; remove it. Of the kafka.* "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from txnlog.config import WriterCodec
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_topic, check_transactional_id
+from txnlog.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.spark.given import Given
 from txnlog.spark.positions import Position, parse_ending, parse_starting
 from txnlog.spark.subscription import Subscription, parse_subscription
@@ -48,6 +49,7 @@ WRITE_OPTIONS = (
     "path",
     "topic",
     "includeHeaders",
+    "partitioner",
     "compression.type",
     "compression.level",
     "transactional.id",
@@ -84,6 +86,7 @@ class WriteOptions:
     storage_options: Mapping[str, str]
     topic: str | None
     include_headers: bool | None
+    partitioner: str
     codec: WriterCodec | None
     transactional_id: str | None
     transaction_timeout_ms: int | None
@@ -134,6 +137,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         storage_options=given.storage,
         topic=topic,
         include_headers=given.boolean("includeHeaders"),
+        partitioner=check_partitioner(given.get("partitioner") or DEFAULT_PARTITIONER),
         codec=WriterCodec.parse(given.get("compression.type"), given.level("compression.level")),
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from txnlog.clock import Clock
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
-from txnlog.partitioner import DefaultPartitioner, Int32Array
+from txnlog.partitioner import Int32Array, make_partitioner
 from txnlog.segments.records import normalize
 from txnlog.topic_log import TopicSpec
 
@@ -79,11 +79,11 @@ def split_by_topic(
 class TopicRecords:
     """Normalises the rows of one topic and chooses their partitions."""
 
-    def __init__(self, spec: TopicSpec, clock: Clock, first_turn: int) -> None:
+    def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str, first_turn: int) -> None:
         self._spec = spec
         self._clock = clock
         # Tasks with a few keyless rows each must not all begin at partition 0.
-        self._partitioner = DefaultPartitioner(spec.partitions, first_turn)
+        self._partitioner = make_partitioner(partitioner, spec.partitions, first_turn)
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
         """Records of RECORD_SCHEMA and, for each, its partition (int32)."""

@@ -22,13 +22,8 @@ from txnlog.topic_log import TopicSpec, UploadedSegment
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.config import WriterCodec
     from txnlog.spark.records import TopicRecords
     from txnlog.uploads import SegmentUploader
-
-_TASK_MEMORY_BYTES = 64 << 20
-_TOPIC_MEMORY_BYTES = 16 << 20
-"""Records that wait to be a batch: of a task that writes one topic, and by topic of others."""
 
 _TIMEOUT_MS = 60_000
 """From placing to deciding. The job's tasks have ended by then, so Kafka's default is plenty."""
@@ -76,7 +71,7 @@ class TxnlogWriter(DataSourceArrowWriter):
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
         from txnlog.spark.records import coalesced, split_by_topic, used_columns
 
-        sink = _Sink(self._store, self._spec, self._options.codec)
+        sink = _Sink(self._store, self._spec, self._options)
         try:
             for batch in coalesced(iterator):
                 rows = used_columns(batch, self._names, self._used)
@@ -130,12 +125,14 @@ class TxnlogWriter(DataSourceArrowWriter):
 
 
 class _Sink:
-    """The uploaders of one task, one for each topic."""
+    """The uploaders of one task, one for each topic, within one budget of memory and files."""
 
-    def __init__(self, store: Store, spec: TopicSpec | None, codec: WriterCodec | None) -> None:
+    def __init__(self, store: Store, spec: TopicSpec | None, options: WriteOptions) -> None:
+        from txnlog.uploads import UploadBudget
+
         self._store = store
-        self._codec = codec
-        self._memory_bytes = _TASK_MEMORY_BYTES if spec else _TOPIC_MEMORY_BYTES
+        self._options = options
+        self._budget = UploadBudget()
         self._specs = {spec.topic: spec} if spec else {}
         self._topics: dict[str, tuple[TopicRecords, SegmentUploader]] = {}
 
@@ -152,9 +149,9 @@ class _Sink:
         context = TaskContext.get()
         turn = context.partitionId() if context else 0
         opened = (
-            TopicRecords(spec, clock, turn),
+            TopicRecords(spec, clock, self._options.partitioner, turn),
             SegmentUploader(
-                self._store.storage, spec.written_with(self._codec), clock, self._memory_bytes
+                self._store.storage, spec.written_with(self._options.codec), clock, self._budget
             ),
         )
         self._topics[topic] = opened

@@ -1,14 +1,21 @@
 """Which partition a record goes to, for whole columns at once.
 
 Kafka's default: murmur2 of the key, so that a key lands where a Kafka producer with the same
-number of partitions would put it. Records without a key take turns. An explicit partition wins.
+number of partitions would put it; by CRC-32 it lands where librdkafka's clients put it. Records
+without a key take turns. An explicit partition wins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from txnlog.errors import InvalidOption
 
 Int32Array = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint32]
@@ -28,18 +35,25 @@ def murmur2(keys: pa.Array) -> Hashes:
     count = len(keys)
     if count == 0:
         return np.empty(0, dtype=np.uint32)
-    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset :][: count + 1]
+    data, starts, lengths = _layout(keys)
+    if (lengths == lengths[0]).all() and not keys.null_count:
+        length = int(lengths[0])
+        return _murmur2_matrix(data[starts[0] : starts[0] + count * length].reshape(count, length))
+    return _murmur2_ragged(data, starts, lengths)
+
+
+def _layout(
+    keys: pa.Array,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The bytes of a binary array, and where each value starts and how long it is (0: null)."""
+    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset :][: len(keys) + 1]
     data_buffer = keys.buffers()[2]
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.empty(0, np.uint8)
-    starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets).astype(np.int64)
     if keys.null_count:
         # What lies under a null is undefined.
         lengths = np.where(keys.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
-    elif (lengths == lengths[0]).all():
-        length = int(lengths[0])
-        return _murmur2_matrix(data[starts[0] : starts[0] + count * length].reshape(count, length))
-    return _murmur2_ragged(data, starts, lengths)
+    return data, offsets[:-1].astype(np.int64), lengths
 
 
 def _murmur2_matrix(keys: npt.NDArray[np.uint8]) -> Hashes:
@@ -103,19 +117,111 @@ def _finish(hashes: Hashes) -> Hashes:
     return hashes
 
 
-class DefaultPartitioner:
-    """Kafka's default partitioner for one topic; keeps whose turn it is among keyless records."""
+def crc32(keys: pa.Array) -> Hashes:
+    """The CRC-32 (IEEE) of each value of a binary array; a null hashes like an empty key.
+
+    As in :func:`murmur2`, the loop runs over the bytes of the longest key.
+    """
+    if len(keys) == 0:
+        return np.empty(0, dtype=np.uint32)
+    data, starts, lengths = _layout(keys)
+    crcs = np.full(len(keys), 0xFFFFFFFF, dtype=np.uint32)
+    active = np.flatnonzero(lengths > 0)
+    byte = 0
+    while active.size:
+        some = crcs[active]
+        crcs[active] = (some >> np.uint32(8)) ^ _CRC32_TABLE[
+            (some ^ data[starts[active] + byte]) & np.uint32(0xFF)
+        ]
+        byte += 1
+        active = active[lengths[active] > byte]
+    return ~crcs
+
+
+def _crc32_table() -> Hashes:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> np.uint32(1)) ^ (np.uint32(0xEDB88320) * (table & np.uint32(1)))
+    return table
+
+
+_CRC32_TABLE = _crc32_table()
+
+
+class _Turns:
+    """Whose turn it is among records that no key binds to a partition."""
 
     def __init__(self, partitions: int, first: int = 0) -> None:
-        self._partitions = partitions
-        self._turn = first % partitions
+        self.partitions = partitions
+        self._next = first % partitions
+
+    def take(self, count: int) -> npt.NDArray[np.int64]:
+        """The next ``count`` partitions."""
+        turns = (self._next + np.arange(count)) % self.partitions
+        self._next = (self._next + count) % self.partitions
+        return turns
+
+
+class Partitioner(Protocol):
+    """Chooses partitions for the records of one topic."""
 
     def __call__(self, keys: pa.Array) -> Int32Array:
         """The partition of each record: int32, one for each key of a binary array."""
-        hashes = murmur2(keys) & np.uint32(0x7FFFFFFF)
-        chosen = (hashes % np.uint32(self._partitions)).astype(np.int32)
-        if keys.null_count:
+
+
+class _KeyPartitioner:
+    """By a hash of the key; records without a key take turns."""
+
+    def __init__(
+        self,
+        hashed: Callable[[pa.Array], Hashes],
+        partitions: int,
+        first: int,
+        *,
+        empty_is_none: bool = False,
+    ) -> None:
+        self._hashed = hashed
+        self._turns = _Turns(partitions, first)
+        self._empty_is_none = empty_is_none
+
+    def __call__(self, keys: pa.Array) -> Int32Array:
+        chosen = (self._hashed(keys) % np.uint32(self._turns.partitions)).astype(np.int32)
+        if self._empty_is_none:
+            keyless = np.flatnonzero(_layout(keys)[2] == 0)
+            chosen[keyless] = self._turns.take(keyless.size)
+        elif keys.null_count:
             keyless = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
-            chosen[keyless] = (self._turn + np.arange(keyless.size)) % self._partitions
-            self._turn = (self._turn + keyless.size) % self._partitions
+            chosen[keyless] = self._turns.take(keyless.size)
         return chosen
+
+
+class _RoundRobinPartitioner:
+    """All records take turns, whatever their keys are."""
+
+    def __init__(self, partitions: int, first: int = 0) -> None:
+        self._turns = _Turns(partitions, first)
+
+    def __call__(self, keys: pa.Array) -> Int32Array:
+        return self._turns.take(len(keys)).astype(np.int32)
+
+
+_PARTITIONERS: Mapping[str, Callable[[int, int], Partitioner]] = {
+    "murmur2": partial(_KeyPartitioner, lambda keys: murmur2(keys) & np.uint32(0x7FFFFFFF)),
+    "crc32": partial(_KeyPartitioner, crc32, empty_is_none=True),
+    "round_robin": _RoundRobinPartitioner,
+}
+"""Kafka's own default; librdkafka's default, ``consistent_random``; and keys that do not count."""
+
+DEFAULT_PARTITIONER = "murmur2"
+
+
+def check_partitioner(name: str) -> str:
+    """Return the name if there is such a partitioner. Raises InvalidOption."""
+    if name not in _PARTITIONERS:
+        raise InvalidOption(f"partitioner {name!r:.100} is not one of {', '.join(_PARTITIONERS)}")
+    return name
+
+
+def make_partitioner(name: str, partitions: int, first: int = 0) -> Partitioner:
+    """A partitioner for one topic; ``first`` is whose turn it is among records without a key."""
+    return _PARTITIONERS[name](partitions, first)

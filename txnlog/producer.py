@@ -28,7 +28,7 @@ from txnlog.errors import (
 from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
-from txnlog.partitioner import Int32Array
+from txnlog.partitioner import DEFAULT_PARTITIONER, Int32Array
 from txnlog.plain_writer import PlainWriter, UnawaitedWriter
 from txnlog.producer_phase import Phase
 from txnlog.record_buffer import (
@@ -79,6 +79,7 @@ class Producer:
         codec: WriterCodec | None = None,
         acks: Acks = Acks.ALL,
         retries: Retries | None = None,
+        partitioner: str = DEFAULT_PARTITIONER,
     ) -> None:
         self._logs = logs
         self._retries = retries or Retries()
@@ -86,6 +87,7 @@ class Producer:
         self._unawaited = UnawaitedWriter(self._plain) if acks is Acks.NONE else None
         self._storage = logs.storage if acks is Acks.ALL else logs.storage.relaxed()
         self._codec = codec
+        self._partitioner = partitioner
         self._turn = threading.RLock()
         self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
         self._coordinator = (
@@ -430,7 +432,12 @@ class Producer:
             with self._failing():
                 spec = self._logs.topic_spec(topic)
                 buffer = TopicBuffer(
-                    self._logs, spec, self._memory_bytes, self._codec, self._storage
+                    self._logs,
+                    spec,
+                    self._memory_bytes,
+                    self._codec,
+                    self._storage,
+                    self._partitioner,
                 )
             self._buffers[topic] = buffer
         buffer = self._buffers[topic]

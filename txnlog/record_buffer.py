@@ -19,11 +19,11 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.logs import Logs
-from txnlog.partitioner import DefaultPartitioner, Int32Array
+from txnlog.partitioner import DEFAULT_PARTITIONER, Int32Array, make_partitioner
 from txnlog.segments.records import RECORD_SCHEMA
 from txnlog.storage.base import Storage
 from txnlog.topic_log import TopicSpec, UploadedSegment
-from txnlog.uploads import SegmentUploader, discard_segments
+from txnlog.uploads import SegmentUploader, UploadBudget, discard_segments
 
 METADATA_MAX_AGE_S = 300.0
 """How long a producer relies on what it knows of a topic: Kafka's metadata.max.age.ms."""
@@ -70,12 +70,14 @@ class TopicBuffer:
         memory_bytes: int,
         codec: WriterCodec | None = None,
         storage: Storage | None = None,
+        partitioner: str = DEFAULT_PARTITIONER,
     ) -> None:
         self.rows = Rows()
         self._logs = logs
         self._storage = storage or logs.storage
         self._memory_bytes = memory_bytes
         self._codec = codec
+        self._partitioner = partitioner
         self._uploader: SegmentUploader | None = None
         self._finished: list[UploadedSegment] = []
         self._use(spec)
@@ -83,13 +85,20 @@ class TopicBuffer:
     def _use(self, spec: TopicSpec) -> None:
         self._written = spec.written_with(self._codec)
         self.spec = spec
-        self.partitioner = DefaultPartitioner(spec.partitions)
+        self.partitioner = make_partitioner(self._partitioner, spec.partitions)
         self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
         self._looked_at_s = self._logs.clock.monotonic_s()
 
     def successor(self) -> TopicBuffer:
         """An empty buffer that goes on with what is known of the topic."""
-        after = TopicBuffer(self._logs, self.spec, self._memory_bytes, self._codec, self._storage)
+        after = TopicBuffer(
+            self._logs,
+            self.spec,
+            self._memory_bytes,
+            self._codec,
+            self._storage,
+            self._partitioner,
+        )
         after._looked_at_s = self._looked_at_s
         return after
 
@@ -139,7 +148,10 @@ class TopicBuffer:
     def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
         if self._uploader is None:
             self._uploader = SegmentUploader(
-                self._storage, self._written, self._logs.clock, self._memory_bytes
+                self._storage,
+                self._written,
+                self._logs.clock,
+                UploadBudget(self._memory_bytes),
             )
         self._uploader.write(batch, partitions)
 

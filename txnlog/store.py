@@ -37,6 +37,7 @@ from txnlog.errors import (
 from txnlog.groups_admin import GroupAdmin
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
+from txnlog.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.producer import Producer
 from txnlog.retrying import Retries
 from txnlog.scan import Offsets, Scan
@@ -349,6 +350,7 @@ class Store(GroupAdmin, TransactionAdmin):
         buffer_memory_bytes: int | None = None,
         compression_type: str | None = None,
         compression_level: int | None = None,
+        partitioner: str = DEFAULT_PARTITIONER,
         acks: str | int = "all",
         delivery_timeout_ms: int = 120_000,
         retry_backoff_ms: int = 100,
@@ -362,6 +364,8 @@ class Store(GroupAdmin, TransactionAdmin):
             buffer_memory_bytes: what it holds before it uploads, at most about this.
             compression_type: the codec of what it writes, instead of the topics' own.
             compression_level: of that codec, instead of its default.
+            partitioner: 'murmur2' of the key, as Kafka's producers; 'crc32', as librdkafka's do by
+                default; 'round_robin', whatever the keys are.
             acks: what a flush waits for. 'all': written and safe from a power cut. 1: written; a
                 power cut may lose records (on object stores, the same as 'all'). 0: nothing; what
                 fails is only logged. With a transactional id only 'all'.
@@ -370,7 +374,7 @@ class Store(GroupAdmin, TransactionAdmin):
             retry_backoff_max_ms: the longest pause.
 
         Raises:
-            InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig.
+            InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig, InvalidOption.
         """
         return Producer(
             self._logs,
@@ -380,6 +384,7 @@ class Store(GroupAdmin, TransactionAdmin):
             codec=WriterCodec.parse(compression_type, compression_level),
             acks=Acks.parse(acks, transactional=transactional_id is not None),
             retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
+            partitioner=check_partitioner(partitioner),
         )
 
     def consumer(

@@ -31,8 +31,10 @@ _MAX_OPEN_SEGMENTS = 128
 """Open files are bounded too: past this, the fullest segment is finished early."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _OpenSegment:
+    uploader: SegmentUploader
+    partition: int
     name: str
     upload: Upload
     writer: SegmentWriter
@@ -40,6 +42,46 @@ class _OpenSegment:
     @property
     def size_bytes(self) -> int:
         return self.writer.size_bytes + self.writer.buffered_bytes
+
+
+class UploadBudget:
+    """What uploaders may hold together: records in memory, and open files."""
+
+    def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self._held_bytes = 0
+        self._open: dict[_OpenSegment, None] = {}  # in the order of their beginning
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the records that wait for their batch to be full."""
+        return self._held_bytes
+
+    def open(self, segment: _OpenSegment) -> None:
+        """Take in a segment that begins; the fullest one is finished if there are too many."""
+        if len(self._open) >= _MAX_OPEN_SEGMENTS:
+            fullest = max(self._open, key=lambda open_: open_.size_bytes)
+            fullest.uploader.finish_early(fullest)
+        self._open[segment] = None
+
+    def close(self, segment: _OpenSegment) -> None:
+        """A segment ends; what it holds is about to be written. Twice is once."""
+        if segment in self._open:
+            del self._open[segment]
+            self._held_bytes -= segment.writer.buffered_bytes
+
+    def append(self, segment: _OpenSegment, records: pa.RecordBatch) -> None:
+        """Add records to an open segment."""
+        before = segment.writer.buffered_bytes
+        segment.writer.append(records)
+        self._held_bytes += segment.writer.buffered_bytes - before
+
+    def bound(self) -> None:
+        """Write what is held most of, until the rest is little enough."""
+        while self._held_bytes > self._memory_bytes:
+            largest = max(self._open, key=lambda open_: open_.writer.buffered_bytes)
+            self._held_bytes -= largest.writer.buffered_bytes
+            largest.writer.flush()
 
 
 class SegmentUploader:
@@ -54,13 +96,13 @@ class SegmentUploader:
         storage: Storage,
         spec: TopicSpec,
         clock: Clock,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        budget: UploadBudget | None = None,
     ) -> None:
         self._storage = storage
         self._spec = spec
         self._clock = clock
         self._config = TopicConfig.of(spec.config)
-        self._memory_bytes = memory_bytes
+        self._budget = budget or UploadBudget()
         self._writer_token = clock.token()
         self._counter = 0
         self._open: dict[int, _OpenSegment] = {}
@@ -94,7 +136,7 @@ class SegmentUploader:
             # Taken apart: a slice of one sorted batch would pin all of it while it waits.
             for partition, part in zip(chosen, take_groups(records, groups), strict=True):
                 self._append(int(partition), part)
-        self._bound_memory()
+        self._budget.bound()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
         column = records.schema.get_field_index("timestamp")
@@ -102,14 +144,10 @@ class SegmentUploader:
         return records.set_column(column, records.schema.field(column), stamps)
 
     def _append(self, partition: int, records: pa.RecordBatch) -> None:
-        segment = self._open.get(partition)
-        if segment is None:
-            if len(self._open) >= _MAX_OPEN_SEGMENTS:
-                self._finish_segment(max(self._open, key=lambda p: self._open[p].size_bytes))
-            segment = self._open[partition] = self._new_segment(partition)
-        segment.writer.append(records)
+        segment = self._open.get(partition) or self._new_segment(partition)
+        self._budget.append(segment, records)
         if segment.size_bytes >= self._config.segment_bytes:
-            self._finish_segment(partition)
+            self.finish_early(segment)
 
     def _new_segment(self, partition: int) -> _OpenSegment:
         name = names.segment_name(self._writer_token, self._counter)
@@ -123,17 +161,21 @@ class SegmentUploader:
             max_record_bytes=self._config.max_message_bytes,
             index_interval_bytes=self._config.index_interval_bytes,
         )
-        return _OpenSegment(name, upload, writer)
+        segment = _OpenSegment(self, partition, name, upload, writer)
+        self._open[partition] = segment
+        self._budget.open(segment)
+        return segment
 
-    def _bound_memory(self) -> None:
-        while sum(s.writer.buffered_bytes for s in self._open.values()) > self._memory_bytes:
-            max(self._open.values(), key=lambda s: s.writer.buffered_bytes).writer.flush()
+    def finish_early(self, segment: _OpenSegment) -> None:
+        """Finish one of the open segments: it is full, or others need its place."""
+        self._budget.close(segment)
+        self._finish(segment)
+        del self._open[segment.partition]
 
-    def _finish_segment(self, partition: int) -> None:
-        segment = self._open[partition]
+    def _finish(self, segment: _OpenSegment) -> None:
         summary = segment.writer.finish()
         segment.upload.close()
-        del self._open[partition]
+        partition = segment.partition
         if summary.batch_count > 1:
             # Accelerators: a reader that does not find them reads the segment itself.
             topic, name = self._spec.topic, segment.name
@@ -168,12 +210,17 @@ class SegmentUploader:
 
     def finish(self) -> list[UploadedSegment]:
         """Upload what is open and return every segment, those of a partition in their order."""
-        self._storage.gather([partial(self._finish_segment, partition) for partition in self._open])
+        segments = list(self._open.values())
+        for segment in segments:
+            self._budget.close(segment)
+        self._storage.gather([partial(self._finish, segment) for segment in segments])
+        self._open.clear()
         return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
 
     def discard(self) -> None:
         """Drop everything, best effort: what is uploaded already is deleted or left an orphan."""
         for segment in self._open.values():
+            self._budget.close(segment)
             segment.upload.discard()
         self._open.clear()
         discard_segments(self._storage, self._finished)

@@ -95,6 +95,8 @@ def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
         ({"path": "/s", "subscribe": "a"}, "option subscribe is for a read"),
         ({"path": "/s", "topik": "a"}, "did you mean topic?"),
         ({"path": "/s", "transaction.timeout.ms": "9"}, "no effect without transactional.id"),
+        ({"path": "/s", "partitioner": "random"}, "'random' is not one of murmur2, crc32"),
+        ({"path": "/s", "kafka.partitioner.class": "a.B"}, "there is option partitioner with"),
         ({"path": "/s", "compression.type": "lzo"}, "'lzo' is not one of"),
         ({"path": "/s", "compression.level": "3"}, "no effect without compression.type"),
         ({"path": "/s", "compression.level": "x"}, "compression.level must be a whole number"),

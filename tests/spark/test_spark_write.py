@@ -16,7 +16,7 @@ from spark_helpers import data_files, fill, load, numbers, placed_files, save, s
 
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
-from txnlog.partitioner import DefaultPartitioner
+from txnlog.partitioner import make_partitioner
 from txnlog.spark.options import parse_write
 from txnlog.spark.records import coalesced
 from txnlog.spark.writer import TxnlogWriter
@@ -50,12 +50,21 @@ def test_keys_choose_partitions_as_in_kafka(spark: SparkSession, store: Store) -
     """Goal: the same partition as a producer would take; one task keeps the order of its rows."""
     store.create_topic("t", partitions=5)
     save(numbers(spark, 0, 500, tasks=1), store, "t")
-    partitioner = DefaultPartitioner(5)
+    partitioner = make_partitioner("murmur2", 5)
     last = dict.fromkeys(range(5), -1)
     for row in store.scan("t", columns=["key", "value", "partition"]).to_arrow().to_pylist():
         assert row["partition"] == partitioner(pa.array([row["key"]], pa.binary()))[0]
         assert int(row["value"]) > last[row["partition"]]
         last[row["partition"]] = int(row["value"])
+
+
+def test_another_partitioner_can_be_chosen(spark: SparkSession, store: Store) -> None:
+    """Goal: option partitioner: keys do not count, and partitions get the same number of rows."""
+    store.create_topic("t", partitions=5)
+    same = numbers(spark, 0, 100, tasks=1).selectExpr("'k' as key", "value")
+    save(same, store, "t", partitioner="round_robin")
+    ends = [part.end_offset for part in store.describe_topic("t").partitions]
+    assert ends == [20] * 5
 
 
 def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
