@@ -15,16 +15,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txnlog.spark.registration import register
+    from txnlog.spark.shuffling import shuffle_by_partition
     from txnlog.spark.source import TxnlogDataSource
     from txnlog.spark.transactions import SparkTransaction, TransactionResult, transaction
 
-__all__ = ["SparkTransaction", "TransactionResult", "TxnlogDataSource", "register", "transaction"]
+__all__ = [
+    "SparkTransaction",
+    "TransactionResult",
+    "TxnlogDataSource",
+    "register",
+    "shuffle_by_partition",
+    "transaction",
+]
 
 _HOMES = {
     "SparkTransaction": "transactions",
     "TransactionResult": "transactions",
     "TxnlogDataSource": "source",
     "register": "registration",
+    "shuffle_by_partition": "shuffling",
     "transaction": "transactions",
 }
 

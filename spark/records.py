@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from txnlog.clock import Clock
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
@@ -59,8 +61,13 @@ def split_by_topic(
     if topic is not None:
         yield topic, batch
         return
-    column = batch.column("topic")
     rows = batch.drop_columns(["topic"])
+    for name, mine in _rows_by_topic(batch.column("topic")):
+        yield name, rows if mine is None else rows.take(pa.array(mine))
+
+
+def _rows_by_topic(column: pa.Array) -> Iterator[tuple[str, npt.NDArray[np.int64] | None]]:
+    """The topics of a column and the rows of each; None: all."""
     if column.null_count:
         raise InvalidRecord(
             f"column 'topic' is null in {column.null_count} rows; give every row a topic, or the "
@@ -69,37 +76,32 @@ def split_by_topic(
     encoded = column.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     if len(names) == 1:
-        yield names[0], rows
+        yield names[0], None
         return
     codes = encoded.indices.to_numpy()
     for code, name in enumerate(names):
-        yield name, rows.take(pa.array(np.flatnonzero(codes == code)))
+        yield name, np.flatnonzero(codes == code)
 
 
-class TopicRecords:
-    """Normalises the rows of one topic and chooses their partitions."""
+class _Partitions:
+    """Chooses the partitions of one topic's rows: as their column says, else by key."""
 
-    def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str, first_turn: int) -> None:
+    def __init__(self, spec: TopicSpec, partitioner: str) -> None:
         self._spec = spec
-        self._clock = clock
         # Tasks with a few keyless rows each must not all begin at partition 0.
-        self._partitioner = make_partitioner(partitioner, spec.partitions, first_turn)
+        context = TaskContext.get()
+        turn = context.partitionId() if context else 0
+        self._partitioner = make_partitioner(partitioner, spec.partitions, turn)
 
-    def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
-        """Records of RECORD_SCHEMA and, for each, its partition (int32)."""
-        columns = [name for name in _RECORD_COLUMNS if name in rows.schema.names]
-        try:
-            records = normalize(rows.select(columns), now_ms=self._clock.now_ms())
-        except UnsupportedRecordFormat as error:
-            raise InvalidRecord(f"topic {self._spec.topic!r}: {error}") from error
-        keys = records.column("key")
+    def __call__(self, rows: pa.RecordBatch, keys: pa.Array) -> Int32Array:
+        """The partition of each row (int32); ``keys`` are the rows' keys, binary."""
         if "partition" not in rows.schema.names:
-            return records, self._partitioner(keys)
+            return self._partitioner(keys)
         chosen = self._explicit(rows.column("partition"))
         free = np.flatnonzero(chosen < 0)
         if free.size:
             chosen[free] = self._partitioner(keys.take(pa.array(free)))
-        return records, chosen
+        return chosen
 
     def _explicit(self, column: pa.Array) -> Int32Array:
         """The column ``partition``, -1 where it is null."""
@@ -114,6 +116,64 @@ class TopicRecords:
                 )
         filled = pc.fill_null(column.cast(pa.int32()), -1)
         return np.array(filled.to_numpy(zero_copy_only=False), dtype=np.int32)
+
+
+class TopicRecords:
+    """Normalises the rows of one topic and chooses their partitions."""
+
+    def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str) -> None:
+        self._topic = spec.topic
+        self._clock = clock
+        self._partitions = _Partitions(spec, partitioner)
+
+    def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
+        """Records of RECORD_SCHEMA and, for each, its partition (int32)."""
+        columns = [name for name in _RECORD_COLUMNS if name in rows.schema.names]
+        try:
+            records = normalize(rows.select(columns), now_ms=self._clock.now_ms())
+        except UnsupportedRecordFormat as error:
+            raise InvalidRecord(f"topic {self._topic!r}: {error}") from error
+        return records, self._partitions(rows, records.column("key"))
+
+
+class PartitionColumn:
+    """Fills the column ``partition`` of rows that are to be written, one topic or several."""
+
+    def __init__(
+        self, spec_of: Callable[[str], TopicSpec], topic: str | None, partitioner: str
+    ) -> None:
+        self._spec_of = spec_of
+        self._topic = topic
+        self._partitioner = partitioner
+        self._topics: dict[str, _Partitions] = {}
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with its column ``partition`` (int32, the last one) filled."""
+        chosen = np.empty(batch.num_rows, dtype=np.int32)
+        keys = _binary_keys(batch)
+        if self._topic is not None:
+            chosen[:] = self._of(self._topic)(batch, keys)
+        elif batch.num_rows:
+            for name, mine in _rows_by_topic(batch.column("topic")):
+                if mine is None:
+                    chosen[:] = self._of(name)(batch, keys)
+                else:
+                    at = pa.array(mine)
+                    chosen[mine] = self._of(name)(batch.take(at), keys.take(at))
+        rest = [name for name in batch.schema.names if name != "partition"]
+        arrays = [*(batch.column(name) for name in rest), pa.array(chosen)]
+        return pa.RecordBatch.from_arrays(arrays, names=[*rest, "partition"])
+
+    def _of(self, topic: str) -> _Partitions:
+        if topic not in self._topics:
+            self._topics[topic] = _Partitions(self._spec_of(topic), self._partitioner)
+        return self._topics[topic]
+
+
+def _binary_keys(rows: pa.RecordBatch) -> pa.Array:
+    if "key" not in rows.schema.names:
+        return pa.nulls(rows.num_rows, pa.binary())
+    return rows.column("key").cast(pa.binary())
 
 
 def used_columns(

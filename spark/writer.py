@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from txnlog.spark import publishing
@@ -146,10 +145,8 @@ class _Sink:
 
         spec = self._specs.get(topic) or self._store.topic_spec(topic)
         clock = self._store.logs.clock
-        context = TaskContext.get()
-        turn = context.partitionId() if context else 0
         opened = (
-            TopicRecords(spec, clock, self._options.partitioner, turn),
+            TopicRecords(spec, clock, self._options.partitioner),
             SegmentUploader(
                 self._store.storage, spec.written_with(self._options.codec), clock, self._budget
             ),
