@@ -14,24 +14,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from txnlog.spark.catching_up import CaughtUp, catch_up
     from txnlog.spark.registration import register
     from txnlog.spark.shuffling import shuffle_by_partition
     from txnlog.spark.source import TxnlogDataSource
     from txnlog.spark.transactions import SparkTransaction, TransactionResult, transaction
 
 __all__ = [
+    "CaughtUp",
     "SparkTransaction",
     "TransactionResult",
     "TxnlogDataSource",
+    "catch_up",
     "register",
     "shuffle_by_partition",
     "transaction",
 ]
 
 _HOMES = {
+    "CaughtUp": "catching_up",
     "SparkTransaction": "transactions",
     "TransactionResult": "transactions",
     "TxnlogDataSource": "source",
+    "catch_up": "catching_up",
     "register": "registration",
     "shuffle_by_partition": "shuffling",
     "transaction": "transactions",

@@ -181,6 +181,11 @@ class SparkTransaction:
         """How many records the reads so far return: 0 means that the group has caught up."""
         return sum(read.record_count for read in self._reads)
 
+    @property
+    def has_read(self) -> bool:
+        """True once a topic was read, also if there was nothing new in it."""
+        return bool(self._reads)
+
     # -- reading and writing ---------------------------------------------------------------------
 
     def read(
@@ -267,6 +272,12 @@ class SparkTransaction:
                 options["compression.type"] = compression_type
             frame.write.format("txnlog").options(**options).mode("append").save()
             self._take_manifest(path)
+
+    def discard_writes(self) -> None:
+        """Drop what was written so far, as if it had not been; what was read stays consumed."""
+        self._require_open("discard_writes")
+        self._discard()
+        self._segments = {}
 
     def _read_options(self, topics: Sequence[str], given: Mapping[str, str]) -> ReadOptions:
         if not topics:

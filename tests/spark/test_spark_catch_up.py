@@ -1,0 +1,97 @@
+"""catch_up(): a step in transactions until the group has read everything."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from spark_helpers import data_files, fill, placed_files, stored
+
+from txnlog import Store, TopicPartition
+from txnlog.errors import InvalidOption
+from txnlog.spark import CaughtUp, SparkTransaction, catch_up
+
+
+@pytest.fixture
+def topics(store: Store) -> Store:
+    """Topics in (2 partitions), out and counts; 100 numbers are in ``in``."""
+    for topic, partitions in (("in", 2), ("out", 1), ("counts", 1)):
+        store.create_topic(topic, partitions=partitions)
+    fill(store, "in", 0, 100)
+    return store
+
+
+def copy_and_count(txn: SparkTransaction) -> None:
+    """Copy what is new, and its number, which is a row also if nothing is new."""
+    new = txn.read("in")
+    txn.write(new.drop("partition"), topic="out")
+    txn.write(new.agg(sf.count("*").cast("string").alias("value")), topic="counts")
+
+
+def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> None:
+    """Goal: all records once; the last step, which found nothing, leaves no record and no file."""
+    names = {"transactional_id": "etl", "group_id": "g"}
+    done = catch_up(spark, topics, copy_and_count, max_records=40, **names)
+    assert done == CaughtUp(3, 100, 103)
+    assert stored(topics, "out") == list(range(100))
+    assert stored(topics, "counts") == [20, 40, 40]
+    assert data_files(topics) == placed_files(topics)
+    assert topics.describe_group("g").lag == 0
+    assert catch_up(spark, topics, copy_and_count, **names) == CaughtUp(0, 0, 0)
+
+
+def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
+    spark: SparkSession, topics: Store
+) -> None:
+    """Goal: offsets move over what was aborted, so that the lag reaches zero."""
+    names = {"transactional_id": "etl", "group_id": "g"}
+    catch_up(spark, topics, copy_and_count, max_transactions=1, **names)
+    producer = topics.producer(transactional_id="gives-up")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("in", value=b"never", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    assert topics.describe_group("g").lag == 1
+    assert catch_up(spark, topics, copy_and_count, **names) == CaughtUp(0, 0, 0)
+    assert topics.describe_group("g").lag == 0
+
+
+def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, topics: Store) -> None:
+    """Goal: what another job of the group commits in between is not done twice, nor an error."""
+    meddled = []
+
+    def step(txn: SparkTransaction) -> None:
+        new = txn.read("in")
+        txn.write(new.drop("partition"), topic="out")
+        if not meddled:
+            meddled.append(True)
+            ends = {TopicPartition("in", p): 10 for p in (0, 1)}
+            topics.consumer(group_id="g").commit(ends)
+
+    done = catch_up(spark, topics, step, transactional_id="etl", group_id="g")
+    assert done == CaughtUp(1, 80, 80)
+    assert len(stored(topics, "out")) == 80
+
+
+def test_a_step_that_reads_nothing_is_refused(spark: SparkSession, topics: Store) -> None:
+    """Goal: it would never end; nothing of it is committed."""
+    rows = spark.range(1).selectExpr("'x' as value")
+    with pytest.raises(InvalidOption, match=r"did not call txn\.read"):
+        catch_up(
+            spark,
+            topics,
+            lambda txn: txn.write(rows, topic="out"),
+            transactional_id="etl",
+            group_id="g",
+        )
+    assert topics.describe_topic("out").partitions[0].end_offset == 0
+    with pytest.raises(InvalidOption, match="max_transactions"):
+        catch_up(
+            spark,
+            topics,
+            copy_and_count,
+            transactional_id="etl",
+            group_id="g",
+            max_transactions=0,
+        )
