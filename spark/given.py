@@ -59,6 +59,11 @@ class Given:
         self._values: dict[str, str] = {}
         self.storage: dict[str, str] = {}
         names = {name.lower(): name for name in known}
+        if {"provider", "location"} <= {key.lower() for key in options}:
+            raise InvalidOption(
+                "CREATE TABLE ... USING txnlog: Spark does not keep a table's options for later "
+                "reads and writes; use CREATE TEMPORARY VIEW ... USING txnlog OPTIONS (...)"
+            )
         for key, value in options.items():
             key = key.lower()
             if key.startswith(_STORAGE_PREFIX):

@@ -122,9 +122,9 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a write. Raises InvalidOption and what the checks of names raise."""
     staging = options.get(STAGING)
-    mine = {name: value for name, value in options.items() if name != STAGING}
+    mine, viewed = _of_view({name: value for name, value in options.items() if name != STAGING})
     given = Given(mine, WRITE_OPTIONS, "write", {"read": READ_OPTIONS, "stream": _STREAM_OPTIONS})
-    topic, transactional_id = given.get("topic"), given.get("transactional.id")
+    topic, transactional_id = given.get("topic") or viewed, given.get("transactional.id")
     timeout_ms = given.whole_number("transaction.timeout.ms")
     if topic is not None:
         check_topic(topic)
@@ -161,6 +161,20 @@ def parse_columns(text: str | None, include_headers: bool) -> tuple[str, ...]:
     if include_headers and "headers" not in chosen:
         raise InvalidOption("option includeHeaders is true, but columns leaves headers out")
     return chosen
+
+
+def _of_view(options: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+    """The options of a write, and the topic of the SQL view that is written to, if it is one.
+
+    ``INSERT INTO`` a temporary view arrives with the options that the view reads with.
+    """
+    by_name = {name.lower(): value for name, value in options.items()}
+    if "subscribe" not in by_name:
+        return options, None
+    for_reads = {name.lower() for name in READ_OPTIONS} - {name.lower() for name in WRITE_OPTIONS}
+    topics = [topic.strip() for topic in by_name["subscribe"].split(",")]
+    rest = {name: value for name, value in by_name.items() if name not in for_reads}
+    return rest, topics[0] if len(topics) == 1 else None
 
 
 def _topic_ids(text: str | None) -> Mapping[str, str]:

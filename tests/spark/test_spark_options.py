@@ -92,7 +92,8 @@ def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
     ("given", "said"),
     [
         ({}, "option path is missing"),
-        ({"path": "/s", "subscribe": "a"}, "option subscribe is for a read"),
+        ({"path": "/s", "assign": "a"}, "option assign is for a read"),
+        ({"location": "/s", "provider": "txnlog"}, "CREATE TEMPORARY VIEW"),
         ({"path": "/s", "topik": "a"}, "did you mean topic?"),
         ({"path": "/s", "transaction.timeout.ms": "9"}, "no effect without transactional.id"),
         ({"path": "/s", "partitioner": "random"}, "'random' is not one of murmur2, crc32"),

@@ -1,0 +1,69 @@
+"""SQL: temporary views that are read, and written to."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from spark_helpers import fill, stored
+
+from txnlog import Store
+
+
+@pytest.fixture
+def topics(store: Store) -> Store:
+    """Topics in (2 partitions) with 10 numbers, and out."""
+    store.create_topic("in", partitions=2)
+    store.create_topic("out")
+    fill(store, "in", 0, 10)
+    return store
+
+
+def _view(spark: SparkSession, store: Store, name: str, options: str) -> None:
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW {name} USING txnlog "
+        f"OPTIONS (path '{store.url}', {options})"
+    )
+
+
+def test_views_are_read_and_inserted_into(spark: SparkSession, topics: Store) -> None:
+    """Goal: a whole ETL in SQL: a view of a topic is read, and rows are inserted into another's."""
+    _view(spark, topics, "input", "subscribe 'in', startingOffsets 'earliest'")
+    _view(spark, topics, "output", "subscribe 'out'")
+    spark.sql(
+        "INSERT INTO output (key, value) "
+        "SELECT key, value FROM input WHERE CAST(CAST(value AS STRING) AS INT) >= 5"
+    )
+    assert stored(topics, "out") == [5, 6, 7, 8, 9]
+    record = topics.scan("out").to_arrow().slice(0, 1).to_pylist()[0]
+    assert record["key"] == record["value"]
+    assert record["timestamp"].year > 2020
+
+
+def test_a_view_is_pinned_when_it_is_made(spark: SparkSession, topics: Store) -> None:
+    """Goal: what comes later shows in a view that is made anew."""
+    _view(spark, topics, "input", "subscribe 'in'")
+    fill(topics, "in", 10, 12)
+    assert spark.sql("SELECT * FROM input").count() == 10
+    _view(spark, topics, "input", "subscribe 'in'")
+    assert spark.sql("SELECT * FROM input").count() == 12
+
+
+def test_a_view_of_several_topics_takes_the_topic_from_the_row(
+    spark: SparkSession, topics: Store
+) -> None:
+    """Goal: INSERT fans out by the column topic, in one transaction; without one it is refused."""
+    _view(spark, topics, "both", "subscribe 'in,out'")
+    insert = "INSERT INTO both (topic, value) SELECT topic, CAST(value AS BINARY) FROM VALUES "
+    spark.sql(insert + "('in', '100'), ('out', '200') AS rows(topic, value)")
+    assert stored(topics, "in")[-1] == 100
+    assert stored(topics, "out") == [200]
+    with pytest.raises(PySparkException, match="column 'topic' is null"):
+        spark.sql("INSERT INTO both (value) SELECT CAST('300' AS BINARY)")
+    assert stored(topics, "out") == [200]
+
+
+def test_tables_are_refused_with_the_way_out(spark: SparkSession, topics: Store) -> None:
+    """Goal: CREATE TABLE would lose its options, so it says what to use instead."""
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept USING txnlog OPTIONS (path '{topics.url}', subscribe 'in')")
