@@ -473,11 +473,11 @@ class Coordinator:
 
     def _find_lost_begin(self) -> None:
         """If an Ongoing of ours, whose outcome was unknown, has landed, it is ours to end."""
-        lost, self._lost_begin = self._lost_begin, None
-        if lost is not None and not self.state.open:
+        if self._lost_begin is not None:
             newest = self._logs.transactions.head(self.transactional_id)
-            if newest is not None and newest.state.nonce == lost.state.nonce:
+            if newest is not None and newest.state.nonce == self._lost_begin.state.nonce:
                 self._adopt(newest, self._logs.transactions.now())
+            self._lost_begin = None
 
     def _adopt(self, head: Head, since: tuple[float, int]) -> None:
         self._head = head
