@@ -453,9 +453,10 @@ class Producer:
     def _flush_rows(self, buffer: TopicBuffer) -> None:
         if not buffer.rows.keys:
             return
-        rows, buffer.rows = buffer.rows, Rows()
-        records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-        self._add(buffer, records, np.array(rows.partitions, dtype=np.int32))
+        with self._uploading():
+            rows, buffer.rows = buffer.rows, Rows()
+            records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
+            self._add(buffer, records, np.array(rows.partitions, dtype=np.int32))
 
     def _add(
         self, buffer: TopicBuffer, records: pa.RecordBatch, explicit: Int32Array | None

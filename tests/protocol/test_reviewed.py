@@ -437,3 +437,24 @@ def test_large_records_sent_one_by_one_are_not_piled_up(
     assert 50_000_000 - sum(written) < 5 << 20
     assert max(written) < 5 << 20
     producer.close(flush=False)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_records_that_were_taken_are_not_passed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    """An interrupt while single records become a batch loses them: no later call may go on."""
+    producer = begun(store) if transactional else store.producer()
+    producer.send("t", b"1")
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("txnlog.producer.normalize", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+    go_on = producer.commit_transaction if transactional else producer.flush
+    with pytest.raises(InvalidTxnState, match=r"only be aborted|is lost"):
+        go_on()
+    assert values(store) == []
