@@ -27,12 +27,15 @@ def check_offset(
     """Return what is to be committed for a partition; a bare offset takes ``metadata``.
 
     Raises:
-        InvalidOption: it is no offset, or the metadata is no string.
+        InvalidOption: it is no offset or no partition, or the metadata is no string.
         OffsetMetadataTooLarge: the metadata takes more than 4096 bytes.
     """
+    partition = where.partition
+    if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+        raise InvalidOption(f"{partition!r} is no partition to commit an offset for")
     wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given, metadata)
     offset = wanted.offset
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
         raise InvalidOption(f"{offset!r} is no offset to commit for {where}")
     if not isinstance(wanted.metadata, str):
         raise InvalidOption(f"the metadata of {where} must be a string, not {wanted.metadata!r}")

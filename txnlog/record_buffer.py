@@ -173,23 +173,32 @@ def to_bytes(value: bytes | str | None, what: str) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"a record's {what} is no text: {error}") from None
     raise InvalidRecord(f"a record's {what} must be bytes, a string or None, not {value!r:.60}")
 
 
 def check_timestamp(timestamp_ms: int | None) -> int | None:
-    if timestamp_ms is None or (isinstance(timestamp_ms, int) and -1 <= timestamp_ms < 1 << 53):
+    if timestamp_ms is None:
+        return None
+    whole = isinstance(timestamp_ms, int) and not isinstance(timestamp_ms, bool)
+    if whole and -1 <= timestamp_ms < 1 << 53:
         return timestamp_ms
     raise InvalidRecord(f"timestamp_ms must be milliseconds since the epoch, not {timestamp_ms!r}")
 
 
 def check_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
     checked = []
+    if headers is None or isinstance(headers, str | bytes | dict):
+        raise InvalidRecord(f"headers must be a list of pairs, not {headers!r:.60}")
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
             raise InvalidRecord(
                 f"a header must be a pair of a string and bytes, not {header!r:.60}"
             )
+        to_bytes(header[0], "header's name")
         checked.append((header[0], to_bytes(header[1], "header")))
     return checked
 

@@ -17,7 +17,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from txnlog.clock import Clock
-from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
+from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageError
 from txnlog.names import LogFile
 from txnlog.sequence_log import Listing, SequenceLog
 from txnlog.state import envelope
@@ -223,6 +223,7 @@ class StateLog(Generic[EntryT, StateT]):
             The entry's number, None if ``build`` returned None.
 
         Raises:
+            InvalidOption: the entry could not be read again; nothing was written.
             StorageError: the storage failed; the entry may be there or appear later.
         """
         with self.lock:
@@ -236,7 +237,7 @@ class StateLog(Generic[EntryT, StateT]):
                 if entry is None:
                     return None
                 number = self.state.next_entry
-                if self.log.create(number, envelope.encode(entry)):
+                if self.log.create(number, self._encode(number, entry)):
                     if not self._stalled() or not self.log.was_freed(number):
                         self.state.apply(number, entry)
                         return number
@@ -251,6 +252,22 @@ class StateLog(Generic[EntryT, StateT]):
                         f"{timeout_ms} ms; nothing was written: try again later"
                     )
                 self.clock.sleep(self.clock.jitter() * min(0.002 * 2**lost, 0.25))
+
+    def _encode(self, number: int, entry: EntryT) -> bytes:
+        """The entry's bytes. One that nobody could read would make the log useless for everybody.
+
+        Raises:
+            InvalidOption: a value in it, which somebody gave us, is not of the type it must have.
+        """
+        try:
+            data = envelope.encode(entry)
+            envelope.decode(data, self._entry_decoder, self.log.path(number))
+        except (CorruptEntry, TypeError, ValueError) as error:
+            raise InvalidOption(
+                f"{self.kind} {self.name!r}: nothing was written, because it could not be read "
+                f"again: {error}"
+            ) from error
+        return data
 
     def mark(self, number: int, outcome: Outcome, transaction: TransactionRef) -> None:
         """Put the control marker of an entry, and take note of it."""

@@ -288,6 +288,7 @@ class Store(GroupAdmin, TransactionAdmin):
 
         Raises:
             OffsetOutOfRange: an offset lies beyond the last stable offset.
+            InvalidOption: it is no offset.
         """
         by_topic: dict[str, dict[int, int]] = {}
         for where, offset in offsets.items():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import txnlog
 from txnlog import TopicPartition, errors
+from txnlog.state.topic import Trimmed
 from txnlog.store import Store
 
 
@@ -195,6 +197,10 @@ def test_batches_of_a_wrong_shape_are_refused(store: Store, batch: pa.RecordBatc
         {"value": b"x", "timestamp_ms": "now"},
         {"value": b"x", "headers": [("h", 1)]},
         {"value": b"x", "headers": ["h"]},
+        {"value": "half \ud800"},
+        {"value": b"x", "headers": [("half \ud800", b"")]},
+        {"value": b"x", "timestamp_ms": True},
+        {"value": b"x", "headers": None},
     ],
 )
 def test_records_of_a_wrong_shape_are_refused(store: Store, arguments: dict[str, object]) -> None:
@@ -256,6 +262,57 @@ def test_consumers_check_their_arguments(store: Store) -> None:
     consumer.close()
     with pytest.raises(errors.IllegalState, match="closed"):
         consumer.poll()
+
+
+@pytest.mark.parametrize("partition", ["0", True, 1.0, -1, None])
+def test_offsets_of_what_is_no_partition_are_refused(store: Store, partition: Any) -> None:
+    """A group's log holds nothing that another process could not read."""
+    where = TopicPartition("t", partition)
+    consumer = store.consumer("t", group_id="g")
+    with pytest.raises(errors.InvalidOption, match="is no partition"):
+        consumer.commit({where: 0})
+    with pytest.raises(errors.TxnlogError):
+        store.reset_group_offsets("g", to={where: 0})
+    with store.producer(transactional_id="p") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(errors.InvalidOption, match="is no partition"):
+            producer.send_offsets_to_transaction({where: 0}, "g")
+    assert txnlog.open(store.url).groups() == []
+
+
+@pytest.mark.parametrize("offset", [True, 0.5, "0", None, 1 << 63])
+def test_what_is_no_offset_is_refused(store: Store, offset: Any) -> None:
+    """Nor does a topic's log: it would be lost to everybody."""
+    first = TopicPartition("t", 0)
+    with store.producer() as producer:
+        producer.send("t", b"x", partition=0)
+        producer.send("t", b"y", partition=0)
+    with pytest.raises((errors.InvalidOption, errors.OffsetOutOfRange)):
+        store.delete_records({first: offset})
+    with pytest.raises(errors.InvalidOption):
+        store.consumer("t", group_id="g").commit({first: offset})
+    assert txnlog.open(store.url).scan("t").record_count == 2
+    assert txnlog.open(store.url).groups() == []
+
+
+def test_an_entry_that_nobody_could_read_is_not_written(store: Store) -> None:
+    """Whatever slips through the checks of the calls stops before the log."""
+    log = store.logs.topic("t")
+    for wrong in ({0: "1"}, {0: 0.5}, {"first": 0}, {0: object()}):
+        with pytest.raises(errors.InvalidOption, match=r"topic 't': nothing was written"):
+            log.append(lambda _, wrong=wrong: Trimmed("nonce", 0, wrong))  # type: ignore[misc]
+    with pytest.raises(errors.InvalidOption, match="surrogates"):
+        store.consumer("t", group_id="g").commit({TopicPartition("t", 0): 0}, "half \ud800")
+    assert store.storage.list_names("topics/t/log") == [f"{0:020d}.json"]
+
+
+def test_ids_that_are_no_text_are_refused(store: Store) -> None:
+    """Half of a surrogate pair can stand in no file."""
+    with pytest.raises(errors.InvalidTransactionalId, match="no text"):
+        store.producer(transactional_id="half \ud800")
+    with pytest.raises(errors.InvalidGroupId, match="no text"):
+        store.consumer("t", group_id="half \ud800")
 
 
 def test_nothing_in_a_store_is_executed(store: Store) -> None:

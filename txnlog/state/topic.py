@@ -14,6 +14,7 @@ from itertools import takewhile
 import msgspec
 
 from txnlog.errors import (
+    InvalidOption,
     InvalidPartitions,
     InvalidTxnState,
     OffsetOutOfRange,
@@ -490,6 +491,8 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         self.check_partitions(topic, offsets)
         stable = self.last_stable_offsets()
         for partition, offset in offsets.items():
+            if isinstance(offset, bool) or not isinstance(offset, int):
+                raise InvalidOption(f"{offset!r} is no offset to delete {topic}:{partition} below")
             if not 0 <= offset <= stable[partition]:
                 raise OffsetOutOfRange(
                     f"cannot delete the records of {topic}:{partition} below {offset}: "
