@@ -208,15 +208,10 @@ class Producer:
         """
         self._transactional("send_offsets_to_transaction")
         self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
-        if isinstance(group, GroupMetadata):
-            metadata = group
-        else:
-            topics = sorted({where.topic for where in offsets})
-            topic_ids = {topic: self._logs.topic_spec(topic).topic_id for topic in topics}
-            log = self._logs.fresh_group(check_group_id(group))
-            with log.reading() as state:
-                metadata = GroupMetadata.of(state, group, offsets, topic_ids)
-        chosen = {where: check_offset(where, at) for where, at in offsets.items()}
+        with self._failing():
+            metadata = self._metadata(offsets, group)
+            chosen = {where: check_offset(where, at) for where, at in offsets.items()}
+            starts = {where: metadata.start_of(where) for where in chosen}
         self._moves.append((metadata, {where: at.offset for where, at in chosen.items()}))
         waiting = self._offsets.setdefault(metadata.group_id, {})
         for where, at in chosen.items():
@@ -227,9 +222,21 @@ class Producer:
                 offset=at.offset,
                 metadata=at.metadata,
                 compare=True,
-                start=before.start if before else metadata.start_of(where),
+                start=before.start if before else starts[where],
                 topic_id=metadata.topic_ids.get(where.topic, ""),
             )
+
+    def _metadata(
+        self, partitions: Iterable[TopicPartition], group: str | GroupMetadata
+    ) -> GroupMetadata:
+        """The group and where it stands; now, if only its id is known."""
+        if isinstance(group, GroupMetadata):
+            return group
+        topics = sorted({where.topic for where in partitions})
+        topic_ids = {topic: self._logs.topic_spec(topic).topic_id for topic in topics}
+        log = self._logs.fresh_group(check_group_id(group))
+        with log.reading() as state:
+            return GroupMetadata.of(state, group, partitions, topic_ids)
 
     @in_turn
     def commit_transaction(self) -> Placed:

@@ -6,15 +6,17 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from faults import FaultyStorage, VirtualClock
+from faults import Fault, FaultyStorage, VirtualClock
 
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
+    InvalidOption,
     InvalidTxnState,
     StorageError,
     TxnlogError,
 )
+from txnlog.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.state import envelope
@@ -458,3 +460,24 @@ def test_records_that_were_taken_are_not_passed_over(
     with pytest.raises(InvalidTxnState, match=r"only be aborted|is lost"):
         go_on()
     assert values(store) == []
+
+
+def test_offsets_that_could_not_be_sent_are_not_left_out(
+    store: Store, hooked: Hooked, clock: VirtualClock
+) -> None:
+    """A commit without them would have its records come again: only abort is left."""
+    put(store, b"in")
+    producer = begun(attach(hooked, clock=clock))
+    producer.send("t", b"out")
+    hooked.faults = {len(hooked.requests): Fault.FAIL}
+    with pytest.raises(StorageError):
+        producer.send_offsets_to_transaction({T0: 1}, "g")
+    with pytest.raises(InvalidTxnState, match="only be aborted"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    with pytest.raises(InvalidOption, match="was not reading it"):
+        producer.send_offsets_to_transaction({T0: 1}, GroupMetadata("g", {}))
+    with pytest.raises(InvalidTxnState, match="only be aborted"):
+        producer.commit_transaction()
+    assert values(attach(store.storage, clock=clock)) == [b"in"]
