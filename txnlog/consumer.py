@@ -83,6 +83,8 @@ class Consumer:
         self._assigned: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int | None] = {}
+        self._looked_up: dict[TopicPartition, tuple[int | None, int | None]] = {}
+        """What the group's offset was when it was asked for, and the start that was known then."""
         self._topic_ids: dict[str, str] = {}
         self._paused: set[TopicPartition] = set()
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -323,12 +325,17 @@ class Consumer:
         return self._positions[where]
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Read on from an offset. One beyond the end waits there for records."""
+        """Read on from an offset. One beyond the end waits there for records.
+
+        After :meth:`committed` was asked, seeking to what it said (or anywhere, if the group has no
+        offset) begins anew: what is read from then on can be committed in a transaction though the
+        group has been moved by somebody else since this consumer began.
+        """
         self._check_assigned([where])
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise InvalidOption(f"seek(): {offset!r} is no offset")
-        if self._group_id is not None and where not in self._starts:
-            self._note_start(where)
+        if self._group_id is not None:
+            self._begin_anew(where, offset)
         self._drop_buffered()
         self._positions[where] = offset
 
@@ -408,7 +415,9 @@ class Consumer:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
         topic_id = self._topic_id(where.topic)
         with self._logs.fresh_group(self._group()).reading() as state:
-            return state.offset_of(*where, topic_id)
+            found = state.offset_of(*where, topic_id)
+        self._looked_up[where] = (found.offset if found else None, self._starts.get(where))
+        return found
 
     def group_metadata(self) -> GroupMetadata:
         """For ``send_offsets_to_transaction``: the group, and where this consumer began."""
@@ -424,6 +433,14 @@ class Consumer:
         if self._group_id is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
         return self._group_id
+
+    def _begin_anew(self, where: TopicPartition, offset: int) -> None:
+        if where not in self._starts:
+            self._note_start(where)
+        found, known = self._looked_up.pop(where, (None, None))
+        # Not if a transaction of ours has moved the group since.
+        if found in (None, offset) and self._starts[where] == known:
+            self._starts[where] = found
 
     def _note_start(self, where: TopicPartition) -> None:
         committed = self.committed(where)
@@ -471,6 +488,7 @@ class Consumer:
         for where in [where for where in self._assigned if where.topic == topic]:
             self._positions.pop(where, None)
             self._starts.pop(where, None)
+            self._looked_up.pop(where, None)
             if self._subscribed:
                 del self._assigned[where]
                 self._paused.discard(where)

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from faults import Fault, FaultyStorage, VirtualClock
 
+from txnlog.consumer import Consumer, ConsumerRecord
 from txnlog.errors import (
+    CommitFailed,
     CommitStateUnknown,
     CorruptEntry,
     InvalidOption,
@@ -481,3 +483,58 @@ def test_offsets_that_could_not_be_sent_are_not_left_out(
     with pytest.raises(InvalidTxnState, match="only be aborted"):
         producer.commit_transaction()
     assert values(attach(store.storage, clock=clock)) == [b"in"]
+
+
+def copied(producer: Producer, consumer: Consumer, records: list[ConsumerRecord]) -> None:
+    with producer.transaction():
+        for record in records:
+            producer.send("out", record.value)
+        producer.send_offsets_to_transaction(
+            {T0: records[-1].offset + 1}, consumer.group_metadata()
+        )
+
+
+def test_a_consumer_begins_anew_where_the_group_is(store: Store) -> None:
+    """Kafka's way after an abort: seek to what is committed. A refused commit is not for ever."""
+    store.create_topic("out")
+    for number in range(4):
+        put(store, b"%d" % number)
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    records = consumer.poll(2)
+    store.consumer("t", group_id="g").commit({T0: 1})
+    for _ in range(2):  # not by being tried again
+        with pytest.raises(CommitFailed):
+            copied(producer, consumer, records)
+    committed = consumer.committed(T0)
+    assert committed is not None
+    consumer.seek(T0, committed.offset)
+    copied(producer, consumer, consumer.poll(2))
+    store.delete_group("g")
+    with pytest.raises(CommitFailed):
+        copied(producer, consumer, consumer.poll(1))
+    assert consumer.committed(T0) is None
+    consumer.seek_to_beginning()
+    copied(producer, consumer, consumer.poll(1))
+    found = store.scan("out").to_arrow().column("value").to_pylist()
+    assert found == [b"1", b"2", b"0"]
+
+
+def test_seeking_elsewhere_is_not_beginning_anew(store: Store) -> None:
+    """To pass over a record, or to read one again, is not to have seen who moved the group."""
+    store.create_topic("out")
+    for number in range(4):
+        put(store, b"%d" % number)
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    assert consumer.committed(T0) is None
+    copied(producer, consumer, consumer.poll(2))
+    consumer.seek(T0, 0)
+    copied(producer, consumer, consumer.poll(1))
+    store.consumer("t", group_id="g").commit({T0: 3})
+    assert consumer.committed(T0) is not None
+    consumer.seek(T0, 2)
+    with pytest.raises(CommitFailed):
+        copied(producer, consumer, consumer.poll(1))
