@@ -293,6 +293,7 @@ class Producer:
             return
         if self._phase not in (Phase.IN_TRANSACTION, Phase.FAILED, Phase.UNKNOWN):
             raise InvalidTxnState(f"abort_transaction(): the producer is {self._is()}")
+        moves = self._moves
         self._discard()
         try:
             self._deciding(coordinator.abort)
@@ -300,8 +301,9 @@ class Producer:
             self._phase = Phase.UNKNOWN
             raise
         except InvalidTxnState:
-            self._last_outcome = "commit"
-            self._phase = Phase.READY
+            # An earlier commit has succeeded after all: consumers learn of it too.
+            self._moves = moves
+            self._committed()
             raise
         except BaseException as error:
             self._fail(error)

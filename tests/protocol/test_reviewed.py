@@ -538,3 +538,30 @@ def test_seeking_elsewhere_is_not_beginning_anew(store: Store) -> None:
     consumer.seek(T0, 2)
     with pytest.raises(CommitFailed):
         copied(producer, consumer, consumer.poll(1))
+
+
+def test_a_consumer_learns_of_a_commit_that_its_abort_finds(
+    store: Store, hooked: Hooked, clock: VirtualClock
+) -> None:
+    """The commit was in doubt and has succeeded: the next transaction starts behind it."""
+    store.create_topic("out")
+    for number in range(2):
+        put(store, b"%d" % number)
+    there = attach(hooked, clock=clock)
+    consumer = there.consumer("t", group_id="g", auto_offset_reset="earliest")
+    producer = there.producer(transactional_id="p", delivery_timeout_ms=0)
+    producer.init_transactions()
+
+    def lost(name: str) -> None:
+        if name == f"transactions/p/{2:020d}.json":
+            store.storage.put_if_absent(*hooked.last)
+            hooked.faults = dict.fromkeys(range(len(hooked.requests), 1000), Fault.FAIL)
+
+    hooked.rule = lost
+    with pytest.raises(CommitStateUnknown):
+        copied(producer, consumer, consumer.poll(1))
+    hooked.rule, hooked.faults = None, {}
+    with pytest.raises(InvalidTxnState, match="had succeeded"):
+        producer.abort_transaction()
+    copied(producer, consumer, consumer.poll(1))
+    assert store.scan("out").to_arrow().column("value").to_pylist() == [b"0", b"1"]
