@@ -83,7 +83,8 @@ class TransactionLog:
     def head(self, transactional_id: str, known: int = 0) -> Head | None:
         """The newest state: one listing and one read; None if the id has none.
 
-        Entries older than one that was once found the newest are not listed again.
+        Entries older than one that was once found the newest are not listed again. If the oldest
+        are gone, one more listing tells whether the id has expired since.
 
         Args:
             transactional_id: whose.
@@ -102,12 +103,23 @@ class TransactionLog:
                 known = 0
                 continue
             number = listing.entries[-1]
+            begun = listing.entries[0] == known and number > 0
+            if not begun and self._is_stray(transactional_id, number):
+                return None
             self._newest[transactional_id] = number
             try:
                 return Head(number, self._decode(log, number))
             except ObjectNotFound:
                 continue
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
+
+    def _is_stray(self, transactional_id: str, number: int) -> bool:
+        """True if the id has expired since entry ``number`` was due.
+
+        Somebody has slept over that, and put it into a name that was freed (hazard 3).
+        """
+        expired = self.expired(transactional_id)
+        return expired is not None and expired.number > number
 
     def describe(self, transactional_id: str) -> Head:
         """Like :meth:`head`; raises TransactionalIdNotFound if there is none."""
@@ -168,7 +180,9 @@ class TransactionLog:
             return False
         monotonic_s, now_ms = self.now()
         elapsed_ms = max((monotonic_s - since[0]) * 1000, now_ms - since[1])
-        return elapsed_ms <= self._cleanup_age_ms / 4 or not log.was_freed(number)
+        if elapsed_ms <= self._cleanup_age_ms / 4:
+            return True
+        return not log.was_freed(number) and not self._is_stray(state.transactional_id, number)
 
     def never_counted(self, number: int, state: TransactionState) -> bool:
         """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.

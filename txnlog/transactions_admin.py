@@ -26,6 +26,7 @@ from txnlog.errors import (
     InvalidOption,
     InvalidTxnState,
     StorageError,
+    TransactionalIdNotFound,
     TxnlogError,
 )
 from txnlog.logs import Logs
@@ -72,6 +73,8 @@ class TransactionAdmin:
         return [
             item
             for item in found
+            # Removed since it was listed.
+            if not isinstance(item, TransactionalIdNotFound)
             if isinstance(item, TxnlogError)
             or (item.status in wanted and (older_than_ms is None or item.since_ms < before_ms))
         ]

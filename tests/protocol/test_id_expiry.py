@@ -226,6 +226,52 @@ def test_an_instance_that_sleeps_over_an_expiry_harms_nobody(
     assert values(another(store, clock)) == [b"one", b"three"]
 
 
+@pytest.mark.parametrize("asleep_at", [0, 1, 2])
+def test_an_instance_that_sleeps_while_its_id_lives_and_dies(
+    store: Store, clock: VirtualClock, asleep_at: int
+) -> None:
+    """Hazard 3: it wakes up at its init, begin or decision, when the whole log was used and freed.
+
+    What it puts stands alone in the log, and must pass neither for its commit nor for the id's
+    newest state: others have aborted its transaction and committed versions since.
+    """
+    slept: list[str] = []
+
+    def sleep(request: str) -> None:
+        if request == f"put_if_absent transactions/p/{asleep_at:020d}.json" and not slept:
+            slept.append(request)
+            successor = another(store, clock).producer(transactional_id="p")
+            successor.init_transactions()
+            for version in range(3):
+                successor.begin_transaction(application_id="a", version=version)
+                successor.send("t", b"%d" % version)
+                successor.commit_transaction()
+            remove_all(another(store, clock), clock)
+
+    sleeper = attach(FaultyStorage(store.storage, before_request=sleep), clock=clock)
+    late = sleeper.producer(transactional_id="p")
+    late.init_transactions()
+    if asleep_at == 0:
+        assert late.begin_transaction(application_id="a", version=2)
+    else:
+        late.begin_transaction()
+        late.send("t", b"late")
+        with pytest.raises(ProducerFenced):
+            late.commit_transaction()
+        assert store.storage.list_names("transactions/p") == [f"{asleep_at:020d}.json"]
+        for reader in (store, another(store, clock)):
+            assert reader.transactions() == []
+            assert reader.hanging_transactions() == []
+    assert len(slept) == 1
+    again = another(store, clock)
+    assert values(again) == [b"0", b"1", b"2"]
+    producer = producing(again, "p", b"next")
+    assert producer.committed_version("a") == 2
+    producer.commit_transaction()
+    assert again.describe_transaction("p").number == 4 + (asleep_at == 2)
+    assert values(another(store, clock)) == [b"0", b"1", b"2", b"next"]
+
+
 def test_an_id_that_is_used_meanwhile_does_not_expire(store: Store, clock: VirtualClock) -> None:
     """The expiry's put loses against an init that comes between its look and its put."""
     producing(store, "p").commit_transaction()
