@@ -51,12 +51,14 @@ Placed = dict[TopicPartition, list[range]]
 class _Decision:
     """A decision that was or is about to be put; kept so that an unknown outcome can be learnt.
 
-    It cannot be any more if ``cleaned_up``: then it must not be put again either.
+    It is ``in_doubt`` if a put of it failed, which may have landed. It cannot be learnt any more
+    if ``cleaned_up``: then it must not be put again either.
     """
 
     number: int
     state: TransactionState
     since: tuple[float, int]
+    in_doubt: bool = False
     cleaned_up: bool = False
 
 
@@ -389,6 +391,7 @@ class Coordinator:
             ours = transactions.put(decision.number, decision.state, decision.since)
             newest = None if ours else transactions.head(self.transactional_id)
         except StorageError as error:
+            self._decision = replace(decision, in_doubt=True)
             what = "commit" if decision.state.outcome is Outcome.COMMIT else "abort"
             raise CommitStateUnknown(
                 f"the {what} of {decision.state.ref} may or may not have happened: {error}. "
@@ -421,7 +424,7 @@ class Coordinator:
         time from one into a name that cleaning had freed (hazards 2 and 3).
         """
         if decision.state.outcome is Outcome.COMMIT and not self._logs.transactions.never_counted(
-            decision.number, decision.state
+            decision.number, decision.state, in_doubt=decision.in_doubt
         ):
             self._decision = replace(decision, cleaned_up=True)
             self._refuse_to_tell(decision)

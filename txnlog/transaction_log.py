@@ -184,18 +184,21 @@ class TransactionLog:
             return True
         return not log.was_freed(number) and not self._is_stray(state.transactional_id, number)
 
-    def never_counted(self, number: int, state: TransactionState) -> bool:
+    def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
         """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.
 
         It was not if the entry is somebody else's, or ours without a successor among later ones: a
-        name that cleaning had freed. If it is gone, or in its place, it may have been.
+        name that cleaning had freed. If it is gone, or in its place, it may have been; and so if an
+        earlier put of it is ``in_doubt``, since that one may have come before the cleaning.
         """
         log = self._log(state.transactional_id)
         try:
             found = self._decode(log, number)
         except ObjectNotFound:
             return False
-        return found.nonce != state.nonce or number + 1 not in log.listing(number).entries
+        if found.nonce != state.nonce:
+            return True
+        return not in_doubt and number + 1 not in log.listing(number).entries
 
     def now(self) -> tuple[float, int]:
         """The monotonic clock in seconds and the wall clock in ms; see :meth:`put`."""

@@ -92,6 +92,35 @@ def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
     assert found.column("value").to_pylist() == seen
 
 
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_in_doubt_that_is_repeated_after_cleaning_stays_in_doubt(landed: bool) -> None:
+    """Repeating it puts it into a name that was freed; that tells nothing of the first time."""
+    inner, clock = HeapStorage(), VirtualClock()
+    config = {"log.cleanup.age.ms": 10_000, "transaction.max.timeout.ms": 60_000}
+    store = attach(inner, create=True, clock=clock, config=config)
+    store.create_topic("in")
+    away = FaultyStorage(inner)
+    producer = attach(away, clock=clock).producer(transactional_id="p", delivery_timeout_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("in", b"x")
+    producer.flush()
+    start = len(away.requests)
+    away.faults = dict.fromkeys(range(start, start + 10), Fault.FAIL)
+    if landed:
+        away.faults[start] = Fault.LOSE_RESPONSE
+    with pytest.raises(CommitStateUnknown):
+        producer.commit_transaction()
+    for _ in range(100):
+        clock.time_ms += 10_001
+        store.producer(transactional_id="p").init_transactions()
+    for _ in range(2):
+        with pytest.raises(CommitStateUnknown, match="cleaned up"):
+            producer.commit_transaction()
+    found = attach(inner, clock=clock).scan("in").to_arrow()
+    assert found.column("value").to_pylist() == ([b"x"] if landed else [])
+
+
 def test_an_append_that_was_answered_after_cleaning_can_only_be_aborted() -> None:
     """It is found placed, but not as which entry: an error that says so, where an assert failed."""
     inner, clock = HeapStorage(), VirtualClock()
