@@ -19,6 +19,7 @@ from txnlog.state.transaction import (
     HELP_AFTER_MS,
     EntryRef,
     Outcome,
+    TransactionKey,
     TransactionRef,
     TransactionState,
 )
@@ -47,6 +48,8 @@ class Settlement:
         self._transactions = transactions
         self._clock = clock
         self._logs = logs
+        self._first_seen: dict[str, tuple[TransactionKey, float]] = {}
+        """By transactional id, the open transaction, and the monotonic time it was first seen."""
 
     def settle(self, logs: Sequence[AnyLog]) -> None:
         """Decide every entry of these (freshly refreshed) logs that can be decided now.
@@ -91,7 +94,7 @@ class Settlement:
             if head is None:
                 return None
             now_ms = self._clock.now_ms()
-            if head.state.expired(now_ms):
+            if self._is_overdue(head.state):
                 try:
                     aborted = self.abort_for_another(
                         head, since, f"it was open for longer than {head.state.timeout_ms} ms"
@@ -109,6 +112,23 @@ class Settlement:
             except TxnlogError as error:
                 _logger.warning("%s is decided but not finished: %s", head.state.ref, error)
             return head
+
+    def _is_overdue(self, state: TransactionState) -> bool:
+        """True if an open transaction has outlived its timeout.
+
+        By the times that it carries; or by our own clock, from when we saw it first, so that a
+        producer whose clock ran far ahead does not block us for so long (hazard 10).
+        """
+        if not state.open:
+            self._first_seen.pop(state.transactional_id, None)
+            return False
+        now_s, key = self._clock.monotonic_s(), state.ref.key
+        known, since_s = self._first_seen.get(state.transactional_id, (None, now_s))
+        if known != key:
+            self._first_seen[state.transactional_id] = key, now_s
+            since_s = now_s
+        overdue = (now_s - since_s) * 1000 > state.timeout_ms
+        return overdue or state.expired(self._clock.now_ms())
 
     def _settle_past(self, past: Iterable[tuple[EntryRef, AnyLog, TransactionRef]]) -> None:
         """Rule c: the id has moved on, so there is a marker, or the entry is a zombie's."""

@@ -110,6 +110,26 @@ def test_a_fast_clock_only_aborts_early(store: Store, clock: VirtualClock) -> No
     assert shown(store, clock, "ab") == {"a": [], "b": []}
 
 
+def test_a_fast_clock_that_stops_does_not_block_for_so_long(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: a producer dies whose clock was a month ahead: a reader waits one timeout."""
+    dead = begun(skewed(store, clock, 30 * DAY_MS), "p")
+    place(dead, "a")
+    put(store, "a")
+    reader = attach(store.storage, clock=clock)
+    for waited_ms, seen in ((0, 0), (TIMEOUT_MS, 0), (1, 1)):
+        clock.time_ms += waited_ms
+        assert reader.scan("a").record_count == seen
+    assert reader.describe_transaction("p").status == "CompleteAbort"
+    # The next transaction of the id has its own time.
+    again = begun(skewed(store, clock, 30 * DAY_MS, seed=4), "p")
+    place(again, "a")
+    assert reader.scan("a").record_count == 1
+    again.commit_transaction()
+    assert reader.scan("a").record_count == 2
+
+
 @pytest.mark.parametrize("ahead_ms", [-DAY_MS, 0, DAY_MS])
 @pytest.mark.parametrize("times", [40, RECENT_ENTRIES + 40])
 def test_a_wrong_clock_tears_no_snapshot(
