@@ -363,6 +363,25 @@ def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock)
     assert len(errors) == 1
 
 
+def test_an_open_transaction_that_is_damaged_stops_no_reader(
+    store: Store, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal (20): its entry stays undecided, which is told; what stands before it is read."""
+    good = producing(store, "good")
+    send(good, b"before")
+    good.commit_transaction()
+    send(producing(store, "bad"), b"open")
+    head = store.logs.transactions.describe("bad").number
+    store.storage.delete([f"transactions/bad/{head:020d}.json"])
+    store.storage.put(f"transactions/bad/{head:020d}.json", b"{}")
+    good.begin_transaction()
+    send(good, b"behind")
+    good.commit_transaction()
+    assert values(another(store, clock)) == [b"before"]
+    assert f"transactions/bad/{head:020d}.json is damaged" in caplog.text
+    assert values(another(store, clock), "read_uncommitted") == [b"before", b"open", b"behind"]
+
+
 def test_a_snapshot_over_topics_does_not_tear(store: Store, clock: VirtualClock) -> None:
     """Hazard 5: a commit in two topics, of which one lies behind an open transaction."""
     blocker = producing(store, "blocker")
