@@ -23,7 +23,6 @@ from txnlog.errors import (
     InvalidRecord,
     InvalidTxnState,
     TxnlogError,
-    UnsupportedRecordFormat,
 )
 from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.logs import Logs
@@ -38,7 +37,6 @@ from txnlog.record_buffer import (
     check_headers,
     check_partition,
     check_timestamp,
-    partition_column,
     to_bytes,
 )
 from txnlog.retrying import Retries
@@ -395,16 +393,13 @@ class Producer:
                 raise InvalidRecord(
                     f"send_batch takes a pyarrow RecordBatch or Table, not {type(batch).__name__}"
                 )
+            for part in batches[1:]:
+                # Looked at before any of them is taken: all of a table is sent, or nothing.
+                buffer.records_of(part, partition)
         self._flush_rows(buffer)
         for part in batches:
             with self._failing():
-                explicit = partition_column(part, partition, buffer.spec)
-                if "partition" in part.schema.names:
-                    part = part.drop_columns(["partition"])
-                try:
-                    records = normalize(part, now_ms=self._logs.clock.now_ms())
-                except UnsupportedRecordFormat as error:
-                    raise InvalidRecord(f"topic {topic!r}: {error}") from error
+                records, explicit = buffer.records_of(part, partition)
             self._add(buffer, records, explicit)
 
     @in_turn

@@ -17,10 +17,11 @@ from txnlog.errors import (
     RecordTooLarge,
     StorageError,
     UnknownTopicOrPartition,
+    UnsupportedRecordFormat,
 )
 from txnlog.logs import Logs
 from txnlog.partitioner import DEFAULT_PARTITIONER, Int32Array, make_partitioner
-from txnlog.segments.records import RECORD_SCHEMA
+from txnlog.segments.records import RECORD_SCHEMA, normalize
 from txnlog.storage.base import Storage
 from txnlog.topic_log import TopicSpec, UploadedSegment
 from txnlog.uploads import SegmentUploader, UploadBudget, discard_segments
@@ -144,6 +145,18 @@ class TopicBuffer:
                 f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
                 f"max.message.bytes of topic {self.spec.topic!r} allows"
             )
+
+    def records_of(
+        self, batch: pa.RecordBatch, partition: int | None
+    ) -> tuple[pa.RecordBatch, Int32Array | None]:
+        """A user's batch as records, and the partitions that are named. Raises InvalidRecord."""
+        explicit = partition_column(batch, partition, self.spec)
+        if "partition" in batch.schema.names:
+            batch = batch.drop_columns(["partition"])
+        try:
+            return normalize(batch, now_ms=self._logs.clock.now_ms()), explicit
+        except UnsupportedRecordFormat as error:
+            raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
 
     def add(self, batch: pa.RecordBatch, partitions: Int32Array) -> None:
         if self._uploader is None:

@@ -187,6 +187,16 @@ def test_batches_of_a_wrong_shape_are_refused(store: Store, batch: pa.RecordBatc
     assert store.scan("t").record_count == 1
 
 
+def test_a_table_of_which_a_part_is_wrong_is_refused_whole(store: Store) -> None:
+    """None of it is sent with the next flush, so it can be mended and sent again."""
+    parts = [pa.record_batch({"value": [b"x"], "partition": [number]}) for number in (0, 7)]
+    with store.producer() as producer:
+        with pytest.raises(errors.InvalidRecord, match="holds 7 to 7"):
+            producer.send_batch("t", pa.Table.from_batches(parts))
+        producer.send_batch("t", pa.Table.from_batches([parts[0], parts[0]]))
+    assert store.scan("t").record_count == 2
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
