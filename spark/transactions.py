@@ -24,6 +24,8 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.names import TopicPartition, check_group_id, check_topic, staging_file
+from txnlog.record_buffers import RecordBuffers
+from txnlog.record_checks import Headers
 from txnlog.spark import publishing
 from txnlog.spark.options import PINNED_TOPICS, STAGING, parse_read
 from txnlog.spark.planning import PinnedRead, pin
@@ -34,6 +36,7 @@ from txnlog.store import Store, open_store
 from txnlog.topic_log import UploadedSegment
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.spark.options import ReadOptions
@@ -136,6 +139,7 @@ class SparkTransaction:
         self._writes = 0
         self._manifest: str | None = None
         self._segments: dict[str, list[UploadedSegment]] = {}
+        self._records = RecordBuffers(store.logs)
         self._result: TransactionResult | None = None
 
     # -- the block -------------------------------------------------------------------------------
@@ -273,6 +277,35 @@ class SparkTransaction:
             frame.write.format("txnlog").options(**options).mode("append").save()
             self._take_manifest(path)
 
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Write one record from this process, as :meth:`txnlog.Producer.send` does.
+
+        For what a job says of itself: a summary, a marker, an alert. It follows the DataFrames that
+        are written to the same topic, and is committed with them.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
+        """
+        self._require_open("send")
+        with self._failing():
+            self._records.send(topic, value, key, partition, timestamp_ms, headers)
+
+    def send_batch(
+        self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
+    ) -> None:
+        """Write Arrow data from this process, as :meth:`txnlog.Producer.send_batch` does."""
+        self._require_open("send_batch")
+        with self._failing():
+            self._records.send_batch(topic, batch, partition)
+
     def discard_writes(self) -> None:
         """Drop what was written so far, as if it had not been; what was read stays consumed."""
         self._require_open("discard_writes")
@@ -311,6 +344,7 @@ class SparkTransaction:
 
     def _commit(self) -> None:
         consumed = self._consumed()
+        self._take_records()
         placed = publishing.place_and_commit(
             self._store, self._coordinator, self._segments, publishing.offset_commits(consumed)
         )
@@ -335,8 +369,18 @@ class SparkTransaction:
         self._manifest = None
         self._delete_manifest(path)
 
+    def _take_records(self) -> None:
+        """Upload what was sent from this process."""
+        try:
+            for topic, uploaded in self._records.finish().items():
+                self._segments.setdefault(topic, []).extend(uploaded)
+        except BaseException:
+            self._discard()
+            raise
+
     def _discard(self) -> None:
         """Delete what was uploaded, before anything was placed; best effort."""
+        self._records.discard()
         if self._manifest is not None:
             try:
                 self._take_manifest(self._manifest)

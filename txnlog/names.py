@@ -70,7 +70,7 @@ def check_group_id(group_id: str) -> str:
     """Return ``group_id`` if it can name a consumer group, else raise InvalidGroupId."""
     if not isinstance(group_id, str) or not group_id:
         raise InvalidGroupId(f"a group id must be a non-empty string, not {group_id!r}")
-    _check_text(group_id, "group id", InvalidGroupId)
+    check_text(group_id, "group id", InvalidGroupId)
     if len(_encode(group_id)) > _MAX_ENCODED_BYTES:
         raise InvalidGroupId(f"group id {group_id[:40]!r}... is too long for a file name")
     return group_id
@@ -82,7 +82,7 @@ def check_transactional_id(transactional_id: str) -> str:
         raise InvalidTransactionalId(
             f"a transactional id must be a non-empty string, not {transactional_id!r}"
         )
-    _check_text(transactional_id, "transactional id", InvalidTransactionalId)
+    check_text(transactional_id, "transactional id", InvalidTransactionalId)
     if len(_encode(transactional_id)) > _MAX_ENCODED_BYTES:
         raise InvalidTransactionalId(
             f"transactional id {transactional_id[:40]!r}... is too long for a file name"
@@ -90,7 +90,8 @@ def check_transactional_id(transactional_id: str) -> str:
     return transactional_id
 
 
-def _check_text(name: str, what: str, error: type[TxnlogError]) -> None:
+def check_text(name: str, what: str, error: type[TxnlogError]) -> None:
+    """Raise ``error`` if a string cannot be written: it holds half of a surrogate pair."""
     try:
         name.encode()
     except UnicodeEncodeError:

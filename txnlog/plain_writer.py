@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.record_buffer import TopicBuffer
 from txnlog.retrying import Retries
+from txnlog.topic_buffer import TopicBuffer
 from txnlog.topic_log import UploadedSegment, Writer
 
 _MOST_WAITING = 8

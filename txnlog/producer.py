@@ -13,45 +13,24 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
 
 from txnlog.config import Acks, WriterCodec
 from txnlog.coordinator import Coordinator
-from txnlog.errors import (
-    CommitStateUnknown,
-    InvalidRecord,
-    InvalidTxnState,
-    TxnlogError,
-)
+from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
-from txnlog.partitioner import DEFAULT_PARTITIONER, Int32Array
+from txnlog.partitioner import DEFAULT_PARTITIONER
 from txnlog.plain_writer import PlainWriter, UnawaitedWriter
 from txnlog.producer_phase import Phase
-from txnlog.record_buffer import (
-    Headers,
-    Rows,
-    TopicBuffer,
-    check_headers,
-    check_partition,
-    check_timestamp,
-    to_bytes,
-)
+from txnlog.record_buffers import RecordBuffers
+from txnlog.record_checks import Headers
 from txnlog.retrying import Retries
-from txnlog.segments.records import normalize, record_size
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, check_version
 from txnlog.topic_log import UploadedSegment
 from txnlog.turns import in_turn
-from txnlog.uploads import DEFAULT_MEMORY_BYTES
-
-_ROWS_PER_BATCH = 10_000
-"""Records sent one by one are made an Arrow batch when there are so many of one topic."""
-
-_BYTES_PER_BATCH = 4 << 20
-"""... or when their keys and values take so many bytes."""
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
@@ -83,18 +62,20 @@ class Producer:
         self._retries = retries or Retries()
         self._plain = PlainWriter(logs, self._retries)
         self._unawaited = UnawaitedWriter(self._plain) if acks is Acks.NONE else None
-        self._storage = logs.storage if acks is Acks.ALL else logs.storage.relaxed()
-        self._codec = codec
-        self._partitioner = partitioner
         self._turn = threading.RLock()
-        self._memory_bytes = buffer_memory_bytes or DEFAULT_MEMORY_BYTES
+        self._records = RecordBuffers(
+            logs,
+            memory_bytes=buffer_memory_bytes,
+            codec=codec,
+            partitioner=partitioner,
+            storage=logs.storage if acks is Acks.ALL else logs.storage.relaxed(),
+        )
         self._coordinator = (
             None
             if transactional_id is None
             else Coordinator(logs, transactional_id, transaction_timeout_ms)
         )
         self._phase = Phase.READY if transactional_id is None else Phase.NEW
-        self._buffers: dict[str, TopicBuffer] = {}
         self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
@@ -253,7 +234,7 @@ class Producer:
             return self._repeat("commit")
         if self._phase is not Phase.UNKNOWN:
             self._require(Phase.IN_TRANSACTION, "commit_transaction")
-            self._place(self._finish_buffers(), self._take_offsets())
+            self._place(self._finish_records(), self._take_offsets())
         try:
             self._deciding(partial(coordinator.commit, version=self._version))
         except CommitStateUnknown:
@@ -335,7 +316,7 @@ class Producer:
         key: Key = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Headers = (),
+        headers: Headers | None = None,
     ) -> None:
         """Buffer one record.
 
@@ -350,25 +331,12 @@ class Producer:
         Raises:
             UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
         """
-        buffer = self._buffer(topic, partition)
-        rows = buffer.rows
-        with self._failing():
-            row = (
-                to_bytes(key, "key"),
-                to_bytes(value, "value"),
-                check_timestamp(timestamp_ms),
-                check_headers(headers),
-                check_partition(partition, buffer.spec),
-            )
-            buffer.check_size(record_size(row[0], row[1], row[3]))
-        rows.keys.append(row[0])
-        rows.values.append(row[1])
-        rows.timestamps.append(row[2])
-        rows.headers.append(row[3])
-        rows.partitions.append(row[4])
-        rows.size_bytes += len(row[0] or b"") + len(row[1] or b"")
-        if len(rows.keys) >= _ROWS_PER_BATCH or rows.size_bytes >= _BYTES_PER_BATCH:
-            self._flush_rows(buffer)
+        self._require_sending()
+        try:
+            self._records.send(topic, value, key, partition, timestamp_ms, headers)
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     @in_turn
     def send_batch(
@@ -383,24 +351,9 @@ class Producer:
                 timestamps in any unit.
             partition: for all of them; overrules the key and the column.
         """
-        buffer = self._buffer(topic, partition)
+        self._require_sending()
         with self._failing():
-            if isinstance(batch, pa.Table):
-                batches = batch.to_batches()
-            elif isinstance(batch, pa.RecordBatch):
-                batches = [batch]
-            else:
-                raise InvalidRecord(
-                    f"send_batch takes a pyarrow RecordBatch or Table, not {type(batch).__name__}"
-                )
-            for part in batches[1:]:
-                # Looked at before any of them is taken: all of a table is sent, or nothing.
-                buffer.records_of(part, partition)
-        self._flush_rows(buffer)
-        for part in batches:
-            with self._failing():
-                records, explicit = buffer.records_of(part, partition)
-            self._add(buffer, records, explicit)
+            self._records.send_batch(topic, batch, partition)
 
     @in_turn
     def flush(self) -> Placed:
@@ -420,73 +373,13 @@ class Producer:
             self._require(Phase.READY, "flush")
             return self._flush_plain()
         self._require(Phase.IN_TRANSACTION, "flush")
-        return self._place(self._finish_buffers(), {})
+        return self._place(self._finish_records(), {})
 
     # -- the steps -------------------------------------------------------------------------------
 
-    def _buffer(self, topic: str, partition: int | None = None) -> TopicBuffer:
-        """The topic's buffer; checks that sending is allowed.
-
-        What it knows of the topic is looked up again once in a while, and for a partition that
-        it does not know.
-        """
-        needed = Phase.READY if self._coordinator is None else Phase.IN_TRANSACTION
-        self._require(needed, "send")
-        if topic not in self._buffers:
-            with self._failing():
-                spec = self._logs.topic_spec(topic)
-                buffer = TopicBuffer(
-                    self._logs,
-                    spec,
-                    self._memory_bytes,
-                    self._codec,
-                    self._storage,
-                    self._partitioner,
-                )
-            self._buffers[topic] = buffer
-        buffer = self._buffers[topic]
-        unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
-        if unknown or buffer.outdated:
-            with self._failing():
-                spec = buffer.look_again()
-            if spec != buffer.spec:
-                with self._uploading():
-                    buffer.change(spec)
-        return buffer
-
-    def _flush_rows(self, buffer: TopicBuffer) -> None:
-        if not buffer.rows.keys:
-            return
-        with self._uploading():
-            rows, buffer.rows = buffer.rows, Rows()
-            records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-            self._add(buffer, records, np.array(rows.partitions, dtype=np.int32))
-
-    def _add(
-        self, buffer: TopicBuffer, records: pa.RecordBatch, explicit: Int32Array | None
-    ) -> None:
-        """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
-        with self._uploading():
-            if explicit is None:
-                partitions = buffer.partitioner(records.column("key"))
-            else:
-                partitions = explicit
-                free = np.flatnonzero(explicit < 0)
-                if free.size:
-                    partitions = explicit.copy()
-                    keys = records.column("key").take(pa.array(free))
-                    partitions[free] = buffer.partitioner(keys)
-            buffer.add(records, partitions)
-
-    def _finish_buffers(self) -> dict[str, list[UploadedSegment]]:
-        finished = {}
-        for topic, buffer in self._buffers.items():
-            self._flush_rows(buffer)
-            with self._uploading():
-                segments = buffer.finish()
-            if segments:
-                finished[topic] = segments
-        return finished
+    def _finish_records(self) -> dict[str, list[UploadedSegment]]:
+        with self._failing():
+            return self._records.finish()
 
     def _take_offsets(self) -> dict[str, list[OffsetCommit]]:
         taken = {group: list(waiting.values()) for group, waiting in self._offsets.items()}
@@ -502,7 +395,7 @@ class Producer:
                 placed = self._coordinator.place(segments, offsets)
         finally:
             # Also if it failed: perhaps because a topic was made anew.
-            self._drop_outdated(segments)
+            self._records.forget_outdated(segments)
         for where, ranges in placed.items():
             self._placed.setdefault(where, []).extend(ranges)
         return placed
@@ -510,13 +403,10 @@ class Producer:
     def _flush_plain(self) -> Placed:
         """Place without a transaction: one entry per topic, recognisable if it is repeated."""
         if self._unawaited is not None:
-            for buffer in self._buffers.values():
-                self._flush_rows(buffer)
-            handed = self._buffers
-            self._buffers = {name: buffer.successor() for name, buffer in handed.items()}
-            self._unawaited.submit(handed)
+            with self._failing():
+                self._unawaited.submit(self._records.hand_over())
             return {}
-        for name, segments in self._finish_buffers().items():
+        for name, segments in self._finish_records().items():
             self._plain.add(name, segments)
         placed: Placed = {}
         while (topic := self._plain.waiting) is not None:
@@ -525,19 +415,12 @@ class Producer:
             except CommitStateUnknown:
                 raise
             except TxnlogError:
-                self._buffers.pop(topic, None)
+                self._records.forget(topic)
                 raise
-            self._drop_outdated([topic])
+            self._records.forget_outdated([topic])
             for where, offsets in done.items():
                 placed.setdefault(where, []).append(offsets)
         return placed
-
-    def _drop_outdated(self, topics: Iterable[str]) -> None:
-        """Forget what was known of topics that have other partitions or settings by now."""
-        for topic in topics:
-            buffer = self._buffers.get(topic)
-            if buffer and not buffer.is_current():
-                del self._buffers[topic]
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -550,12 +433,19 @@ class Producer:
         if self._phase is not phase:
             raise self._phase.refusal(call)
 
+    def _require_sending(self) -> None:
+        self._require(Phase.READY if self._coordinator is None else Phase.IN_TRANSACTION, "send")
+
     def _is(self) -> str:
         return self._phase.value
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """An error inside a transaction leaves only abort; a fatal one, nothing."""
+        """An error inside a transaction leaves only abort; a fatal one, nothing.
+
+        Without a transaction one that takes buffered records leaves nothing either: no later flush
+        may pretend otherwise.
+        """
         try:
             yield
         except BaseException as error:
@@ -568,18 +458,9 @@ class Producer:
             self._phase = Phase.FENCED
         elif self._phase is Phase.IN_TRANSACTION:
             self._phase = Phase.FAILED
-
-    @contextmanager
-    def _uploading(self) -> Iterator[None]:
-        """An error here loses buffered records: no later flush may pretend otherwise."""
-        try:
-            with self._failing():
-                yield
-        except BaseException:
-            if self._coordinator is None:
-                self._discard()
-                self._phase = Phase.BROKEN
-            raise
+        elif self._coordinator is None and self._records.lost:
+            self._discard()
+            self._phase = Phase.BROKEN
 
     def _repeat(self, call: str) -> Placed:
         if self._last_outcome != call:
@@ -591,6 +472,5 @@ class Producer:
 
     def _discard(self) -> None:
         self._moves = []
-        for buffer in self._buffers.values():
-            buffer.discard()
+        self._records.discard()
         self._offsets = {}

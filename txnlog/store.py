@@ -316,10 +316,11 @@ class Store(GroupAdmin, TransactionAdmin):
     # -- reading and writing ---------------------------------------------------------------------
 
     def snapshot(
-        self, topics: Sequence[str], *, isolation_level: str = "read_committed"
+        self, topics: str | Sequence[str], *, isolation_level: str = "read_committed"
     ) -> Snapshot:
         """Pin several topics at one consistent cut: of each transaction, all or nothing shows."""
-        return take_snapshot(self._logs, topics, check_isolation_level(isolation_level))
+        chosen = [topics] if isinstance(topics, str) else topics
+        return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level))
 
     def scan(
         self,

@@ -30,6 +30,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.logs import Logs
+from txnlog.names import check_text
 from txnlog.state.transaction import (
     IDLE,
     Outcome,
@@ -184,6 +185,7 @@ class TransactionAdmin:
             raise InvalidOption(
                 f"a reason is needed to abort a transaction of {transactional_id!r}"
             )
+        check_text(reason, "reason", InvalidOption)
         transactions, settlement = self._logs.transactions, self._logs.settlement
         while True:
             since = transactions.now()

@@ -9,9 +9,9 @@ from faults import Fault, FaultyStorage, VirtualClock
 from txnlog.errors import InvalidRecord, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.record_buffer import METADATA_MAX_AGE_S
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
+from txnlog.topic_buffer import METADATA_MAX_AGE_S
 
 MAX_AGE_MS = int(METADATA_MAX_AGE_S * 1000)
 

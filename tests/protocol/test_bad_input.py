@@ -210,7 +210,6 @@ def test_a_table_of_which_a_part_is_wrong_is_refused_whole(store: Store) -> None
         {"value": "half \ud800"},
         {"value": b"x", "headers": [("half \ud800", b"")]},
         {"value": b"x", "timestamp_ms": True},
-        {"value": b"x", "headers": None},
     ],
 )
 def test_records_of_a_wrong_shape_are_refused(store: Store, arguments: dict[str, object]) -> None:
@@ -323,6 +322,27 @@ def test_ids_that_are_no_text_are_refused(store: Store) -> None:
         store.producer(transactional_id="half \ud800")
     with pytest.raises(errors.InvalidGroupId, match="no text"):
         store.consumer("t", group_id="half \ud800")
+
+
+def test_names_of_versions_and_reasons_that_are_no_text_are_refused(store: Store) -> None:
+    """Half of a surrogate pair cannot be written: an error of our own, before anything is."""
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    with pytest.raises(errors.InvalidOption, match=r"application id .* is no text"):
+        producer.begin_transaction(application_id="half \ud800", version=1)
+    producer.begin_transaction()
+    with pytest.raises(errors.InvalidOption, match=r"reason .* is no text"):
+        store.abort_transaction("x", reason="half \ud800")
+
+
+def test_what_kafkas_users_leave_out_may_be_left_out(store: Store) -> None:
+    """headers=None is no headers, and one topic needs no list around it."""
+    store.create_topic("one")
+    with store.producer() as producer:
+        producer.send("one", value=b"v", headers=None)
+    snapshot = store.snapshot("one")
+    assert snapshot.topics == ["one"]
+    assert snapshot.scan("one").to_arrow().column("headers").to_pylist() == [[]]
 
 
 def test_nothing_in_a_store_is_executed(store: Store) -> None:

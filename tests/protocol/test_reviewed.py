@@ -455,7 +455,7 @@ def test_records_that_were_taken_are_not_passed_over(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("txnlog.producer.normalize", interrupted)
+        patch.setattr("txnlog.topic_buffer.normalize", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.flush()
     go_on = producer.commit_transaction if transactional else producer.flush

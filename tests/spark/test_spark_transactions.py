@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +56,12 @@ def etl(txn: SparkTransaction) -> int:
 
 def begin(spark: SparkSession, store: Store, name: str = "etl", **more: int) -> SparkTransaction:
     return transaction(spark, store.url, transactional_id=name, group_id="g", **more)
+
+
+def send_and_fail(block: SparkTransaction) -> None:
+    with block as txn:
+        txn.send("sums", value="never")
+        raise ZeroDivisionError
 
 
 def leftovers(store: Store) -> list[str]:
@@ -130,6 +137,23 @@ def test_topics_given_together_are_one_consistent_cut(spark: SparkSession, store
     blocker.commit_transaction()
     with begin(spark, store) as txn:
         assert values(txn.read("a", "b")) == [0, 1, 1]
+
+
+def test_records_of_the_driver_are_committed_with_the_data(
+    spark: SparkSession, topics: Store
+) -> None:
+    """Goal: send() and send_batch() in the block: after the DataFrames, with them or not at all."""
+    with begin(spark, topics) as txn:
+        txn.write(txn.read("in").drop("partition"), topic="out")
+        txn.send("out", value="done", key="k", partition=1)
+        txn.send_batch("sums", pa.table({"value": ["a", "b"]}))
+    assert txn.result.written_records == 103
+    last = topics.scan("out").to_arrow().to_pylist()[-1]
+    assert (last["value"], last["partition"]) == (b"done", 1)
+    with pytest.raises(ZeroDivisionError):
+        send_and_fail(begin(spark, topics))
+    assert topics.scan("sums").record_count == 2
+    assert data_files(topics) == placed_files(topics)
 
 
 def test_an_exception_commits_nothing_and_cleans_up(spark: SparkSession, topics: Store) -> None:

@@ -19,6 +19,7 @@ from txnlog.errors import (
     InvalidTxnState,
     ProducerFenced,
 )
+from txnlog.names import check_text
 
 MAX_PRODUCER_EPOCH = 32767
 HELP_AFTER_MS = 10_000
@@ -185,6 +186,7 @@ def check_version(application_id: str | None, version: int | None) -> tuple[str,
         raise InvalidOption(
             f"a version needs the application_id that it counts for, not {application_id!r}"
         )
+    check_text(application_id, "application id", InvalidOption)
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
         raise InvalidOption(
             f"application {application_id!r} needs a version of 0 to 2^63 - 1, not {version!r}"
