@@ -9,7 +9,13 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
 
@@ -19,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
-        "--only", choices=("spark", "scan", "kafka", "requests"), help="only this part"
+        "--only", choices=("spark", "memory", "scan", "kafka", "requests"), help="only this part"
     )
     arguments = parser.parse_args()
     count, repetitions = (300_000, 2) if arguments.quick else (3_000_000, 3)
@@ -35,6 +41,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if arguments.only in (None, "spark"):
             report += ["## Spark", "", *_spark(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "memory"):
+            large = 1_000_000 if arguments.quick else 36_000_000
+            report += ["## Memory and planning", "", *_memory(Path(folder), large), ""]
         if arguments.only in (None, "scan"):
             from scan_speed import measure as measure_scan
 
@@ -55,7 +64,8 @@ def main() -> None:
         (HERE / "RESULTS.md").write_text(text)
 
 
-def _spark(folder: Path, count: int, repetitions: int) -> list[str]:
+@contextmanager
+def _session() -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     import spark_speed
@@ -70,9 +80,23 @@ def _spark(folder: Path, count: int, repetitions: int) -> list[str]:
     )
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        lines = spark_speed.measure(spark, folder, count, repetitions)
+        yield spark
     finally:
         spark.stop()
+
+
+def _memory(folder: Path, count: int) -> list[str]:
+    import spark_memory
+
+    with _session() as spark:
+        return spark_memory.measure(spark, folder, count)
+
+
+def _spark(folder: Path, count: int, repetitions: int) -> list[str]:
+    import spark_speed
+
+    with _session() as spark:
+        lines = spark_speed.measure(spark, folder, count, repetitions)
     head = (
         f"{count:,} rows of 16 + 100 bytes, local[{spark_speed.CORES}], topics of "
         f"{spark_speed.PARTITIONS} partitions, median of {repetitions} runs that take turns. Reads "

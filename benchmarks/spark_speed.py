@@ -31,6 +31,10 @@ def measure(spark: SparkSession, folder: Path, count: int, repetitions: int) -> 
         *_reads(spark, folder, store, parquet, count, repetitions),
         "",
         *_writes(spark, folder, store, parquet, count, repetitions),
+        "",
+        *_shapes(spark, folder, store, count, repetitions),
+        "",
+        *_small_jobs(spark, store, repetitions),
     ]
 
 
@@ -105,6 +109,82 @@ def _writes(
     cleanups["Parquet zstd"] = partial(shutil.rmtree, target)
     seconds = interleaved(runs, repetitions, cleanups)
     return _table("write", seconds, seconds["no-op writer"], count)
+
+
+def _shapes(
+    spark: SparkSession, folder: Path, store: txnlog.Store, count: int, repetitions: int
+) -> list[str]:
+    """Writes of few and many tasks to few and many partitions, each beside its own ceiling."""
+    lines = [
+        "| write lz4 | seconds | M rows/s | of the no-op writer | of Parquet zstd |",
+        "|---|---|---|---|---|",
+    ]
+    target = folder / "shape.parquet"
+    for tasks in (4, 8):
+        parquet = folder / f"rows-{tasks}.parquet"
+        write_parquet(parquet, count, files=tasks)
+        source = spark.read.parquet(str(parquet)).repartition(tasks).persist()
+        source.count()
+        for partitions in (2, 200):
+            topic = f"shape-{tasks}-{partitions}"
+            store.create_topic(topic, partitions=partitions)
+            runs: dict[str, Callable[[], object]] = {
+                "no-op": lambda s=source: s.write.format("noop_arrow").mode("append").save(),
+                "ours": partial(_write_ours, source, store.url, topic),
+                "parquet": lambda s=source: s.write.option("compression", "zstd").parquet(
+                    str(target)
+                ),
+            }
+            cleanups: dict[str, Callable[[], object]] = {
+                "ours": partial(_renew, store, topic, partitions),
+                "parquet": partial(shutil.rmtree, target),
+            }
+            taken = {k: t.elapsed_s for k, t in interleaved(runs, repetitions, cleanups).items()}
+            ours = taken["ours"]
+            lines.append(
+                f"| {tasks} tasks, {partitions} partitions | {ours:.2f} | {count / ours / 1e6:.2f} "
+                f"| {taken['no-op'] / ours:.2f} | {taken['parquet'] / ours:.2f} |"
+            )
+        source.unpersist()
+    return lines
+
+
+def _renew(store: txnlog.Store, topic: str, partitions: int) -> None:
+    store.delete_topic(topic)
+    store.create_topic(topic, partitions=partitions)
+
+
+def _small_jobs(spark: SparkSession, store: txnlog.Store, repetitions: int) -> list[str]:
+    """What a job costs that has next to nothing to do."""
+    store.create_topic("small", partitions=2)
+    with store.producer() as producer:
+        for number in range(10):
+            producer.send("small", b"%d" % number)
+    row = spark.range(1).selectExpr("CAST('v' AS BINARY) AS value")
+
+    def read_ours() -> None:
+        options = {"path": store.url, "subscribe": "small"}
+        _drain(spark.read.format("txnlog").options(**options).load())
+
+    def read_noop() -> None:
+        options = {"rows": 10, "batch_rows": 10, "tasks": 1}
+        _drain(spark.read.format("noop_arrow").options(**options).load())
+
+    taken = interleaved(
+        {
+            "read of 10 rows, no-op": read_noop,
+            "read of 10 rows, txnlog": read_ours,
+            "write of 1 row, no-op": lambda: row.write.format("noop_arrow").mode("append").save(),
+            "write of 1 row, txnlog": lambda: _write_ours(row, store.url, "small"),
+        },
+        5 * repetitions,
+    )
+    seconds = {name: of.elapsed_s for name, of in taken.items()}
+    lines = ["| small job | seconds | of the no-op's |", "|---|---|---|"]
+    for name, elapsed_s in seconds.items():
+        base = seconds[name.replace("txnlog", "no-op")]
+        lines.append(f"| {name} | {elapsed_s:.3f} | {elapsed_s / base:.2f} |")
+    return lines
 
 
 def _write_ours(source: DataFrame, root: str, topic: str) -> None:
