@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from txnlog.cli import groups, kafka, records, segments, topics, transactions
+from txnlog.cli import (
+    groups,
+    kafka,
+    offsets,
+    records,
+    segments,
+    topic_config,
+    topics,
+    transactions,
+    trim,
+)
 from txnlog.cli.grammar import HELP_NAMES
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, remember
 
@@ -22,7 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP_NAMES,
 )
+topics.app.command("trim")(trim.trim_records)
+topics.app.add_typer(topic_config.app, name="config")
 app.add_typer(topics.app, name="topics")
+app.add_typer(offsets.app, name="offsets")
 app.add_typer(segments.app, name="segments")
 app.add_typer(records.app, name="records")
 app.add_typer(groups.app, name="groups")

@@ -1,4 +1,4 @@
-"""``txnlog topics``: list, describe and create topics."""
+"""``txnlog topics``: list, describe, create, grow and delete topics."""
 
 # ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txnlog.cli.consent import DryRunOption, YesOption, require_consent, tell_dry_run
 from txnlog.cli.damage import Reporter
-from txnlog.cli.fields import Field, Json, number, text, time
+from txnlog.cli.fields import Field, Json, names, number, text, time
 from txnlog.cli.grammar import HELP_NAMES, parse_config
 from txnlog.cli.owners import owner_fields
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
@@ -26,17 +27,15 @@ app = typer.Typer(
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
-
-def _records(topic: TopicDescription) -> int:
-    return sum(part.end_offset - part.log_start_offset for part in topic.partitions)
-
-
 SUMMARY: list[Field[TopicDescription]] = [
     text("topic", "TOPIC", lambda topic: topic.topic),
     number("partition_count", "PARTITIONS", lambda topic: len(topic.partitions)),
-    number("record_count", "RECORDS", _records),
+    number("record_count", "RECORDS", lambda topic: topic.offset_count),
+    number("segment_count", "SEGMENTS", lambda topic: topic.segment_count),
     number("size_bytes", "BYTES", lambda topic: topic.size_bytes),
-    number("entries", "ENTRIES", lambda topic: topic.entries),
+    number("entries", "ENTRIES", lambda topic: topic.entries, wide=True),
+    text("compression_type", "CODEC", lambda topic: topic.compression_type),
+    number("open_transaction_count", "OPEN", lambda topic: len(topic.open_transactions)),
 ]
 
 
@@ -48,6 +47,10 @@ def _config_line(topic: TopicDescription) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(topic.config.items())) or "defaults"
 
 
+def _open_ids(part: PartitionDescription) -> list[str]:
+    return [ref.transactional_id for ref in part.open_transactions]
+
+
 DETAILS: list[Field[TopicDescription]] = [
     *SUMMARY,
     text("topic_id", "TOPIC ID", lambda topic: topic.topic_id),
@@ -56,12 +59,13 @@ DETAILS: list[Field[TopicDescription]] = [
 ]
 
 PARTITIONS: list[Field[PartitionDescription]] = [
-    number("partition", "PARTITION", lambda part: part.partition),
+    number("partition", "PART", lambda part: part.partition),
     number("log_start_offset", "START", lambda part: part.log_start_offset),
     number("last_stable_offset", "STABLE", lambda part: part.last_stable_offset),
     number("end_offset", "END", lambda part: part.end_offset),
     number("segment_count", "SEGMENTS", lambda part: part.segment_count),
     number("size_bytes", "BYTES", lambda part: part.size_bytes),
+    names("open_transactions", "OPEN", _open_ids),
 ]
 
 
@@ -75,7 +79,8 @@ def list_topics(
     """List topics with their sizes.
 
     RECORDS is the sum of end minus start offsets: aborted records that still take up
-    offsets are counted. ENTRIES is the length of the topic's log.
+    offsets are counted. ENTRIES is the length of the topic's log, OPEN counts the
+    transactions that are not decided.
 
     \b
     Example:
@@ -83,7 +88,7 @@ def list_topics(
     """
     session = open_session(ctx, store, storage_option, output)
     with Reporter() as reporter:
-        session.output.rows(SUMMARY, reporter.healthy(session.open_store().describe_topics()))
+        session.output.rows(SUMMARY, reporter.healthy(session.open_store().each_topic()))
 
 
 @app.command("describe")
@@ -97,7 +102,8 @@ def describe_topic(
     """Show offsets, sizes, settings and open transactions of a topic.
 
     START is the first offset, STABLE where read_committed stops, END the next offset to be
-    given. CONFIG shows what differs from the defaults.
+    given, OPEN whose transactions are open there. CONFIG shows what differs from the
+    defaults; `topics config get` shows all.
 
     \b
     Example:
@@ -122,6 +128,10 @@ def create_topic(
             show_default=False,
         ),
     ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Show a topic that exists as it is.")
+    ] = False,
+    dry_run: DryRunOption = False,
     store: StoreOption = None,
     storage_option: StorageOptions = None,
     output: OutputOption = None,
@@ -134,8 +144,82 @@ def create_topic(
     """
     settings = parse_config(config or ())
     session = open_session(ctx, store, storage_option, output)
-    created = session.open_store().create_topic(topic, partitions=partitions, config=settings)
-    _print_topic(session.output, created)
+    opened = session.open_store()
+    from txnlog.errors import TopicAlreadyExists
+
+    try:
+        shown = opened.create_topic(topic, partitions=partitions, config=settings, dry_run=dry_run)
+    except TopicAlreadyExists:
+        if not if_not_exists:
+            raise
+        shown = opened.describe_topic(topic)
+    _print_topic(session.output, shown)
+    tell_dry_run(dry_run)
+
+
+@app.command("add-partitions")
+def add_partitions(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    to: Annotated[int, typer.Option("--to", min=1, help="How many there are to be in all.")],
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Give a topic more partitions and show it. Partitions cannot be taken away.
+
+    Keys hash differently afterwards, as in Kafka: new records of a key may go to another
+    partition than its old ones.
+
+    \b
+    Example:
+      txnlog topics add-partitions orders --to 12
+    """
+    session = open_session(ctx, store, storage_option, output)
+    changed = session.open_store().alter_topic(topic, partitions=to, dry_run=dry_run)
+    _print_topic(session.output, changed)
+    tell_dry_run(dry_run)
+
+
+@app.command("delete")
+def delete_topic(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that does not exist is no failure.")
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Delete a topic with all its records, and show what it was. There is no way back.
+
+    Asks first on a terminal; elsewhere it needs --yes. What is open in it is lost with it.
+
+    \b
+    Example:
+      txnlog topics delete orders --dry-run
+      txnlog topics delete orders --yes
+    """
+    session = open_session(ctx, store, storage_option, output)
+    opened = session.open_store()
+    from txnlog.errors import UnknownTopicOrPartition
+
+    try:
+        doomed = opened.describe_topic(topic)
+    except UnknownTopicOrPartition:
+        if not if_exists:
+            raise
+        return
+    if not dry_run:
+        what = f"delete topic {topic} with {doomed.offset_count} records"
+        require_consent(f"{what} in {doomed.segment_count} segments", yes=yes)
+        opened.delete_topic(topic)
+    _print_topic(session.output, doomed)
+    tell_dry_run(dry_run)
 
 
 def _print_topic(output: Output, topic: TopicDescription) -> None:

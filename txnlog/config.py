@@ -5,7 +5,7 @@ A key that this version would ignore is an error, never a silent wish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -140,6 +140,38 @@ class TopicConfig:
             max_message_bytes=int(get["max.message.bytes"]),
             log_append_time=get["message.timestamp.type"] == "LogAppendTime",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One of a topic's settings: what holds, whether the topic says so itself, what it means."""
+
+    key: str
+    value: str
+    default: str
+    is_set: bool
+    meaning: str
+
+
+def topic_setting(config: Mapping[str, str], key: str) -> str:
+    """The value that holds of one of a topic's keys. Raises InvalidConfig if there is no such."""
+    if key not in _TOPIC_KEYS:
+        raise InvalidConfig(_unknown(key, _TOPIC_KEYS, "topic"))
+    return config.get(key, _TOPIC_KEYS[key].default)
+
+
+def topic_settings(config: Mapping[str, str], keys: Iterable[str] = ()) -> list[Setting]:
+    """A topic's settings by key, all of them or these. Raises InvalidConfig for an unknown key."""
+    return [
+        Setting(
+            key,
+            topic_setting(config, key),
+            _TOPIC_KEYS[key].default,
+            key in config,
+            _TOPIC_KEYS[key].meaning,
+        )
+        for key in tuple(keys) or sorted(_TOPIC_KEYS)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from txnlog.config import topic_setting
 from txnlog.errors import StorageError, TxnlogError
 from txnlog.group_log import GroupLog
 from txnlog.names import TopicPartition
-from txnlog.state.topic import Segment
+from txnlog.state.topic import Segment, TopicState
 from txnlog.state.transaction import (
     HELP_AFTER_MS,
     EntryRef,
@@ -55,7 +56,7 @@ class SegmentDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition of a topic: offsets, and what its segments take."""
+    """One partition of a topic: offsets, what its segments take, and what is open in it."""
 
     partition: int
     log_start_offset: int
@@ -63,6 +64,7 @@ class PartitionDescription:
     end_offset: int
     segment_count: int
     size_bytes: int
+    open_transactions: tuple[TransactionRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,35 @@ class TopicDescription:
     @property
     def size_bytes(self) -> int:
         return sum(partition.size_bytes for partition in self.partitions)
+
+    @property
+    def segment_count(self) -> int:
+        return sum(partition.segment_count for partition in self.partitions)
+
+    @property
+    def offset_count(self) -> int:
+        """End minus start offsets, over all partitions: aborted records count."""
+        return sum(part.end_offset - part.log_start_offset for part in self.partitions)
+
+    @property
+    def compression_type(self) -> str:
+        """The codec that is set for what is written from now on."""
+        return topic_setting(self.config, "compression.type")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDeletion:
+    """Where a partition's log starts, and where it is to start: records below that go."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    new_log_start_offset: int
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets go; aborted records count."""
+        return self.new_log_start_offset - self.log_start_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,28 +261,39 @@ class StableOffset:
 def describe_topic(log: TopicLog) -> TopicDescription:
     """Describe a refreshed and settled topic."""
     with log.reading() as state:
-        state.check_exists(log.name)
-        stable = state.last_stable_offsets()
-        assert state.topic_id is not None
-        return TopicDescription(
-            topic=log.name,
-            topic_id=state.topic_id,
-            created_at_ms=state.created_at_ms,
-            config=dict(state.config),
-            partitions=tuple(
-                PartitionDescription(
-                    number,
-                    partition.log_start_offset,
-                    stable[number],
-                    partition.end_offset,
-                    len(partition.segments),
-                    sum(segment.size_bytes for segment in partition.segments),
-                )
-                for number, partition in enumerate(state.partitions)
-            ),
-            open_transactions=tuple(sorted(set(state.undecided.values()))),
-            entries=state.next_entry,
-        )
+        return describe_topic_state(log.name, state)
+
+
+def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
+    """Describe a topic as one state has it. Raises UnknownTopicOrPartition."""
+    state.check_exists(topic)
+    assert state.topic_id is not None
+    stable = state.last_stable_offsets()
+    open_in: dict[int, set[TransactionRef]] = {}
+    for entry in state.recent:
+        ref = state.undecided.get(entry.number)
+        for number in entry.first_offsets if ref else ():
+            open_in.setdefault(number, set()).add(state.undecided[entry.number])
+    return TopicDescription(
+        topic=topic,
+        topic_id=state.topic_id,
+        created_at_ms=state.created_at_ms,
+        config=dict(state.config),
+        partitions=tuple(
+            PartitionDescription(
+                number,
+                partition.log_start_offset,
+                stable[number],
+                partition.end_offset,
+                len(partition.segments),
+                sum(segment.size_bytes for segment in partition.segments),
+                tuple(sorted(open_in.get(number, ()))),
+            )
+            for number, partition in enumerate(state.partitions)
+        ),
+        open_transactions=tuple(sorted(set(state.undecided.values()))),
+        entries=state.next_entry,
+    )
 
 
 def describe_segments(log: TopicLog, partition: int | None = None) -> list[SegmentDescription]:

@@ -269,6 +269,17 @@ class StateLog(Generic[EntryT, StateT]):
             ) from error
         return data
 
+    def preview(self, build: Callable[[StateT], EntryT | None]) -> StateT:
+        """The state as it would be after :meth:`append`; nothing is written."""
+        with self.lock:
+            self.refresh()
+            entry = build(self.state)
+            state = self._checkpoint_decoder.decode(msgspec.json.encode(self.state))
+            if entry is not None:
+                self._encode(state.next_entry, entry)
+                state.apply(state.next_entry, entry)
+            return state
+
     def mark(self, number: int, outcome: Outcome, transaction: TransactionRef) -> None:
         """Put the control marker of an entry, and take note of it."""
         self.log.mark(number, outcome, envelope.encode(Marker(outcome, transaction)))

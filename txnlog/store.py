@@ -24,6 +24,7 @@ from txnlog.descriptions import (
     TopicDescription,
     describe_segments,
     describe_topic,
+    describe_topic_state,
     or_error,
 )
 from txnlog.errors import (
@@ -57,6 +58,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.topic_log import TopicLog, TopicSpec
+from txnlog.topics_admin import TopicAdmin
 from txnlog.transactions_admin import TransactionAdmin
 from txnlog.uploads import SegmentFiles, discard_segments
 
@@ -142,7 +144,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     )
 
 
-class Store(GroupAdmin, TransactionAdmin):
+class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be
@@ -185,9 +187,14 @@ class Store(GroupAdmin, TransactionAdmin):
     # -- topics ----------------------------------------------------------------------------------
 
     def create_topic(
-        self, topic: str, *, partitions: int = 1, config: Mapping[str, object] | None = None
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, object] | None = None,
+        dry_run: bool = False,
     ) -> TopicDescription:
-        """Create a topic.
+        """Create a topic; with ``dry_run`` only tell what it would be.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig.
@@ -201,6 +208,8 @@ class Store(GroupAdmin, TransactionAdmin):
             state.check_absent(topic)
             return Created(nonce, self._clock.now_ms(), topic_id, partitions, checked)
 
+        if dry_run:
+            return describe_topic_state(topic, log.preview(build))
         log.append(build)
         return describe_topic(log)
 
@@ -240,10 +249,12 @@ class Store(GroupAdmin, TransactionAdmin):
         *,
         partitions: int | None = None,
         config: Mapping[str, object | None] | None = None,
+        dry_run: bool = False,
     ) -> TopicDescription:
         """Give a topic more partitions or other settings; None takes a key back to its default.
 
-        Keys hash differently once there are more partitions, as in Kafka.
+        Keys hash differently once there are more partitions, as in Kafka. With ``dry_run`` only
+        tell what it would be.
         """
         checked = check_topic_changes(config)
         nonce = self._clock.token()
@@ -257,6 +268,9 @@ class Store(GroupAdmin, TransactionAdmin):
             check_merged_topic_config({k: v for k, v in merged.items() if v is not None})
             return Altered(nonce, self._clock.now_ms(), partitions, checked)
 
+        if dry_run:
+            self._logs.fresh_topic(topic)
+            return describe_topic_state(topic, log.preview(build))
         log.append(build)
         return self.describe_topic(topic)
 

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 from cli_command import cli, cli_each
 
-from txnlog.cli import batch_fields, groups, kafka, record_fields, segments, topics, transactions
+from txnlog.cli import (
+    batch_fields,
+    groups,
+    kafka,
+    offsets,
+    record_fields,
+    segments,
+    topic_config,
+    topics,
+    transactions,
+    trim,
+)
 from txnlog.cli.owners import owner_fields
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CLI.md"
@@ -43,6 +54,13 @@ KEYS = {
         *OWNER,
     ],
     "topics create": [],
+    "topics add-partitions": [],
+    "topics delete": [],
+    "topics trim": [field.key for field in trim.FIELDS],
+    "topics config get": [field.key for field in topic_config.SETTINGS],
+    "topics config set": [field.key for field in topic_config.CHANGES],
+    "topics config unset": [],
+    "offsets ls": [field.key for field in offsets.FIELDS],
     "segments ls": [field.key for field in segments.FIELDS],
     "segments dump": [
         *[field.key for field in batch_fields.batch_fields(with_records=True)],
@@ -69,13 +87,7 @@ def sections() -> dict[str, str]:
 
 def test_every_verb_and_option_is_documented(sections: dict[str, str]) -> None:
     """The verbs of --help are the headings; a verb's own options and example are in its section."""
-    kinds = _commands(cli("--help").out)
-    helps = cli_each(*((kind, "--help") for kind in kinds))
-    verbs = [
-        f"{kind} {verb}".strip()
-        for kind, found in zip(kinds, helps, strict=True)
-        for verb in _commands(found.out) or [""]
-    ]
+    verbs = _verbs([])
     assert sorted(verbs) == sorted(sections)
     for verb, found in zip(verbs, cli_each(*((*v.split(), "-h") for v in verbs)), strict=True):
         example = found.out.partition("Example:\n")[2].partition("\n\n")[0].split("\n")
@@ -100,7 +112,16 @@ def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
         assert listed == keys, verb
 
 
+def _verbs(words: list[str]) -> list[str]:
+    """All verbs below a group of them, at any depth."""
+    groups = [[*words, command] for command in _commands(cli(*words, "--help").out)]
+    found = []
+    for group, done in zip(groups, cli_each(*((*g, "--help") for g in groups)), strict=True):
+        found += _verbs(group) if _commands(done.out) else [" ".join(group)]
+    return found
+
+
 def _commands(help_text: str) -> list[str]:
     """The first words of the lines under ``Commands:``."""
     listed = help_text.partition("Commands:\n")[2].partition("\n\n")[0]
-    return re.findall(r"^  (\w+)", listed, flags=re.MULTILINE)
+    return re.findall(r"^  ([\w-]+)", listed, flags=re.MULTILINE)

@@ -13,19 +13,22 @@ import txnlog
 def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:
     """The JSON keys are the documented ones and the table says the same, sorted by name."""
     store = txnlog.open(str(store_path))
-    sizes = {name: store.describe_topic(name).size_bytes for name in store.topics()}
+    known = {name: store.describe_topic(name) for name in store.topics()}
     expected = [
         {
             "topic": name,
             "partition_count": partitions,
             "record_count": records,
-            "size_bytes": sizes[name],
+            "segment_count": segments,
+            "size_bytes": known[name].size_bytes,
             "entries": entries,
+            "compression_type": codec,
+            "open_transaction_count": open_count,
         }
-        for name, partitions, records, entries in (
-            ("empty", 1, 0, 1),
-            ("orders", 2, 12, 3),
-            ("paid", 1, 3, 4),
+        for name, partitions, records, segments, entries, codec, open_count in (
+            ("empty", 1, 0, 0, 1, "lz4", 0),
+            ("orders", 2, 12, 3, 3, "zstd", 0),
+            ("paid", 1, 3, 3, 4, "lz4", 1),
         )
     ]
 
@@ -34,7 +37,7 @@ def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:
     assert [json.loads(line) for line in lines] == expected
     table = cli("topics", "ls", env={"TXNLOG_STORE": str(store_path)}).lines()
     assert [line.split() for line in table] == [
-        ["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "ENTRIES"],
+        ["TOPIC", "PARTITIONS", "RECORDS", "SEGMENTS", "BYTES", "ENTRIES", "CODEC", "OPEN"],
         *[[str(value) for value in row.values()] for row in expected],
     ]
 
@@ -51,8 +54,11 @@ def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path)
         "topic": "paid",
         "partition_count": 1,
         "record_count": 3,
+        "segment_count": 3,
         "size_bytes": size,
         "entries": 4,
+        "compression_type": "lz4",
+        "open_transaction_count": 1,
         "topic_id": known.topic_id,
         "created_at_ms": known.created_at_ms,
         "config": {},
@@ -64,6 +70,7 @@ def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path)
                 "end_offset": 3,
                 "segment_count": 3,
                 "size_bytes": size,
+                "open_transactions": ["open"],
             }
         ],
         "open_transactions": [
