@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from os import SEEK_END
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txnlog.cli.fields import Field, Json, as_json, flag, number, text, time
-from txnlog.cli.record_fields import CONTENT, Record, content_line, stored_contents
+from txnlog.cli.record_fields import CONTENT, PAYLOAD, Record, content_line, stored_contents
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from txnlog.descriptions import SegmentDescription
+    from txnlog.loose_files import LooseFile
     from txnlog.segments.dump import DumpedBatch
     from txnlog.segments.header import BatchHeader
     from txnlog.storage.base import Storage
@@ -69,6 +65,23 @@ class Batch:
         return advance_sequence(placed.base_sequence, header.base_sequence)
 
     @property
+    def last_sequence(self) -> int | None:
+        """Of the last record, as the base sequence is."""
+        header, base = self.dumped.header, self.base_sequence
+        if header is None or base is None:
+            return None
+        from txnlog.state.producers import advance_sequence
+
+        return advance_sequence(base, header.last_offset_delta)
+
+    @property
+    def timestamp_type(self) -> str | None:
+        header = self.dumped.header
+        if header is None:
+            return None
+        return "LogAppendTime" if header.is_log_append_time else "CreateTime"
+
+    @property
     def marker(self) -> str | None:
         """What one of Kafka's control batches says of its producer's transaction."""
         decoded = self.dumped.decoded
@@ -118,14 +131,17 @@ def _header_flag(get: Callable[[BatchHeader], bool]) -> Callable[[Batch], bool |
     return lambda batch: None if batch.dumped.header is None else get(batch.dumped.header)
 
 
-def _records_json(batch: Batch) -> Json:
-    if batch.dumped.decoded is None:
-        return None
-    return [as_json(CONTENT, record) for record in batch.records()]
+def _records_json(shown: Sequence[Field[Record]]) -> Callable[[Batch], Json]:
+    def get(batch: Batch) -> Json:
+        if batch.dumped.decoded is None:
+            return None
+        return [as_json(shown, record) for record in batch.records()]
+
+    return get
 
 
-def batch_fields(*, with_records: bool) -> list[Field[Batch]]:
-    """What to show of a batch."""
+def batch_fields(*, with_records: bool, metadata: bool = True) -> list[Field[Batch]]:
+    """What to show of a batch; of its records without ``metadata`` only keys and values."""
     fields: list[Field[Batch]] = [
         text("topic", None, lambda batch: batch.segment.topic if batch.segment else None),
         number("partition", None, lambda batch: batch.segment.partition if batch.segment else None),
@@ -138,7 +154,8 @@ def batch_fields(*, with_records: bool) -> list[Field[Batch]]:
         number("record_count", "RECORDS", _header_number(lambda head: head.record_count)),
         text("codec", "CODEC", lambda batch: batch.codec),
         text("marker", "MARKER", lambda batch: batch.marker, wide=True),
-        flag("crc_ok", "CRC", lambda batch: batch.dumped.crc_ok, "ok", "BAD"),
+        Field("crc", "CRC", _header_number(lambda head: head.crc), _crc, numeric=True, wide=True),
+        flag("crc_ok", "VALID", lambda batch: batch.dumped.crc_ok, "ok", "BAD"),
         number("magic", "MAGIC", _header_number(lambda head: head.magic), wide=True),
         time("max_timestamp_ms", "MAX TIMESTAMP", _header_number(lambda h: h.max_timestamp_ms)),
         time(
@@ -150,18 +167,26 @@ def batch_fields(*, with_records: bool) -> list[Field[Batch]]:
         number("producer_id", "PRODUCER", lambda batch: batch.producer_id, wide=True),
         number("producer_epoch", "EPOCH", lambda batch: batch.producer_epoch, wide=True),
         number("base_sequence", "SEQUENCE", lambda batch: batch.base_sequence, wide=True),
+        number("last_sequence", None, lambda batch: batch.last_sequence),
+        number("leader_epoch", None, _header_number(lambda head: head.leader_epoch)),
+        text("timestamp_type", None, lambda batch: batch.timestamp_type),
         flag("transactional", None, _header_flag(lambda head: head.is_transactional), "yes", "no"),
         flag("control", None, _header_flag(lambda head: head.is_control), "yes", "no"),
         text("damage", None, lambda batch: batch.dumped.damage),
     ]
     if with_records:
-        fields.append(Field("records", None, _records_json, lambda _: ""))
+        shown = CONTENT if metadata else PAYLOAD
+        fields.append(Field("records", None, _records_json(shown), lambda _: ""))
     return fields
 
 
-def record_lines(batch: Batch) -> Iterator[str]:
+def record_lines(batch: Batch, *, metadata: bool = True) -> Iterator[str]:
     """The records of a batch for people, one a line."""
-    return (content_line(record) for record in batch.records())
+    return (content_line(record, metadata=metadata) for record in batch.records())
+
+
+def _crc(batch: Batch) -> str:
+    return "-" if batch.dumped.header is None else f"{batch.dumped.header.crc:08x}"
 
 
 def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
@@ -173,20 +198,9 @@ def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Ba
         yield Batch(path, dumped, segment)
 
 
-def file_batches(path: Path) -> Iterator[Batch]:
-    """What lies in a segment file on the local disk. Raises StorageError if it cannot be read."""
-    from txnlog.errors import StorageError
+def file_batches(file: LooseFile) -> Iterator[Batch]:
+    """What lies in a segment file without a store."""
     from txnlog.segments.dump import dump_segment
 
-    try:
-        with path.open("rb") as file:
-            size_bytes = file.seek(0, SEEK_END)
-            for dumped in dump_segment(partial(_read, file), size_bytes, name=str(path)):
-                yield Batch(str(path), dumped, None)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _read(file: BinaryIO, start: int, stop: int) -> bytes:
-    file.seek(start)
-    return file.read(stop - start)
+    for dumped in dump_segment(file.read, file.size_bytes, name=file.path):
+        yield Batch(file.path, dumped, None)

@@ -75,6 +75,8 @@ CONTENT: list[Field[Record]] = [
     Field("headers", "HEADERS", _headers_json, _headers_line),
 ]
 
+PAYLOAD = [field for field in CONTENT if field.key in ("key", "value")]
+
 RECORD: list[Field[Record]] = [
     text("topic", None, lambda record: record.topic),
     number("partition", "PARTITION", lambda record: record.partition),
@@ -83,8 +85,10 @@ RECORD: list[Field[Record]] = [
 ]
 
 
-def content_line(record: Record) -> str:
+def content_line(record: Record, *, metadata: bool = True) -> str:
     """A record on one line, where a table's columns are taken by something else."""
+    if not metadata:
+        return "  ".join(f"{field.key}: {field.show(record)}" for field in PAYLOAD)
     shown = [f"{field.key.removesuffix('_ms')}: {field.show(record)}" for field in CONTENT]
     return "  ".join(shown if record.content.headers else shown[:-1])
 

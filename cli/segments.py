@@ -4,21 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txnlog.cli.batch_fields import Batch, batch_fields, file_batches, placed_batches, record_lines
 from txnlog.cli.damage import Reporter
-from txnlog.cli.fields import Field, number, text, time
+from txnlog.cli.fields import Field, flag, names, number, text, time
 from txnlog.cli.grammar import HELP_NAMES, parse_target
+from txnlog.cli.segment_choice import (
+    FileOption,
+    SegmentOption,
+    TargetArgument,
+    check_source,
+    choose_segments,
+    open_files,
+)
 from txnlog.cli.session import OutputOption, Session, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
     from txnlog.descriptions import SegmentDescription
-    from txnlog.store import Store
+    from txnlog.disk_usage import PartitionUsage
+    from txnlog.segment_check import SegmentCheck
 
 app = typer.Typer(
     help="Segments: the files that hold the records.",
@@ -57,6 +66,25 @@ FIELDS: list[Field[SegmentDescription]] = [
     text("path", None, _path),
 ]
 
+CHECKS: list[Field[SegmentCheck]] = [
+    text("path", "PATH", lambda check: check.path),
+    number("batch_count", "BATCHES", lambda check: check.batch_count),
+    number("record_count", "RECORDS", lambda check: check.record_count),
+    number("size_bytes", "BYTES", lambda check: check.size_bytes),
+    flag("ok", "STATE", lambda check: not check.damages, "ok", "DAMAGED"),
+    names("damages", None, lambda check: check.damages),
+]
+USAGE: list[Field[PartitionUsage]] = [
+    text("topic", "TOPIC", lambda usage: usage.topic),
+    number("partition", "PART", lambda usage: usage.partition),
+    number("file_count", "FILES", lambda usage: usage.file_count),
+    number("segment_bytes", "SEGMENTS", lambda usage: usage.segment_bytes),
+    number("index_bytes", "INDEXES", lambda usage: usage.index_bytes),
+    number("log_bytes", "LOG", lambda usage: usage.log_bytes),
+    number("unreferenced_bytes", "UNREFERENCED", lambda usage: usage.unreferenced_bytes),
+    number("size_bytes", "BYTES", lambda usage: usage.size_bytes),
+]
+
 
 @app.command("ls")
 def list_segments(
@@ -86,28 +114,22 @@ def list_segments(
 @app.command("dump")
 def dump_segments(
     ctx: typer.Context,
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TOPIC[:PARTITION]]",
-            help="A topic or one partition of it.",
-            show_default=False,
-        ),
-    ] = None,
-    segment: Annotated[
-        str | None,
-        typer.Option("--segment", metavar="NAME", help="Only this segment.", show_default=False),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", metavar="PATH", help="A single file; needs no store.", show_default=False
-        ),
-    ] = None,
+    target: TargetArgument = None,
+    segment: SegmentOption = None,
+    file: FileOption = None,
     records: Annotated[bool, typer.Option("--records", help="Show the records too.")] = False,
+    no_metadata: Annotated[
+        bool, typer.Option("--no-metadata", help="Show records as keys and values alone.")
+    ] = False,
     max_batches: Annotated[
         int | None,
         typer.Option("--max-batches", min=0, help="At most so many.", show_default=False),
+    ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-bytes", min=0, help="No batch behind so many bytes.", show_default=False
+        ),
     ] = None,
     store: StoreOption = None,
     storage_option: StorageOptions = None,
@@ -116,31 +138,96 @@ def dump_segments(
     """Show the batches of segments as they lie in their files. Changes nothing.
 
     Offsets and sequences are those of the topic; with --file they are those in the file,
-    where txnlog's own begin at 0. Damage is reported with its position, all that can be
-    decoded is shown, and the exit code is 3.
+    where txnlog's own begin at 0. A file may be one of Kafka's. Damage is reported with its
+    position, all that can be decoded is shown, and the exit code is 3.
 
     \b
     Example:
       txnlog segments dump orders:0 --max-batches 5
-      txnlog segments dump --file copy-of-a-segment.log --records
+      txnlog segments dump --file /var/kafka/data/orders-0/00000000000000000000.log --records
     """
-    if (target is None) == (file is None):
-        raise typer.BadParameter("name either TOPIC[:PARTITION] or --file PATH")
+    check_source(target, segment, file)
     session = open_session(ctx, store, storage_option, output)
-    if file is not None:
-        if segment is not None:
-            raise typer.BadParameter("--segment chooses among a topic's segments, not with --file")
-        batches = file_batches(file)
-    else:
-        batches = _store_batches(session, target or "", segment)
+    batches = _file_batches(session, file) if file else _store_batches(session, target, segment)
     with Reporter() as reporter:
         session.output.rows(
-            batch_fields(with_records=records),
-            _reported(islice(batches, max_batches), reporter),
+            batch_fields(with_records=records or no_metadata, metadata=not no_metadata),
+            _reported(_within(islice(batches, max_batches), max_bytes), reporter),
             streamed=True,
             heading=lambda batch: f"# {batch.path}",
-            below=record_lines if records else None,
+            below=partial(record_lines, metadata=not no_metadata)
+            if records or no_metadata
+            else None,
         )
+
+
+@app.command("verify")
+def verify_segments(
+    ctx: typer.Context,
+    target: TargetArgument = None,
+    segment: SegmentOption = None,
+    file: FileOption = None,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Read segments whole and check every batch, and the file against the topic's log.
+
+    Damage is reported with its position and the exit code is 3.
+
+    \b
+    Example:
+      txnlog segments verify orders
+      txnlog segments verify --file copy-of-a-segment.log
+    """
+    check_source(target, segment, file)
+    session = open_session(ctx, store, storage_option, output)
+    checks = _file_checks(session, file) if file else _store_checks(session, target, segment)
+    with Reporter() as reporter:
+
+        def reported() -> Iterator[SegmentCheck]:
+            for check in checks:
+                yield check
+                for damage in check.damages:
+                    reporter.report(damage)
+
+        session.output.rows(CHECKS, reported(), streamed=True)
+
+
+@app.command("du")
+def show_usage(
+    ctx: typer.Context,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="TOPIC", help="Which; all topics if none.", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Show what topics take on the storage, by partition. A listing per topic, no more.
+
+    PART is - for the topic's log: entries, markers, checkpoints. UNREFERENCED is what no entry
+    places: uploads on their way, what was trimmed, orphans; `doctor` tells more.
+
+    \b
+    Example:
+      txnlog segments du orders
+    """
+    session = open_session(ctx, store, storage_option, output)
+    with Reporter() as reporter:
+        found = reporter.healthy(session.open_store().disk_usage(topic))
+        session.output.rows(USAGE, found, streamed=True)
+
+
+def _within(batches: Iterator[Batch], max_bytes: int | None) -> Iterator[Batch]:
+    left = max_bytes
+    for batch in batches:
+        if left is not None and left <= 0:
+            return
+        yield batch
+        if left is not None:
+            left -= batch.dumped.size_bytes
 
 
 def _reported(batches: Iterator[Batch], reporter: Reporter) -> Iterator[Batch]:
@@ -150,21 +237,27 @@ def _reported(batches: Iterator[Batch], reporter: Reporter) -> Iterator[Batch]:
             reporter.report(batch.dumped.damage)
 
 
-def _store_batches(session: Session, target: str, name: str | None) -> Iterator[Batch]:
-    where = parse_target(target)
-    opened = session.open_store()
-    found = opened.segments(where.topic, where.partition)
-    if name is not None:
-        found = [segment for segment in found if segment.name == name.removesuffix(".log")]
-        if not found:
-            _refuse_segment(opened, target, name)
+def _file_batches(session: Session, files: list[str]) -> Iterator[Batch]:
+    for file in open_files(session, files):
+        yield from file_batches(file)
+
+
+def _store_batches(session: Session, target: str | None, name: str | None) -> Iterator[Batch]:
+    store, found = choose_segments(session, target, name)
     for segment in found:
-        yield from placed_batches(opened.storage, segment)
+        yield from placed_batches(store.storage, segment)
 
 
-def _refuse_segment(store: Store, target: str, name: str) -> None:
-    from txnlog.errors import ObjectNotFound
+def _file_checks(session: Session, files: list[str]) -> Iterator[SegmentCheck]:
+    from txnlog.segment_check import check_batches
 
-    raise ObjectNotFound(
-        f"{target} has no segment {name!r} in {store.url}; `txnlog segments ls {target}` lists them"
-    )
+    for file in open_files(session, files):
+        yield check_batches(file.path, (batch.dumped for batch in file_batches(file)))
+
+
+def _store_checks(session: Session, target: str | None, name: str | None) -> Iterator[SegmentCheck]:
+    from txnlog.segment_check import check_segment
+
+    store, found = choose_segments(session, target, name)
+    for segment in found:
+        yield check_segment(store.storage, segment)

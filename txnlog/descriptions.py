@@ -33,7 +33,8 @@ class SegmentDescription:
     """A placed segment. ``outcome`` is committed, aborted or undecided.
 
     In one that was imported from Kafka (``from_kafka``) offsets are absolute and may have gaps, and
-    its batches have producers and transactions of their own.
+    its batches have producers and transactions of their own: ``aborted_count`` of these are in its
+    transaction index, whose CRC-32C is ``aborted_crc``.
     """
 
     topic: str
@@ -52,6 +53,8 @@ class SegmentDescription:
     base_sequence: int
     outcome: str
     from_kafka: bool
+    aborted_count: int = 0
+    aborted_crc: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +334,8 @@ def _describe_segment(
         base_sequence=segment.base_sequence,
         outcome=outcome,
         from_kafka=segment.kafka is not None,
+        aborted_count=segment.kafka.aborted_count if segment.kafka else 0,
+        aborted_crc=segment.kafka.aborted_crc if segment.kafka else 0,
     )
 
 

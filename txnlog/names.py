@@ -26,6 +26,9 @@ _MAX_ENCODED_BYTES = 250
 """Local filesystems take 255 bytes for one path component."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _LOG_FILE = re.compile(r"(\d{20})\.(json|commit|abort|checkpoint)")
+_DATA_FILE = re.compile(
+    rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
+)
 
 
 class TopicPartition(NamedTuple):
@@ -179,6 +182,15 @@ def time_index_file(topic: str, partition: int, stem: str) -> str:
 
 def transaction_index_file(topic: str, partition: int, stem: str) -> str:
     return f"{topic_data(topic, partition)}/{stem}.txnindex"
+
+
+def parse_data_file(name: str) -> tuple[int, str, str] | None:
+    """The partition, stem and ending of a file of ``topics/<topic>/data``, at any depth above.
+
+    None if it is no file of a segment.
+    """
+    match = _DATA_FILE.fullmatch(name)
+    return (int(match[1]), match[2], match[3]) if match else None
 
 
 def staging_file(token: str, number: int) -> str:

@@ -15,6 +15,7 @@ from txnlog.descriptions import (
     describe_topic,
     or_error,
 )
+from txnlog.disk_usage import PartitionUsage, disk_usage
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
@@ -42,6 +43,16 @@ class TopicAdmin:
             for item in described:
                 if not isinstance(item, UnknownTopicOrPartition):
                     yield item
+
+    def disk_usage(self, topic: str | None = None) -> Iterator[PartitionUsage | TxnlogError]:
+        """What the files of a topic (None: of all) take, its log first, then by partition.
+
+        Costs a listing per topic. Topics that were deleted are there with their logs. Of all
+        topics a damaged one gives its error.
+
+        Raises UnknownTopicOrPartition, and what is wrong with the one topic.
+        """
+        return disk_usage(self._logs, topic)
 
     def list_offsets(
         self,

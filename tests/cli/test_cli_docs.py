@@ -66,6 +66,8 @@ KEYS = {
         *[field.key for field in batch_fields.batch_fields(with_records=True)],
         *CONTENT,
     ],
+    "segments verify": [field.key for field in segments.CHECKS],
+    "segments du": [field.key for field in segments.USAGE],
     "records read": [field.key for field in record_fields.RECORD],
     "groups ls": GROUP,
     "groups describe": [field.key for field in groups.OFFSETS],

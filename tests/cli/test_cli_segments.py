@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_command import cli
+from cli_command import cli, cli_each
 
 import txnlog
 from txnlog.descriptions import SegmentDescription
 from txnlog.segment_dump import segment_path
+
+BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 
 
 def batches_of(store_path: Path, topic: str, partition: int) -> list[SegmentDescription]:
@@ -79,6 +81,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "record_count": 4,
         "codec": "zstd",
         "marker": None,
+        "crc": int.from_bytes((store_path / segment_path(known)).read_bytes()[17:21], "big"),
         "crc_ok": True,
         "magic": 100,
         "max_timestamp_ms": 1_700_000_009_000,
@@ -86,6 +89,9 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "producer_id": known.producer_id,
         "producer_epoch": 0,
         "base_sequence": 6,
+        "last_sequence": 9,
+        "leader_epoch": -1,
+        "timestamp_type": "CreateTime",
         "transactional": False,
         "control": False,
         "damage": None,
@@ -199,3 +205,114 @@ def test_a_truncated_and_a_missing_file_are_damage(
     assert gone.code == 3
     assert "is gone" in gone.err
     assert " ok " in gone.out
+
+
+def test_dump_can_be_cut_short_and_show_payloads_alone(
+    many_batches: tuple[Path, Path, SegmentDescription],
+) -> None:
+    """--max-bytes ends behind the batch that reaches it; --no-metadata leaves keys and values."""
+    root, path, _ = many_batches
+    every = cli("segments", "dump", "t", "--store", root, "-o", "json").json()
+    for most, shown in ((0, 0), (1, 1), (every[0]["size_bytes"] + 1, 2), (1 << 40, len(every))):
+        dump = ("segments", "dump", "t", "--max-bytes", most, "--store", root, "-o", "json")
+        assert cli(*dump).json() == every[:shown]
+    first, *_ = cli(
+        *("segments", "dump", "t", "--no-metadata", "--max-batches", 1),
+        *("--store", root, "-o", "json"),
+    ).json()
+    assert first["records"] == [{"key": None, "value": "first"}]
+    table = cli("segments", "dump", "t", "--no-metadata", "--max-batches", 1, "--store", root)
+    assert table.lines()[-1] == "  key: \\N  value: first"
+    both = ("segments", "dump", "--file", path, "--file", f"file://{path}", "-o", "json")
+    twice = cli(*both).json()
+    half = len(twice) // 2
+    assert [b["position"] for b in twice[:half]] == [b["position"] for b in twice[half:]]
+    assert twice[half]["path"] == f"file://{path}"
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in BROKER.glob("*-[0-9]")))
+def test_kafkas_own_files_are_dumped_and_verified(folder: str) -> None:
+    """Every byte of a broker's segments is shown, in order, with absolute offsets, all of it ok."""
+    files = sorted((BROKER / folder).glob("*.log"))
+    named = [argument for file in files for argument in ("--file", file)]
+    dump, verify = cli_each(
+        ("segments", "dump", *named, "--records", "-o", "json"),
+        ("segments", "verify", *named, "-o", "json"),
+    )
+    batches = dump.json()
+    assert batches
+    for file in files:
+        own = [batch for batch in batches if batch["path"] == str(file)]
+        ends = [batch["position"] + batch["size_bytes"] for batch in own]
+        assert [batch["position"] for batch in own] == [0, *ends[:-1]]
+        assert ends[-1] == file.stat().st_size
+        assert own[0]["base_offset"] >= int(file.stem)
+    for batch in batches:
+        assert (batch["crc_ok"], batch["damage"]) == (True, None)
+        offsets = [record["offset"] for record in batch["records"]]
+        if batch["magic"] == 2:
+            assert len(offsets) == (0 if batch["control"] else batch["record_count"])
+        assert all(batch["base_offset"] <= at <= batch["last_offset"] for at in offsets)
+    checks = verify.json()
+    assert [check["ok"] for check in checks] == [True] * len(files)
+    shown = sum(len(batch["records"]) for batch in batches)
+    assert sum(check["record_count"] for check in checks) == shown
+
+
+def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store: Path) -> None:
+    """A flipped bit, a missing file, and a sound file in the place of another one: exit 3."""
+    verify = ("segments", "verify", "orders", "--store", own_store, "-o", "json")
+    assert [check["ok"] for check in cli(*verify).json()] == [True] * 3
+    first, second, third = txnlog.open(str(own_store)).segments("orders")
+    path = own_store / segment_path(first)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:])
+    (own_store / segment_path(second)).unlink()
+    done = cli(*verify)
+    found = json.loads(done.out)
+    assert done.code == 3
+    assert [check["ok"] for check in found] == [False, False, True]
+    assert "CRC-32C" in found[0]["damages"][0]
+    assert "is gone" in found[1]["damages"][0]
+    assert done.err.count("\n") == 2
+    path.write_bytes((own_store / segment_path(third)).read_bytes())
+    swapped = cli(*verify, "--segment", first.name)
+    assert swapped.code == 3
+    assert f"entry {first.entry} of its log" in swapped.err
+    assert cli("segments", "verify", "--file", path).code == 0
+
+
+def test_verify_compares_what_came_from_kafka(tmp_path: Path) -> None:
+    """Imported segments agree with their entries; without its transaction index one is damaged."""
+    root = tmp_path / "imported"
+    store = txnlog.open(str(root), create=True)
+    for name in ("orders", "mixed", "v1compacted", "compacted", "hanging"):
+        store.import_kafka(name, [str(path) for path in BROKER.glob(f"{name}-[0-9]")])
+    for done in cli_each(
+        *(("segments", "verify", name, "--store", root, "-o", "json") for name in store.topics())
+    ):
+        assert all(check["ok"] for check in done.json())
+    victim = next(s for s in store.segments("orders") if s.aborted_count)
+    index = (root / segment_path(victim)).with_suffix(".txnindex")
+    index.write_bytes(index.read_bytes()[:-34])
+    damaged = cli("segments", "verify", "orders", "--store", root)
+    assert (damaged.code, str(index.name) in damaged.err) == (3, True)
+
+
+def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
+    """All files of all topics, once each; what no entry places is unreferenced."""
+    txnlog.open(str(own_store)).delete_topic("empty")
+    stray = own_store / "topics/orders/data/1/stray-0.log"
+    stray.write_bytes(b"x" * 1000)
+    rows = cli("segments", "du", "--store", own_store, "-o", "json").json()
+    files = [path for path in (own_store / "topics").rglob("*") if path.is_file()]
+    assert sum(row["file_count"] for row in rows) == len(files)
+    assert sum(row["size_bytes"] for row in rows) == sum(path.stat().st_size for path in files)
+    by_place = {(row["topic"], row["partition"]): row for row in rows}
+    assert by_place["orders", 1]["unreferenced_bytes"] == 1000
+    known = txnlog.open(str(own_store)).describe_topic("orders").partitions
+    assert by_place["orders", 0]["segment_bytes"] == known[0].size_bytes
+    assert by_place["empty", None]["log_bytes"] > 0
+    orders = cli("segments", "du", "orders", "--store", own_store, "-o", "json").json()
+    assert orders == [row for row in rows if row["topic"] == "orders"]
+    assert cli("segments", "du", "nope", "--store", own_store).code == 1

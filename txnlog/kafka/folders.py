@@ -23,6 +23,7 @@ _VERSION = 0
 
 _FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d{1,9})")
 _SEGMENT = re.compile(r"(\d{20})\.log")
+_SEGMENT_FILE = re.compile(r"(\d{20})\.(?:log|index|timeindex|txnindex)")
 _UNFINISHED = (".swap", ".cleaned")
 
 
@@ -52,6 +53,12 @@ class PartitionFolder:
 def segment_file(base_offset: int, ending: str = "log") -> str:
     """``00000000000000001000.log``, or another file of that segment."""
     return f"{base_offset:020d}.{ending}"
+
+
+def base_offset_of(path: str) -> int | None:
+    """The base offset that a file of a segment is named for; None if it is named otherwise."""
+    match = _SEGMENT_FILE.fullmatch(path.replace("\\", "/").rpartition("/")[2])
+    return int(match[1]) if match else None
 
 
 def partition_folder(topic: str, partition: int) -> str:
