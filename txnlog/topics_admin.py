@@ -17,9 +17,11 @@ from txnlog.descriptions import (
 )
 from txnlog.disk_usage import PartitionUsage, disk_usage
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.log_dump import DumpedEntry, dump_log
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.offset_listing import ListedOffset, OffsetSpec, list_offsets
+from txnlog.state.topic import ENTRY_DECODER, TopicEntry
 from txnlog.storage.base import PARALLEL_REQUESTS
 
 
@@ -43,6 +45,19 @@ class TopicAdmin:
             for item in described:
                 if not isinstance(item, UnknownTopicOrPartition):
                     yield item
+
+    def dump_topic_log(self, topic: str, *, first: int = 0) -> Iterator[DumpedEntry[TopicEntry]]:
+        """The topic's log from entry ``first`` on, as it lies; nothing is decided or ended.
+
+        Raises UnknownTopicOrPartition if there is no log of this name.
+        """
+        folder = names.topic_log(topic)
+        empty = True
+        for found in dump_log(self._logs.storage, folder, ENTRY_DECODER, first=first):
+            empty = False
+            yield found
+        if empty and (not first or not self._logs.storage.list_names(folder)):
+            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
 
     def disk_usage(self, topic: str | None = None) -> Iterator[PartitionUsage | TxnlogError]:
         """What the files of a topic (None: of all) take, its log first, then by partition.

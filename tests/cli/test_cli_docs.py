@@ -12,6 +12,7 @@ from txnlog.cli import (
     batch_fields,
     groups,
     kafka,
+    log,
     offsets,
     record_fields,
     segments,
@@ -68,6 +69,7 @@ KEYS = {
     ],
     "segments verify": [field.key for field in segments.CHECKS],
     "segments du": [field.key for field in segments.USAGE],
+    "log dump": [field.key for field in log.FIELDS],
     "records read": [field.key for field in record_fields.RECORD],
     "groups ls": GROUP,
     "groups describe": [field.key for field in groups.OFFSETS],
@@ -89,12 +91,12 @@ def sections() -> dict[str, str]:
 
 def test_every_verb_and_option_is_documented(sections: dict[str, str]) -> None:
     """The verbs of --help are the headings; a verb's own options and example are in its section."""
-    verbs = _verbs([])
-    assert sorted(verbs) == sorted(sections)
-    for verb, found in zip(verbs, cli_each(*((*v.split(), "-h") for v in verbs)), strict=True):
-        example = found.out.partition("Example:\n")[2].partition("\n\n")[0].split("\n")
+    helps = _helps([])
+    assert sorted(helps) == sorted(sections)
+    for verb, shown in helps.items():
+        example = shown.partition("Example:\n")[2].partition("\n\n")[0].split("\n")
         assert all(line.strip() in sections[verb] for line in example), verb
-        columns = re.findall(r"^  (-.+?)(?:  |$)", found.out, flags=re.MULTILINE)
+        columns = re.findall(r"^  (-.+?)(?:  |$)", shown, flags=re.MULTILINE)
         options = {option for column in columns for option in OPTION.findall(column)}
         assert options >= COMMON, verb
         assert options - COMMON <= set(OPTION.findall(sections[verb])), verb
@@ -114,13 +116,13 @@ def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
         assert listed == keys, verb
 
 
-def _verbs(words: list[str]) -> list[str]:
-    """All verbs below a group of them, at any depth."""
+def _helps(words: list[str]) -> dict[str, str]:
+    """The help of all verbs below a group of them, at any depth."""
     groups = [[*words, command] for command in _commands(cli(*words, "--help").out)]
-    found = []
-    for group, done in zip(groups, cli_each(*((*g, "--help") for g in groups)), strict=True):
-        found += _verbs(group) if _commands(done.out) else [" ".join(group)]
-    return found
+    helps: dict[str, str] = {}
+    for group, done in zip(groups, cli_each(*((*g, "-h") for g in groups)), strict=True):
+        helps |= _helps(group) if _commands(done.out) else {" ".join(group): done.out}
+    return helps
 
 
 def _commands(help_text: str) -> list[str]:
