@@ -13,6 +13,7 @@ import typer
 
 from txnlog.cli import (
     groups,
+    index,
     kafka,
     log,
     offsets,
@@ -38,6 +39,7 @@ topics.app.add_typer(topic_config.app, name="config")
 app.add_typer(topics.app, name="topics")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(segments.app, name="segments")
+app.add_typer(index.app, name="index")
 app.add_typer(log.app, name="log")
 app.add_typer(records.app, name="records")
 app.add_typer(groups.app, name="groups")

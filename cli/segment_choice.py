@@ -37,15 +37,15 @@ FileOption = Annotated[
 
 
 def check_source(
-    target: str | None, segment: str | None, files: list[str] | None, ending: str = ".log"
+    target: str | None, segment: str | None, files: list[str] | None, *, indexes: bool = False
 ) -> None:
-    """Raise BadParameter unless it is either a topic's segments or files that end so."""
+    """Raise BadParameter unless it is either a topic's segments, or files of the right kind."""
     if (target is None) == (not files):
         raise typer.BadParameter("name either TOPIC[:PARTITION] or --file PATH")
     if files and segment is not None:
         raise typer.BadParameter("--segment chooses among a topic's segments, not with --file")
     for file in files or ():
-        if ending == ".log" and file.endswith(("index", "checkpoint", ".json")):
+        if not indexes and file.endswith("index"):
             raise typer.BadParameter(f"--file {file} is no segment; for indexes use `txnlog index`")
 
 

@@ -12,10 +12,21 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.header import BatchHeader, BytesLike
 
 _ENTRY = struct.Struct(">hqqqq")
+TRANSACTION_ENTRY: Final = np.dtype(
+    [
+        ("version", ">i2"),
+        ("producer_id", ">i8"),
+        ("first_offset", ">i8"),
+        ("last_offset", ">i8"),
+        ("last_stable_offset", ">i8"),
+    ]
+)
 _VERSION: Final = 0
 
 NO_MARKER: Final = -1

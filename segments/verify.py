@@ -15,7 +15,8 @@ from txnlog.segments.index import (
     OffsetIndex,
     TimeIndex,
 )
-from txnlog.segments.reader import read_header, scan_headers
+from txnlog.segments.index_check import indexed_batches
+from txnlog.segments.reader import read_header
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 
 
@@ -94,20 +95,24 @@ def rebuild_indexes(
     *,
     name: str,
     interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    base_offset: int = 0,
+    always_time: bool = False,
 ) -> tuple[OffsetIndex, TimeIndex]:
     """The indexes that a writer with that interval made; of columns it reads headers only.
 
-    Damage ends the scan: what precedes it is indexed, and a reader that comes to it reports it.
+    Offsets in them are counted from ``base_offset``; ``always_time`` is as in Kafka's, see
+    IndexBuilder. Damage ends the scan: what precedes it is indexed, and a reader that comes to it
+    reports it.
     """
     builder = IndexBuilder(interval_bytes)
     try:
-        for position, header in scan_headers(read, size_bytes, name=name):
+        for batch in indexed_batches(read, size_bytes, name=name):
             builder.add(
-                position=position,
-                size_bytes=header.size_bytes,
-                last_offset=header.last_offset,
-                max_timestamp_ms=header.max_timestamp_ms,
+                position=batch.position,
+                size_bytes=batch.size_bytes,
+                last_offset=batch.last_offset - base_offset,
+                max_timestamp_ms=batch.max_timestamp_ms,
             )
     except CorruptRecord:
         pass
-    return builder.finish()
+    return builder.finish(always_time=always_time)

@@ -11,6 +11,7 @@ from cli_command import cli, cli_each
 from txnlog.cli import (
     batch_fields,
     groups,
+    index,
     kafka,
     log,
     offsets,
@@ -69,6 +70,9 @@ KEYS = {
     ],
     "segments verify": [field.key for field in segments.CHECKS],
     "segments du": [field.key for field in segments.USAGE],
+    "index dump": [field.key for field in index.ENTRIES],
+    "index verify": [field.key for field in index.CHECKS],
+    "index rebuild": [field.key for field in index.REBUILDS],
     "log dump": [field.key for field in log.FIELDS],
     "records read": [field.key for field in record_fields.RECORD],
     "groups ls": GROUP,
