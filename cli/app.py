@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from txnlog.cli import (
+    doctor,
     groups,
     index,
     kafka,
@@ -28,7 +29,8 @@ from txnlog.cli.grammar import HELP_NAMES
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, remember
 
 app = typer.Typer(
-    epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, 130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, "
+    "4 hanging transactions found, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help starts in half the time, and a pipe shows the same
     pretty_exceptions_enable=False,
@@ -45,6 +47,7 @@ app.add_typer(records.app, name="records")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="txns")
 app.add_typer(kafka.app)
+app.add_typer(doctor.app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -8,6 +8,7 @@ OK: Final = 0
 FAILURE: Final = 1
 USAGE: Final = 2
 DAMAGE: Final = 3
+HANGING: Final = 4
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 """What a shell reports for a program that SIGPIPE ended: nobody reads on, which is no failure."""

@@ -75,7 +75,7 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
             yield placed
             continue
         counted = _Topic(name, placed, PartitionUsage(name, None))
-        for path, size_bytes in logs.storage.list_all(f"{names.TOPICS}/{names.check_topic(name)}"):
+        for path, size_bytes in logs.storage.list_all(names.topic_folder(name)):
             counted.add(path, size_bytes)
         if topic is not None and not counted.log.file_count:
             raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")

@@ -85,12 +85,14 @@ def dump_log(
     expected = first
     for start in range(0, len(files), _AT_ONCE):
         some = files[start : start + _AT_ONCE]
-        for found in storage.gather([partial(_read, storage, folder, f, decoder) for f in some]):
-            # A checkpoint or marker may outlive its entry: then the number is missing, too.
-            is_there = found.size_bytes is not None
+        entries = storage.gather([partial(_read, storage, folder, f, decoder) for f in some])
+        for found, known in zip(entries, some, strict=True):
             if found.number > expected:
                 yield _gap(folder, expected, found.number - expected, newest)
-            if not is_there and found.damage is None and newest < found.number:
+            # A checkpoint or a marker may outlive its entry. What is gone since the listing was
+            # cleaned up, and no damage.
+            was_there = LogFile.ENTRY in known.kinds
+            if not was_there and found.damage is None and newest < found.number:
                 yield replace(found, damage=_MISSING.format(found.path))
             else:
                 yield found

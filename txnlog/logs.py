@@ -40,6 +40,11 @@ class Logs:
         self._topics: dict[str, TopicLog] = {}
         self._groups: dict[str, GroupLog] = {}
 
+    @property
+    def recent_ms(self) -> int:
+        """Appends younger than this are kept apart for consistent cuts."""
+        return self._policy.recent_ms
+
     def topic(self, topic: str) -> TopicLog:
         """The log of a topic, whether it exists or not. Raises InvalidTopic."""
         with self._lock:

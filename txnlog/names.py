@@ -113,6 +113,15 @@ def _decode(component: str) -> str:
 # -- folders -----------------------------------------------------------------------------------
 
 
+def topic_folder(topic: str) -> str:
+    return f"{TOPICS}/{check_topic(topic)}"
+
+
+def is_topic_log_file(path: str) -> bool:
+    """Whether it is a file of a topic's log: ``topics/<topic>/log/...``."""
+    return path.split("/")[2:3] == ["log"]
+
+
 def topic_log(topic: str) -> str:
     return f"{TOPICS}/{check_topic(topic)}/log"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,7 @@ from txnlog.transactions_admin import TransactionAdmin
 from txnlog.uploads import SegmentFiles, discard_segments
 
 if TYPE_CHECKING:
+    from txnlog.doctor.finding import Finding
     from txnlog.kafka.exporting import Exported as KafkaExport
     from txnlog.kafka.importing import Imported as KafkaImport
     from txnlog.kafka.progress import Progress
@@ -422,6 +423,37 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         if topics:
             consumer.subscribe(topics)
         return consumer
+
+    # -- looking it over --------------------------------------------------------------------------
+
+    def examine(
+        self,
+        topics: Sequence[str] | None = None,
+        *,
+        with_probe: bool = True,
+        with_contents: bool = False,
+        orphan_age_ms: int | None = None,
+    ) -> Iterator[Finding]:
+        """Check the rules of docs/PROTOCOL.md over what lies in the store, one after the other.
+
+        Ends no transaction and changes nothing; the probe writes two small objects and deletes
+        them. Safe while others write.
+
+        Args:
+            topics: only these, with the transactional ids; None for everything.
+            with_probe: also check what the storage promises.
+            with_contents: also read every segment and every index.
+            orphan_age_ms: files that nothing refers to are orphans at this age, before they may be
+                on their way; ``log.cleanup.age.ms`` if left out.
+
+        Raises:
+            UnknownTopicOrPartition: one of the topics never was.
+            StorageError: the filesystem failed.
+        """
+        from txnlog.doctor.examination import Examination
+
+        age_ms = self._logs.config.log_cleanup_age_ms if orphan_age_ms is None else orphan_age_ms
+        return Examination(self._logs, self, topics, with_probe, with_contents, age_ms).findings()
 
     # -- to and from Kafka ------------------------------------------------------------------------
 

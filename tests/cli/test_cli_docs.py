@@ -10,6 +10,7 @@ from cli_command import cli, cli_each
 
 from txnlog.cli import (
     batch_fields,
+    doctor,
     groups,
     index,
     kafka,
@@ -37,6 +38,7 @@ TRANSACTION = [field.key for field in transactions.DETAILS]
 PARTS = [field.key for field in kafka.IMPORTED]
 DAMAGES = [field.key for field in kafka.DAMAGES]
 KEYS = {
+    "doctor": [field.key for field in doctor.FIELDS],
     "import": [
         *[field.key for field in kafka.IMPORT],
         *("partitions", "damages"),

@@ -295,3 +295,13 @@ def test_gather_keeps_the_order_and_raises_the_first_error(any_storage: Storage)
         any_storage.gather([lambda n=n: call(n) for n in range(8)])
     assert sorted(done) == list(range(8))
     assert any_storage.gather([lambda n=n: n * 2 for n in range(40)]) == list(range(0, 80, 2))
+
+
+def test_ages_are_told_by_the_storages_clock_or_not_at_all(any_storage: Storage) -> None:
+    """For people: a time near ours, or None; of what is not there there is none."""
+    any_storage.put("a/one", b"1")
+    told = any_storage.modified_ms("a/one")
+    assert told is None or abs(told - SystemClock().now_ms()) < 3_600_000
+    if told is not None:
+        with pytest.raises(ObjectNotFound):
+            any_storage.modified_ms("a/none")

@@ -121,6 +121,14 @@ class Storage(ABC):
     def size(self, name: str) -> int:
         """The object's length in bytes. Raises ObjectNotFound."""
 
+    def modified_ms(self, name: str) -> int | None:  # noqa: ARG002 - for those who can tell
+        """When the object was created, by the storage's clock; None if it does not tell.
+
+        For people who want to know what is old: no rule of the protocol asks. Raises
+        ObjectNotFound.
+        """
+        return None
+
     @abstractmethod
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         """Names of the objects directly in a folder, relative to it, ascending.

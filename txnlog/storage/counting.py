@@ -65,6 +65,10 @@ class CountingStorage(Storage):
         self._count("size")
         return self.inner.size(name)
 
+    def modified_ms(self, name: str) -> int | None:
+        self._count("modified")
+        return self.inner.modified_ms(name)
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         self._count("list")
         return self.inner.list_names(folder, start_after)

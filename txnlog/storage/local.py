@@ -136,6 +136,14 @@ class LocalStorage(Storage):
         except OSError as error:
             raise failure("reading", self.url, name, error) from error
 
+    def modified_ms(self, name: str) -> int | None:
+        try:
+            return self._path(name).stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+        except OSError as error:
+            raise failure("reading", self.url, name, error) from error
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         return sorted(
             entry.name

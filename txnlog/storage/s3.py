@@ -234,6 +234,14 @@ class S3Storage(Storage):
         except Exception as error:
             raise self._not_read(name, error) from error
 
+    def modified_ms(self, name: str) -> int | None:
+        key, client = self._key(name), self.client
+        try:
+            head = client.call_s3("head_object", Bucket=self._bucket, Key=key)
+            return int(head["LastModified"].timestamp() * 1000)
+        except Exception as error:
+            raise self._not_read(name, error) from error
+
     def _not_read(self, name: str, error: BaseException) -> StorageError:
         from txnlog.storage.s3_client import code_of, status_of
 

@@ -135,6 +135,9 @@ class FaultyStorage(Storage):
     def size(self, name: str) -> int:
         return self._request(f"size {name}", lambda: self.inner.size(name))
 
+    def modified_ms(self, name: str) -> int | None:
+        return self._request(f"modified {name}", lambda: self.inner.modified_ms(name))
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         return self._request(f"list {folder}", lambda: self.inner.list_names(folder, start_after))
 

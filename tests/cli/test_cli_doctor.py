@@ -1,0 +1,127 @@
+"""``txnlog doctor``: what it says, what it leaves alone, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cli_command import cli
+
+import txnlog
+from txnlog.segment_dump import segment_path
+
+QUIET = ("--no-probe", "-o", "json")
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_healthy_store_is_all_ok_and_untouched(own_store: Path, empty_store: Path) -> None:
+    """Each thing that was looked at is named; the probe leaves nothing behind; exit 0."""
+    before = files_of(own_store)
+    found = cli("doctor", "--store", own_store, "--deep", "-o", "json").json()
+    assert {finding["state"] for finding in found} == {"ok"}
+    assert [(finding["check"], finding["subject"]) for finding in found] == [
+        ("probe", str(own_store)),
+        ("transactions", ""),
+        ("topic", "empty"),
+        ("data", "empty"),
+        ("topic", "orders"),
+        ("data", "orders"),
+        ("topic", "paid"),
+        ("data", "paid"),
+        ("group", "etl"),
+        ("files", ""),
+    ]
+    assert files_of(own_store) == before
+    assert "probe" not in cli("doctor", "--no-probe", "--store", own_store).out
+    assert len(cli("doctor", "--store", empty_store, *QUIET).json()) == 2
+    one = cli("doctor", "paid", "--store", own_store, *QUIET).json()
+    assert [finding["check"] for finding in one] == ["transactions", "topic", "data"]
+    assert cli("doctor", "nope", "--store", own_store, *QUIET).code == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_without_the_probe_no_right_to_write_is_needed(own_store: Path) -> None:
+    """A store that is mounted read-only can be looked over."""
+    for folder in [own_store, *(path for path in own_store.rglob("*") if path.is_dir())]:
+        folder.chmod(0o500)
+    assert cli("doctor", "--store", own_store, *QUIET).code == 0
+    assert cli("doctor", "--store", own_store).code == 1
+
+
+def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
+    """A damaged entry, a lost segment, a flipped bit: all told, the rest is looked at as well."""
+    log = own_store / "topics/paid/log"
+    entry = log / "00000000000000000002.json"
+    entry.write_bytes(entry.read_bytes()[:-9])
+    first, second, _ = txnlog.open(str(own_store)).segments("orders")
+    (own_store / segment_path(first)).unlink()
+    path = own_store / segment_path(second)
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+    before = files_of(own_store)
+    done = cli("doctor", "--store", own_store, *QUIET)
+    found = json.loads(done.out)
+    damages = [finding for finding in found if finding["state"] == "damage"]
+    assert done.code == 3
+    assert [(finding["subject"], finding["rule"], finding["path"]) for finding in damages] == [
+        ("orders", None, segment_path(first)),
+        ("paid", "L1", "topics/paid/log/00000000000000000002.json"),
+    ]
+    assert "2 damages" in done.err
+    assert ("group", "etl", "ok") in [(f["check"], f["subject"], f["state"]) for f in found]
+    deep = cli("doctor", "orders", "--deep", "--store", own_store, *QUIET)
+    assert segment_path(second) in {f["path"] for f in json.loads(deep.out)}
+    assert files_of(own_store) == before
+
+
+def test_hanging_transactions_are_exit_4_and_stay(tmp_path: Path) -> None:
+    """Past its timeout and nobody came: told, not ended. With damage beside it, it is exit 3."""
+    store = txnlog.open(str(tmp_path / "s"), create=True)
+    store.create_topic("t")
+    producer = store.producer(transactional_id="late", transaction_timeout_ms=1)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", "x")
+    producer.flush()
+    for _ in range(2):
+        done = cli("doctor", "--store", tmp_path / "s", *QUIET)
+        (found,) = [f for f in json.loads(done.out) if f["state"] != "ok"]
+        assert (done.code, found["state"], found["subject"]) == (4, "hanging", "late")
+    (segment,) = (tmp_path / "s/topics/t/data/0").glob("*.log")
+    segment.unlink()
+    assert cli("doctor", "--store", tmp_path / "s", *QUIET).code == 3
+
+
+def test_orphans_are_no_failure_and_uploads_are_none(own_store: Path) -> None:
+    """What nobody places is an orphan only when it is old; exit 0, and it stays."""
+    stray = own_store / "topics/orders/data/1/w-0.log"
+    stray.write_bytes(b"x" * 100)
+    temporary = own_store / ".tmp/0123"
+    temporary.parent.mkdir(exist_ok=True)
+    temporary.write_bytes(b"y")
+    young = cli("doctor", "--store", own_store, *QUIET)
+    assert (young.code, young.err) == (0, "")
+    assert [f["path"] for f in json.loads(young.out) if f["state"] == "note"] == [
+        "topics/orders/data/1/w-0.log",
+        ".tmp/0123",
+    ]
+    two_days_ago = stray.stat().st_mtime - 2 * 86_400
+    for path in (stray, temporary):
+        os.utime(path, (two_days_ago, two_days_ago))
+    for options, state in (((), "orphan"), (("--orphan-age", "3d"), "note")):
+        done = cli("doctor", "--store", own_store, *QUIET, *options)
+        assert done.code == 0
+        assert {f["state"] for f in json.loads(done.out) if f["path"]} == {state}
+    assert "2 orphans take 101 bytes" in cli("doctor", "--no-probe", "--store", own_store).err
+    assert stray.exists()
+    assert cli("doctor", "--orphan-age", "soon", "--store", own_store).code == 2

@@ -1,0 +1,128 @@
+"""Examines the files of topics: are all there that the log places, and who needs the others?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from txnlog import names
+from txnlog.descriptions import SegmentDescription
+from txnlog.doctor.finding import Finding
+from txnlog.errors import ObjectNotFound
+from txnlog.index_files import check_segment_indexes, index_paths
+from txnlog.segment_check import check_segment
+from txnlog.segment_dump import segment_path
+from txnlog.storage.base import Storage
+
+_LOOSE = (names.STAGING, ".tmp", ".probe")
+"""Folders of what is on its way, or was left behind."""
+
+
+@dataclass(slots=True)
+class OrphanJudge:
+    """Tells what nobody needs from what is on its way, by its age."""
+
+    storage: Storage
+    now_ms: int
+    orphan_age_ms: int
+
+    def finding(self, check: str, subject: str, path: str, size_bytes: int, what: str) -> Finding:
+        """What to say of a file that nothing refers to."""
+        try:
+            modified_ms = self.storage.modified_ms(path)
+        except ObjectNotFound:
+            return Finding(check, subject, "note", f"{what}; gone by now", path=path)
+        if modified_ms is None:
+            return Finding(
+                check,
+                subject,
+                "note",
+                f"{what}; its age is not known, so it may be on its way",
+                path=path,
+                size_bytes=size_bytes,
+            )
+        age_ms = max(self.now_ms - modified_ms, 0)
+        if age_ms < self.orphan_age_ms:
+            detail = f"{what}; {age_ms // 1000} s old, so it may be on its way"
+            return Finding(check, subject, "note", detail, path=path, size_bytes=size_bytes)
+        detail = f"{what} for {age_ms // 1000} s"
+        return Finding(check, subject, "orphan", detail, path=path, size_bytes=size_bytes)
+
+
+@dataclass(slots=True)
+class DataFiles:
+    """The data files of one topic. ``placed`` are the segments of its log, read just now.
+
+    ``missing`` and ``unplaced`` (with its bytes) are what a listing did not show, and what it did;
+    whether that is wrong can be told when the log has been read once more.
+    """
+
+    storage: Storage
+    topic: str
+    judge: OrphanJudge
+    placed: Sequence[SegmentDescription]
+    missing: list[str] = field(default_factory=list)
+    unplaced: dict[str, int] = field(default_factory=dict)
+    file_count: int = 0
+    size_bytes: int = 0
+
+    def sizes(self) -> Iterator[Finding]:
+        """One listing: segments of another size than was placed."""
+        expected = _sizes(self.placed)
+        for path, size_bytes in self.storage.list_all(names.topic_folder(self.topic)):
+            if names.is_topic_log_file(path):
+                continue
+            self.file_count += 1
+            self.size_bytes += size_bytes
+            if path not in expected:
+                self.unplaced[path] = size_bytes
+                continue
+            placed = expected.pop(path)
+            if placed is not None and placed != size_bytes:
+                detail = f"it has {size_bytes} bytes, the log has placed {placed}"
+                yield Finding("data", self.topic, "damage", detail, path=path)
+        self.missing = [*expected]
+
+    def differences(self, placed_now: Sequence[SegmentDescription]) -> Iterator[Finding]:
+        """What is missing, and what no entry places, also by what came since the listing."""
+        known = _sizes(placed_now)
+        for path in self.missing:
+            if path in known:
+                detail = "it is gone; restore it from a backup"
+                if path.endswith((".index", ".timeindex")):
+                    detail = f"it is gone; `txnlog index rebuild {self.topic}` makes it anew"
+                yield Finding("data", self.topic, "damage", detail, path=path)
+        for path, size_bytes in self.unplaced.items():
+            if path not in known:
+                what = "no entry of the log places it (any more)"
+                yield self.judge.finding("data", self.topic, path, size_bytes, what)
+
+    def contents(self) -> Iterator[Finding]:
+        """Read every segment and index. Memory is that of a batch."""
+        for segment in self.placed:
+            path = segment_path(segment)
+            for damage in check_segment(self.storage, segment).damages:
+                yield Finding("data", self.topic, "damage", damage, path=path)
+            for check in check_segment_indexes(self.storage, segment)[0]:
+                for damage in check.damages:
+                    yield Finding("data", self.topic, "damage", damage, path=check.path)
+
+
+def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, int | None]:
+    """The files that segments have, with the bytes of those whose size is known."""
+    sizes: dict[str, int | None] = {}
+    for segment in segments:
+        sizes[segment_path(segment)] = segment.size_bytes
+        sizes.update(dict.fromkeys(index_paths(segment).values()))
+    return sizes
+
+
+def loose_files(storage: Storage, judge: OrphanJudge) -> Iterator[Finding]:
+    """What killed jobs and processes have left outside of topics."""
+    count = 0
+    for folder in _LOOSE:
+        for path, size_bytes in storage.list_all(folder):
+            count += 1
+            yield judge.finding("files", folder, path, size_bytes, "left by a job or a process")
+    if not count:
+        yield Finding("files", "", "ok", "nothing was left behind by jobs or processes")

@@ -1,0 +1,27 @@
+"""What an examination says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+State: TypeAlias = Literal["ok", "note", "orphan", "hanging", "damage"]
+"""Persisted nowhere, but what programs look at: append only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, or something that is wrong with it.
+
+    ``check`` says what was looked at: probe, transactions, topic, data, group, files or hanging.
+    ``rule`` is that of docs/PROTOCOL.md, if one is broken. ``path`` is within the store.
+    ``size_bytes`` is what an orphan takes.
+    """
+
+    check: str
+    subject: str
+    state: State
+    detail: str
+    rule: str | None = None
+    path: str | None = None
+    size_bytes: int | None = None

@@ -1,0 +1,181 @@
+"""The rules of docs/PROTOCOL.md as predicates over what lies in a log: by number, and pure.
+
+Each looks at a state and the entry that comes next, and gives reasons why the entry should not be
+there. The same checks run before an entry is put; here they judge what was put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from txnlog.errors import CommitFailed, TxnlogError
+from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
+from txnlog.state.topic import (
+    Altered,
+    Append,
+    Created,
+    Imported,
+    TopicEntry,
+    TopicState,
+    Trimmed,
+    check_partition_count,
+)
+from txnlog.state.transaction import Status, TransactionState
+
+Reason = tuple[str, str]
+"""The number of a rule, and how it is broken."""
+
+_NEXT: Mapping[Status, frozenset[Status]] = {
+    Status.EMPTY: frozenset({Status.EMPTY, Status.ONGOING, Status.DEAD}),
+    Status.ONGOING: frozenset({Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT}),
+    Status.PREPARE_COMMIT: frozenset({Status.COMPLETE_COMMIT}),
+    Status.PREPARE_ABORT: frozenset({Status.COMPLETE_ABORT}),
+    Status.COMPLETE_COMMIT: frozenset({Status.EMPTY, Status.ONGOING, Status.DEAD}),
+    Status.COMPLETE_ABORT: frozenset({Status.EMPTY, Status.ONGOING, Status.DEAD}),
+    Status.DEAD: frozenset({Status.EMPTY}),
+}
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+
+def topic_reasons(topic: str, state: TopicState, entry: TopicEntry) -> Iterator[Reason]:
+    """Whether ``entry`` follows from ``state``, whose entries are decided as far as they can be."""
+    try:
+        if isinstance(entry, Created):
+            state.check_absent(topic)
+        else:
+            state.check_exists(topic)
+        match entry:
+            case Altered(partitions=int(count)):
+                check_partition_count(count, len(state.partitions))
+            case Trimmed(log_start_offsets=starts):
+                state.check_partitions(topic, starts)
+                yield from _trim_reasons(state, starts)
+            case Imported(offsets=spans):
+                state.check_import(topic, spans)
+            case Append(segments=segments):
+                state.check_partitions(topic, {place.partition for place in segments})
+                yield from _placement_reasons(state, entry)
+                yield from _sequence_reasons(topic, state, entry)
+            case _:
+                pass
+    except TxnlogError as error:
+        yield "L2", str(error)
+
+
+def _placement_reasons(state: TopicState, entry: Append) -> Iterator[Reason]:
+    """L2: who puts an append has seen where each partition ends."""
+    ends: dict[int, int] = {}
+    for place in entry.segments:
+        end = ends.get(place.partition, state.partitions[place.partition].end_offset)
+        if place.base_offset != end:
+            where = f"offset {place.base_offset} of partition {place.partition}"
+            yield "L2", f"segment {place.name} is placed at {where}, which ends at {end}"
+        ends[place.partition] = place.end_offset
+
+
+def _sequence_reasons(topic: str, state: TopicState, entry: Append) -> Iterator[Reason]:
+    """L4: a producer's batches have consecutive sequences; one that was forgotten begins anew."""
+    owner = entry.transaction or entry.producer
+    if owner is None:
+        return
+    batches: dict[int, tuple[int, int]] = {}
+    for place in entry.segments:
+        base, count = batches.get(place.partition, (place.base_sequence, 0))
+        batches[place.partition] = (base, count + place.record_count)
+    known = state.producers.get(owner.producer_id)
+    idle_since_ms = state.append_time_ms - state.producer_id_expiration_ms
+    was_idle = known is not None and known.last_at_ms < idle_since_ms
+    if was_idle and all(base == 0 for base, _ in batches.values()):
+        return
+    try:
+        repeated = state.check_sequences(topic, owner, batches)
+    except TxnlogError as error:
+        yield "L4", str(error)
+        return
+    if repeated is not None:
+        yield "L4", f"producer {owner.producer_id} repeats what was placed at {repeated}"
+
+
+def _trim_reasons(state: TopicState, starts: Mapping[int, int]) -> Iterator[Reason]:
+    for number, start in starts.items():
+        end = state.partitions[number].end_offset
+        if not 0 <= start <= end:
+            yield "L5", f"partition {number} is trimmed to {start}, behind its end {end}"
+
+
+def stable_reasons(state: TopicState) -> Iterator[Reason]:
+    """L5 and L6: the last stable offset lies within the log, and what holds it is kept apart."""
+    stable = state.last_stable_offsets()
+    for number, (at, part) in enumerate(zip(stable, state.partitions, strict=True)):
+        if not part.log_start_offset <= at <= max(part.end_offset, part.log_start_offset):
+            log = f"{part.log_start_offset} to {part.end_offset}"
+            yield "L5", f"the last stable offset {at} of partition {number} is not in {log}"
+    apart = {entry.number for entry in state.recent}
+    for number in sorted({*state.undecided} - apart):
+        yield "L6", f"undecided entry {number} is not kept apart"
+
+
+def checkpoint_reasons(replayed: TopicState, checkpoint: TopicState) -> Iterator[Reason]:
+    """L7: a checkpoint says what all entries before it say. Both are states after one entry."""
+    for what in ("topic_id", "created_at_ms", "config", "next_entry"):
+        if getattr(replayed, what) != getattr(checkpoint, what):
+            yield "L7", f"{what} is not what the entries before it say"
+    if len(replayed.partitions) != len(checkpoint.partitions):
+        yield "L7", "the number of partitions is not what the entries before it say"
+        return
+    for number, (ours, theirs) in enumerate(
+        zip(replayed.partitions, checkpoint.partitions, strict=True)
+    ):
+        for what in ("log_start_offset", "end_offset", "segments"):
+            if getattr(ours, what) != getattr(theirs, what):
+                yield (
+                    "L7",
+                    f"{what} of partition {number} is not what the entries before it say",
+                )
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+def group_reasons(group_id: str, state: GroupState, entry: GroupEntry) -> Iterator[Reason]:
+    """G1 and G2: whether ``entry`` was allowed to move or delete what it moves or deletes."""
+    try:
+        match entry:
+            case OffsetsCommitted(offsets=offsets):
+                state.check_commit(group_id, offsets)
+            case OffsetsDeleted(partitions=partitions):
+                state.check_deletion(group_id, partitions)
+            case _:
+                state.check_deletion(group_id)
+    except TxnlogError as error:
+        yield ("G1" if isinstance(error, CommitFailed) else "G2"), str(error)
+
+
+# -- transactional ids ---------------------------------------------------------------------------
+
+
+def transition_reasons(before: TransactionState, after: TransactionState) -> Iterator[Reason]:
+    """Whether one state of a transactional id may follow the other."""
+    if after.transactional_id != before.transactional_id:
+        yield "T6", f"it is of another id, {after.transactional_id!r}"
+        return
+    if after.status not in _NEXT[before.status]:
+        yield "T6", f"{after.status.value} follows {before.status.value}"
+    same = after.producer_id == before.producer_id
+    if same and after.producer_epoch < before.producer_epoch:
+        yield "T1", f"epoch {after.producer_epoch} follows {before.producer_epoch}"
+    same = same and after.producer_epoch == before.producer_epoch
+    # An init's own abort has bumped it; whose that was cannot be told from the states alone.
+    if after.status is Status.EMPTY and same and before.status is not Status.COMPLETE_ABORT:
+        yield "T1", f"an init did not bump epoch {after.producer_epoch}"
+    begins = after.open and not before.open
+    if after.number != before.number + int(begins):
+        yield "T6", f"transaction {after.number} follows {before.number}"
+    finished = after.status is Status.COMPLETE_COMMIT
+    if finished and before.status is Status.PREPARE_COMMIT and after.entries != before.entries:
+        yield "T3", "what is completed is not what was decided"
+    for application, version in before.versions.items():
+        if after.versions.get(application, -1) < version:
+            yield "T8", f"version {version} of application {application!r} was forgotten"
