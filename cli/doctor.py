@@ -24,14 +24,15 @@ app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
 def _detail(finding: Finding) -> str:
     # A reason names its file mostly.
     known = finding.path is None or finding.path in finding.detail
-    return printable(finding.detail if known else f"{finding.path}: {finding.detail}")
+    rule = "" if finding.rule is None else f"{finding.rule}: "
+    return printable(rule + (finding.detail if known else f"{finding.path}: {finding.detail}"))
 
 
 FIELDS: list[Field[Finding]] = [
     text("state", "STATE", lambda finding: finding.state),
     text("check", "CHECK", lambda finding: finding.check),
     text("subject", "SUBJECT", lambda finding: finding.subject),
-    text("rule", "RULE", lambda finding: finding.rule),
+    text("rule", None, lambda finding: finding.rule),
     text("path", None, lambda finding: finding.path),
     number("size_bytes", None, lambda finding: finding.size_bytes),
     Field("detail", "DETAIL", lambda finding: finding.detail, _detail),
@@ -67,9 +68,9 @@ def examine(
     """Look a store over: the storage's promises, the rules of every log, files, damage.
 
     Reads only, but for the probe, which creates two small files and deletes them; ends no
-    transaction; may run while others write. RULE is a number in docs/PROTOCOL.md. Orphans,
-    files that nothing refers to, are no damage: they take room. Younger than --orphan-age (24h
-    if the store says nothing else) they may be on their way, and are noted.
+    transaction; may run while others write. L1, T3 and so on are rules in docs/PROTOCOL.md.
+    Orphans, files that nothing refers to, are no damage: they take room. Younger than
+    --orphan-age (24h if the store says nothing else) they may be on their way: a note.
 
     Exit code 3 if there is damage, 4 if there are only transactions that hang.
 

@@ -62,7 +62,13 @@ def time(
 
 
 def flag(
-    key: str, title: str | None, get: Callable[[T], bool | None], yes: str, no: str
+    key: str,
+    title: str | None,
+    get: Callable[[T], bool | None],
+    yes: str,
+    no: str,
+    *,
+    wide: bool = False,
 ) -> Field[T]:
     """Something that holds, does not hold, or (None) does not apply."""
 
@@ -70,7 +76,7 @@ def flag(
         value = get(item)
         return _ABSENT if value is None else yes if value else no
 
-    return Field(key, title, get, show)
+    return Field(key, title, get, show, wide=wide)
 
 
 def names(

@@ -45,18 +45,18 @@ ENTRIES: list[Field[IndexEntry]] = [
     text("damage", None, lambda entry: entry.damage),
 ]
 CHECKS: list[Field[IndexCheck]] = [
-    text("path", "PATH", lambda check: check.path),
-    text("kind", None, lambda check: check.kind),
-    number("entry_count", "ENTRIES", lambda check: check.entry_count),
     text("state", "STATE", lambda check: check.state),
+    text("kind", None, lambda check: check.kind),
+    number("entry_count", "ENTRIES", lambda check: check.entry_count, wide=True),
+    text("path", "PATH", lambda check: check.path),
     names("damages", None, lambda check: check.damages),
 ]
 REBUILDS: list[Field[IndexRebuild]] = [
-    text("path", "PATH", lambda done: done.path),
-    text("kind", None, lambda done: done.kind),
-    number("entry_count", "ENTRIES", lambda done: done.entry_count),
     text("before", "BEFORE", lambda done: done.before),
     text("action", "ACTION", lambda done: done.action),
+    text("kind", None, lambda done: done.kind),
+    number("entry_count", "ENTRIES", lambda done: done.entry_count, wide=True),
+    text("path", "PATH", lambda done: done.path),
 ]
 
 

@@ -69,13 +69,13 @@ def _what(found: Entry) -> str | None:
 
     match found.entry:
         case Created(partitions=count, config=config):
-            return " ".join([f"{count} partitions", *_settings(config)])
+            return " ".join([f"partitions={count}", *_settings(config)])
         case Append(segments=segments):
             return _places(segments)
         case Imported(segments=segments):
             return _places(segments)
         case Altered(partitions=count, config=config):
-            grown = [] if count is None else [f"{count} partitions"]
+            grown = [] if count is None else [f"partitions={count}"]
             return " ".join([*grown, *_settings(config)])
         case Trimmed(log_start_offsets=starts):
             return " ".join(f"{partition}:{start}" for partition, start in sorted(starts.items()))
@@ -93,7 +93,7 @@ FIELDS: list[Field[Entry]] = [
     text("kind", "KIND", _kind),
     time("at_ms", "AT", _at_ms),
     text("marker", "MARKER", _marker),
-    flag("checkpoint", "CHECKPOINT", lambda found: found.has_checkpoint, "yes", "-"),
+    flag("checkpoint", "CHECKPOINT", lambda found: found.has_checkpoint, "yes", "-", wide=True),
     Field("transaction", "TRANSACTION", _owner_json, _owner_line),
     number("missing_count", None, lambda found: found.missing_count),
     number("size_bytes", "BYTES", lambda found: found.size_bytes, wide=True),

@@ -67,11 +67,11 @@ FIELDS: list[Field[SegmentDescription]] = [
 ]
 
 CHECKS: list[Field[SegmentCheck]] = [
-    text("path", "PATH", lambda check: check.path),
-    number("batch_count", "BATCHES", lambda check: check.batch_count),
-    number("record_count", "RECORDS", lambda check: check.record_count),
-    number("size_bytes", "BYTES", lambda check: check.size_bytes),
     flag("ok", "STATE", lambda check: not check.damages, "ok", "DAMAGED"),
+    number("batch_count", "BATCHES", lambda check: check.batch_count, wide=True),
+    number("record_count", "RECORDS", lambda check: check.record_count, wide=True),
+    number("size_bytes", "BYTES", lambda check: check.size_bytes),
+    text("path", "PATH", lambda check: check.path),
     names("damages", None, lambda check: check.damages),
 ]
 USAGE: list[Field[PartitionUsage]] = [

@@ -147,5 +147,5 @@ def test_wrong_files_are_refused(tmp_path: Path, store_path: Path) -> None:
         (("verify", "orders", "--file", lone), 2),
     ):
         done = cli("index", *arguments, "--store", store_path)
-        assert (done.code, done.out.strip() in ("", "PATH  ENTRIES  STATE")) == (code, True), done
+        assert (done.code, done.out.strip() in ("", "STATE  ENTRIES  PATH")) == (code, True), done
     assert cli("segments", "dump", "--file", lone).code == 2

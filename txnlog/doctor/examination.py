@@ -77,9 +77,10 @@ class Examination:
     def _probe(self) -> Finding:
         storage = self.logs.storage
         try:
-            return Finding("probe", storage.url, "ok", ", ".join(probe(storage).checks))
+            probe(storage)
         except PutIfAbsentBroken as error:
-            return Finding("probe", storage.url, "damage", str(error))
+            return Finding("probe", "", "damage", str(error))
+        return Finding("probe", "", "ok", "put-if-absent, races, reads, listings, deletes")
 
     def _hanging(self) -> Iterator[Finding]:
         for item in self.admin.hanging_transactions():
@@ -117,7 +118,7 @@ class Examination:
                 yield Finding("topic", topic, "damage", reason, rule)
         if not damaged:
             exists = state is not None and state.exists
-            detail = f"{replay.entry_count} entries" + ("" if exists else "; it was deleted")
+            detail = f"entries: {replay.entry_count}" + ("" if exists else "; it was deleted")
             yield Finding("topic", topic, "ok", detail)
         try:
             log.refresh()
@@ -140,7 +141,7 @@ class Examination:
             yield finding
         if not damaged:
             read = ", all read" if self.with_contents else ""
-            detail = f"{len(placed)} segments in {files.file_count} files{read}"
+            detail = f"segments: {len(placed)}, files: {files.file_count}{read}"
             yield Finding("data", topic, "ok", detail, size_bytes=files.size_bytes)
 
     # -- groups ----------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ class Examination:
             damaged = True
             yield finding
         if not damaged:
-            yield Finding("group", group_id, "ok", f"{replay.entry_count} entries")
+            yield Finding("group", group_id, "ok", f"entries: {replay.entry_count}")
 
 
 def _same_offsets(replayed: GroupState, checkpoint: GroupState) -> Iterator[tuple[str, str]]:

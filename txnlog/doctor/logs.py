@@ -122,6 +122,10 @@ class Replay(Generic[EntryT, StateT]):
         """Decide an entry without a marker as a reader would, but write nothing."""
         outcome = self.ids.outcome(self._ref(number), owner)
         if outcome == "past":
+            # The state may also be from before the entry: only one that was read later tells.
+            self.ids.look_again(owner.transactional_id)
+            outcome = self.ids.outcome(self._ref(number), owner)
+        if outcome == "past":
             outcome = self._marker(number) or Outcome.ABORT
         if outcome is not None:
             state.decide(number, outcome)
