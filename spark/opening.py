@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from txnlog.coordinator import Coordinator
-from txnlog.spark.options import ReadOptions, parse_read, parse_write
+from txnlog.spark.options import ReadOptions, WriteOptions, parse_read, parse_write
 from txnlog.spark.planning import ReadPlan, pin
 from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txnlog.spark.stream_writer import TxnlogStreamWriter
     from txnlog.spark.writer import TxnlogWriter
+    from txnlog.topic_log import TopicSpec
 
 
 def plan_read(given: Mapping[str, str]) -> ReadPlan:
@@ -57,18 +59,36 @@ def default_timeout_ms(store: Store) -> int:
 
 def plan_write(given: Mapping[str, str], schema: StructType) -> TxnlogWriter:
     """Check a write before any task runs. Raises InvalidOption, InvalidRecord, TxnlogError."""
-    from txnlog.spark.rows import check_writable
     from txnlog.spark.writer import TxnlogWriter
 
     options = parse_write(given)
-    used = check_writable(schema, options.topic, options.include_headers)
-    store = open_store(options.path, storage_options=options.storage_options)
-    spec = None if options.topic is None else store.topic_spec(options.topic)
-    if spec is not None:
-        spec.written_with(options.codec)  # what cannot be is said before any task runs
+    store, used, spec = _checked(options, schema)
     continued = None
     if options.transactional_id is not None and options.staging is None:
         from txnlog.spark.publishing import continued_transaction
 
         continued = continued_transaction(store, options.transactional_id)
-    return TxnlogWriter(store, options, tuple(schema.names), tuple(used), spec, continued)
+    return TxnlogWriter(store, options, tuple(schema.names), used, spec, continued)
+
+
+def plan_stream_write(given: Mapping[str, str], schema: StructType) -> TxnlogStreamWriter:
+    """Check one batch of a streaming write. Raises InvalidOption, InvalidRecord, TxnlogError."""
+    from txnlog.spark.stream_writer import TxnlogStreamWriter
+
+    options = parse_write(given, streaming=True)
+    store, used, spec = _checked(options, schema)
+    return TxnlogStreamWriter(store, options, tuple(schema.names), used, spec)
+
+
+def _checked(
+    options: WriteOptions, schema: StructType
+) -> tuple[Store, tuple[str, ...], TopicSpec | None]:
+    """The store, the columns that count, and the topic if the options name it."""
+    from txnlog.spark.rows import check_writable
+
+    used = check_writable(schema, options.topic, options.include_headers)
+    store = open_store(options.path, storage_options=options.storage_options)
+    spec = None if options.topic is None else store.topic_spec(options.topic)
+    if spec is not None:
+        spec.written_with(options.codec)  # what cannot be is said before any task runs
+    return store, tuple(used), spec

@@ -55,7 +55,9 @@ WRITE_OPTIONS = (
     "transactional.id",
     "transaction.timeout.ms",
 )
-_STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+RATE_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_CHECKPOINT = "checkpointLocation"
+"""Spark hands it to a streaming write, with the options that are for us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class WriteOptions:
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read. Raises InvalidOption and what the checks of names raise."""
-    others = {"write": WRITE_OPTIONS, "stream": _STREAM_OPTIONS}
+    others = {"write": WRITE_OPTIONS, "stream": RATE_OPTIONS}
     mine = {name: value for name, value in options.items() if name != PINNED_TOPICS}
     given = Given(mine, READ_OPTIONS, "read", others)
     include_headers = given.boolean("includeHeaders") or False
@@ -119,18 +121,22 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     return parsed
 
 
-def parse_write(options: Mapping[str, str]) -> WriteOptions:
-    """Parse the options of a write. Raises InvalidOption and what the checks of names raise."""
+def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
+    """Parse the options of a write. Raises InvalidOption and what the checks of names raise.
+
+    A streaming write is a transaction in any case: it has a transactional id of its own.
+    """
     staging = options.get(STAGING)
     mine, viewed = _of_view({name: value for name, value in options.items() if name != STAGING})
-    given = Given(mine, WRITE_OPTIONS, "write", {"read": READ_OPTIONS, "stream": _STREAM_OPTIONS})
+    known = (*WRITE_OPTIONS, _CHECKPOINT) if streaming else WRITE_OPTIONS
+    given = Given(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
     topic, transactional_id = given.get("topic") or viewed, given.get("transactional.id")
     timeout_ms = given.whole_number("transaction.timeout.ms")
     if topic is not None:
         check_topic(topic)
     if transactional_id is not None:
         check_transactional_id(transactional_id)
-    elif timeout_ms is not None:
+    elif timeout_ms is not None and not streaming:
         raise InvalidOption("option transaction.timeout.ms has no effect without transactional.id")
     return WriteOptions(
         path=given.path(),

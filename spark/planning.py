@@ -97,7 +97,7 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
         check_isolation_level(options.isolation_level),
         leave_out_missing=options.subscription.pattern is not None,
     )
-    wanted = _wanted(snapshot, subscribed)
+    wanted = wanted_partitions(snapshot, subscribed)
     topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
     _check_same_topics(topic_ids, options.topic_ids)
     committed = committed_offsets(group, wanted, topic_ids) if group else {}
@@ -110,7 +110,7 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
         starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
     stops = resolve(store.storage, snapshot, wanted, "endingOffsets", options.ending)
     spans = {
-        where: _span(snapshot, where, starts[where], stops[where], options) for where in wanted
+        where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
     pinned = limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
     return replace(pinned, topic_ids=topic_ids)
@@ -214,7 +214,8 @@ def _nothing(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> di
     return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}
 
 
-def _wanted(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition]:
+def wanted_partitions(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition]:
+    """The partitions that a subscription is about. Raises UnknownTopicOrPartition."""
     wanted = []
     for topic, chosen in subscription.items():
         known = snapshot.partitions(topic)
@@ -228,9 +229,10 @@ def _wanted(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition
     return wanted
 
 
-def _span(
+def span_of(
     snapshot: Snapshot, where: TopicPartition, start: int, stop: int, options: ReadOptions
 ) -> range:
+    """The offsets between two ends, of which -2 and -1 are edges. Raises OffsetOutOfRange."""
     begin = snapshot.beginning_offsets(where.topic)[where.partition]
     end = snapshot.end_offsets(where.topic)[where.partition]
     edges = {EARLIEST: begin, LATEST: end}

@@ -123,6 +123,7 @@ def place_and_commit(
     offsets: Mapping[str, Sequence[OffsetCommit]],
     *,
     begun: bool = False,
+    version: tuple[str, int] | None = None,
 ) -> dict[TopicPartition, list[range]]:
     """Steps 2 to 6 of a transaction; on a failure it is aborted and the error goes on.
 
@@ -131,7 +132,7 @@ def place_and_commit(
     """
     try:
         placed = coordinator.place(segments, offsets)
-        coordinator.commit()
+        coordinator.commit(version=version)
     except CommitStateUnknown:
         raise
     except BaseException:

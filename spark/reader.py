@@ -32,9 +32,9 @@ class TxnlogReader(DataSourceReader):
     def __init__(self, plan: ReadPlan) -> None:
         self._plan = plan
 
-    def __reduce__(self) -> tuple[type[_TaskReader], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
         # Every task gets a copy of the reader: without the ranges, which may be many.
-        return _TaskReader, (self._plan.storage, self._plan.columns, self._plan.transaction)
+        return TaskReader, (self._plan.storage, self._plan.columns, self._plan.transaction)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Nothing is listed or opened to find them."""
@@ -43,10 +43,10 @@ class TxnlogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         plan = self._plan
-        return _TaskReader(plan.storage, plan.columns, plan.transaction).read(partition)
+        return TaskReader(plan.storage, plan.columns, plan.transaction).read(partition)
 
 
-class _TaskReader(DataSourceReader):
+class TaskReader(DataSourceReader):
     """The reader as it is in a task."""
 
     def __init__(

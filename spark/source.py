@@ -1,19 +1,28 @@
 """The data source: what ``format("txnlog")`` is to Spark.
 
 Spark makes an instance in a process of its own beside the driver, asks it for its schema, pickles
-it, and goes on with copies. ``schema()`` therefore pins what the read returns: a loaded DataFrame
-returns the same records however often and whenever it is run.
+it, and goes on with copies. ``schema()`` therefore pins what a read returns: a loaded DataFrame
+returns the same records however often and whenever it is run. It is not told whether the read is
+a stream, which goes its own way from there.
 
 Imports are light: Spark loads this module to learn the format's name.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, OffsetOutOfRange, TxnlogError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,25 +42,36 @@ class TxnlogDataSource(DataSource):
         return "txnlog"
 
     def schema(self) -> StructType:
-        """The row of Spark's Kafka source. Pins the range that will be read.
+        """The row of Spark's Kafka source. Pins the range that a batch will read.
 
         With ``transactional.id`` it also begins the transaction that a write will commit.
+
+        Offsets that are not there, or not yet, are no error here: they mean nothing to a stream
+        that goes on from its checkpoint. A batch says so when it is run.
         """
         from txnlog.spark.opening import plan_read
+        from txnlog.spark.options import parse_read
         from txnlog.spark.rows import row_schema
+        from txnlog.spark.stream_options import names_a_stream, parse_stream
 
-        self._plan = plan_read(self.options)
-        return row_schema(self._plan.columns)
+        if names_a_stream(self.options):
+            return row_schema(parse_stream(self.options).read.columns)
+        options = parse_read(self.options)
+        elsewhere: list[type[TxnlogError]] = [InvalidOption, OffsetOutOfRange]
+        if options.subscription.pattern is not None:
+            elsewhere.append(UnknownTopicOrPartition)
+        with suppress(*elsewhere):
+            self._plan = plan_read(self.options)
+        return row_schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from txnlog.spark.opening import plan_read
         from txnlog.spark.reader import TxnlogReader
         from txnlog.spark.rows import check_row_schema
 
-        if self._plan is None:
-            # The user gave a schema, so Spark did not ask for ours.
-            self.schema()
-        plan, self._plan = self._plan, None  # this copy goes into every task: without the plan
-        assert plan is not None
+        # This copy goes into every task: without the plan. There is none if it failed, or if the
+        # user gave a schema, so that Spark did not ask for ours.
+        plan, self._plan = self._plan or plan_read(self.options), None
         check_row_schema(schema, plan.columns)
         return TxnlogReader(plan)
 
@@ -64,3 +84,25 @@ class TxnlogDataSource(DataSource):
                 "over, delete and create the topic, or write to a new one"
             )
         return plan_write(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from txnlog.spark.rows import check_row_schema
+        from txnlog.spark.stream_options import parse_stream
+
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise InvalidOption(
+                "reading a stream needs PySpark 4.2 or newer: before, Spark does not tell a source "
+                "where the last batch ended. Writing one does not"
+            )
+        from txnlog.spark.stream_reader import TxnlogStreamReader
+
+        self._plan = None
+        options = parse_stream(self.options)
+        check_row_schema(schema, options.read.columns)
+        return TxnlogStreamReader(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        """Complete mode asks to overwrite; as in Spark's Kafka sink its rows are appended."""
+        from txnlog.spark.opening import plan_stream_write
+
+        return plan_stream_write(self.options, schema)

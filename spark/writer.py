@@ -6,7 +6,7 @@ attempts name is placed: retries and stragglers leave orphan files, never record
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from txnlog.spark.records import TopicRecords
     from txnlog.uploads import SegmentUploader
 
-_TIMEOUT_MS = 60_000
+TIMEOUT_MS = 60_000
 """From placing to deciding. The job's tasks have ended by then, so Kafka's default is plenty."""
 
 
@@ -68,18 +68,8 @@ class TxnlogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
-        from txnlog.spark.records import coalesced, split_by_topic, used_columns
-
-        sink = _Sink(self._store, self._spec, self._options)
-        try:
-            for batch in coalesced(iterator):
-                rows = used_columns(batch, self._names, self._used)
-                for topic, part in split_by_topic(rows, self._options.topic):
-                    sink.write(topic, part)
-            return Uploaded(sink.finish())
-        except BaseException:
-            sink.discard()
-            raise
+        options, names = self._options, self._names
+        return Uploaded(upload(self._store, options, names, self._used, self._spec, iterator))
 
     # -- on the driver's side --------------------------------------------------------------------
 
@@ -90,7 +80,7 @@ class TxnlogWriter(DataSourceArrowWriter):
             CommitStateUnknown: the storage failed; nothing was deleted.
             TxnlogError: nothing was committed.
         """
-        segments = publishing.by_topic(_segments(messages))
+        segments = segments_of(messages)
         options = self._options
         if options.staging is not None:
             from txnlog.spark.staging import stage
@@ -101,7 +91,7 @@ class TxnlogWriter(DataSourceArrowWriter):
                 publishing.commit_transaction(
                     self._store,
                     options.transactional_id,
-                    options.transaction_timeout_ms or _TIMEOUT_MS,
+                    options.transaction_timeout_ms or TIMEOUT_MS,
                     segments,
                     self._continued,
                 )
@@ -110,17 +100,52 @@ class TxnlogWriter(DataSourceArrowWriter):
         elif segments:
             # One append is atomic over one topic; several need a transaction, under any id.
             any_id = f"spark-{self._store.logs.clock.token()}"
-            publishing.commit_transaction(self._store, any_id, _TIMEOUT_MS, segments)
+            publishing.commit_transaction(self._store, any_id, TIMEOUT_MS, segments)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks uploaded, if it is certain that it was not placed.
+        discard_unplaced(self._store, messages)
 
-        A missing message proves it: then the commit never began. With all of them there, the
-        commit itself has failed. It has deleted the files if it knew its outcome; if it did not,
-        they may be placed and must stay.
-        """
-        if any(message is None for message in messages):
-            publishing.discard(self._store, publishing.by_topic(_segments(messages)))
+
+def upload(
+    store: Store,
+    options: WriteOptions,
+    names: Sequence[str],
+    used: Sequence[str],
+    spec: TopicSpec | None,
+    batches: Iterable[pa.RecordBatch],
+) -> tuple[UploadedSegment, ...]:
+    """Upload the rows of a task. On an error what was uploaded is deleted, best effort."""
+    from txnlog.spark.records import coalesced, split_by_topic, used_columns
+
+    sink = _Sink(store, spec, options)
+    try:
+        for batch in coalesced(batches):
+            rows = used_columns(batch, names, used)
+            for topic, part in split_by_topic(rows, options.topic):
+                sink.write(topic, part)
+        return sink.finish()
+    except BaseException:
+        sink.discard()
+        raise
+
+
+def discard_unplaced(store: Store, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Delete what the tasks uploaded, if it is certain that it was not placed.
+
+    A missing message proves it: then the commit never began. With all of them there, the commit
+    itself has failed. It has deleted the files if it knew its outcome; if it did not, they may be
+    placed and must stay.
+    """
+    if any(message is None for message in messages):
+        publishing.discard(store, segments_of(messages))
+
+
+def segments_of(
+    messages: Iterable[WriterCommitMessage | None],
+) -> dict[str, list[UploadedSegment]]:
+    """What the messages name, by topic, in the order of the tasks."""
+    uploaded = (message for message in messages if isinstance(message, Uploaded))
+    return publishing.by_topic(segment for message in uploaded for segment in message.segments)
 
 
 class _Sink:
@@ -160,9 +185,3 @@ class _Sink:
     def discard(self) -> None:
         for _, uploader in self._topics.values():
             uploader.discard()
-
-
-def _segments(messages: list[WriterCommitMessage | None]) -> Iterator[UploadedSegment]:
-    for message in messages:
-        if isinstance(message, Uploaded):
-            yield from message.segments

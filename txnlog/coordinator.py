@@ -14,7 +14,7 @@ What a crash at each step means is written in docs/PROTOCOL.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -98,8 +98,11 @@ class Coordinator:
 
     # -- step 1 ------------------------------------------------------------------------------------
 
-    def initialize(self) -> None:
+    def initialize(self, *, check: Callable[[TransactionState], None] | None = None) -> None:
         """Take the id over: end what an older instance left, and fence it.
+
+        Args:
+            check: called with the id's newest state before anything is put; raises to refuse.
 
         Raises:
             StorageError: it can be called again, and goes on where it was.
@@ -111,6 +114,8 @@ class Coordinator:
             head = transactions.head(self.transactional_id)
             head = head or transactions.expired(self.transactional_id)
             state = head.state if head else None
+            if state is not None and check is not None:
+                check(state)
             if head is not None and head.state.nonce == self._tried.nonce:
                 # An earlier put of ours, whose response was lost.
                 if head.state.status is Status.EMPTY:

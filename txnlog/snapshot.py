@@ -148,6 +148,7 @@ def take_snapshot(
     isolation_level: IsolationLevel = "read_committed",
     *,
     leave_out_missing: bool = False,
+    refreshed: bool = False,
 ) -> Snapshot:
     """Read every topic once, list each again, and cut (invariant S1).
 
@@ -159,6 +160,7 @@ def take_snapshot(
         topics: their names.
         isolation_level: whether open and aborted transactions show.
         leave_out_missing: go on with the other topics where some do not exist.
+        refreshed: the topics' logs were refreshed just now, so that this is their first reading.
 
     Raises:
         UnknownTopicOrPartition: one of the topics does not exist, or none of them.
@@ -168,7 +170,8 @@ def take_snapshot(
     if not names:
         raise InvalidOption("a snapshot needs at least one topic")
     opened = [logs.topic(name) for name in names]
-    logs.storage.gather([log.refresh for log in opened])
+    if not refreshed:
+        logs.storage.gather([log.refresh for log in opened])
     if isolation_level == "read_committed":
         logs.settlement.settle(opened)
     views: dict[str, TopicView] = {}

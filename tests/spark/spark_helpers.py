@@ -16,17 +16,18 @@ def load(
     spark: SparkSession, store: Store, topic: str | None = None, **options: object
 ) -> DataFrame:
     """Read; keyword names are option names with '_' for '.'."""
-    given = {"path": store.url, **({"subscribe": topic} if topic else {}), **_dotted(options)}
+    given = {"path": store.url, **({"subscribe": topic} if topic else {}), **dotted(options)}
     return spark.read.format("txnlog").options(**given).load()
 
 
 def save(frame: DataFrame, store: Store, topic: str | None = None, **options: object) -> None:
     """Append; keyword names are option names with '_' for '.'."""
-    given = {"path": store.url, **({"topic": topic} if topic else {}), **_dotted(options)}
+    given = {"path": store.url, **({"topic": topic} if topic else {}), **dotted(options)}
     frame.write.format("txnlog").options(**given).mode("append").save()
 
 
-def _dotted(options: Mapping[str, object]) -> dict[str, str]:
+def dotted(options: Mapping[str, object]) -> dict[str, str]:
+    """Options by keyword names, in which '_' stands for '.'."""
     return {
         name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()

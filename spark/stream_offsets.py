@@ -1,0 +1,139 @@
+"""Where a stream stands, as Spark keeps it in the query's checkpoint: JSON that people can read.
+
+    {"format": 1,
+     "offsets": {"orders": {"0": 41, "1": 17}},
+     "topic_ids": {"orders": "5f0c..."}}
+
+``offsets`` can be copied into ``startingOffsets``. The ids tell a topic from a later one of its
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from txnlog.errors import CorruptEntry, UnsupportedVersion
+from txnlog.names import TopicPartition
+
+_FORMAT = 1
+
+Offsets = dict[str, dict[int, int]]
+
+
+class StreamOffset(msgspec.Struct, frozen=True):
+    """The next offset to read of each partition, by topic.
+
+    ``since`` is only there where a query begins. Spark keeps where a batch ends, but of the first
+    one not where it began: a query that died in it would begin somewhere else ('latest' moves).
+    """
+
+    offsets: Offsets
+    topic_ids: dict[str, str]
+    since: Offsets | None = None
+
+    @classmethod
+    def of(
+        cls,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str],
+        since: Offsets | None = None,
+    ) -> StreamOffset:
+        """In the order of topics and partitions: Spark compares the text of what it is given."""
+        sorted_offsets: Offsets = {topic: {} for topic in sorted(topic_ids)}
+        for where, offset in sorted(offsets.items()):
+            sorted_offsets[where.topic][where.partition] = offset
+        return cls(sorted_offsets, {topic: topic_ids[topic] for topic in sorted(topic_ids)}, since)
+
+    @classmethod
+    def initial(
+        cls, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
+    ) -> StreamOffset:
+        """Where a query begins."""
+        begun = cls.of(offsets, topic_ids)
+        return cls(begun.offsets, begun.topic_ids, begun.offsets)
+
+    @classmethod
+    def parse(cls, found: Mapping[str, object]) -> StreamOffset:
+        """Read what :meth:`to_json` made, perhaps long ago.
+
+        Raises:
+            UnsupportedVersion: a newer txnlog made it.
+            CorruptEntry: it is something else.
+        """
+        number = found.get("format")
+        if isinstance(number, int) and number > _FORMAT:
+            raise UnsupportedVersion(
+                f"the query's checkpoint holds an offset of format {number}, this txnlog knows "
+                f"{_FORMAT}: go on with the newer txnlog that made it"
+            )
+        try:
+            parsed = msgspec.convert(found, cls, str_keys=True, strict=number == _FORMAT)
+        except msgspec.ValidationError as error:
+            raise _not_ours(found, str(error)) from None
+        known = parsed.topic_ids.keys()
+        if (
+            number != _FORMAT
+            or parsed.offsets.keys() != known
+            or not {*(parsed.since or ())} <= known
+        ):
+            raise _not_ours(found, "topics and their ids do not fit together")
+        return parsed
+
+    def to_json(self) -> dict[str, object]:
+        """What Spark writes to the checkpoint."""
+        found: dict[str, object] = {
+            "format": _FORMAT,
+            "offsets": msgspec.to_builtins(self.offsets, str_keys=True),
+            "topic_ids": dict(self.topic_ids),
+        }
+        if self.since is not None:
+            found["since"] = msgspec.to_builtins(self.since, str_keys=True)
+        return found
+
+    @property
+    def begins(self) -> bool:
+        """True if nothing was read before this."""
+        return self.since == self.offsets
+
+    def at(self, where: TopicPartition, topic_id: str) -> int | None:
+        """The next offset of a partition; None if it, or this topic of the name, is not known."""
+        if self.topic_ids.get(where.topic) != topic_id:
+            return None
+        return self.offsets[where.topic].get(where.partition)
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Every partition and its next offset."""
+        for topic, offsets in self.offsets.items():
+            for partition, offset in offsets.items():
+                yield TopicPartition(topic, partition), offset
+
+    def start_of_batch(self, start: StreamOffset) -> StreamOffset:
+        """Where the batch that ends here starts: ``start``, unless this is the query's first."""
+        if self.since is None:
+            return start
+        ids = {topic: self.topic_ids[topic] for topic in self.since}
+        return StreamOffset(self.since, ids)
+
+
+def proportional_shares(
+    counts: Mapping[TopicPartition, int], limit: int
+) -> dict[TopicPartition, int]:
+    """Share ``limit`` out in proportion, as Spark's Kafka source does.
+
+    Partitions that hold the same hours then stay together in time, whatever their sizes, and a
+    watermark does not overtake the largest of them. Nobody waits: whoever has anything gets at
+    least 1, so that a limit below the number of partitions is exceeded.
+    """
+    total = sum(counts.values())
+    if total <= limit:
+        return dict(counts)
+    return {where: min(count, max(limit * count // total, 1)) for where, count in counts.items()}
+
+
+def _not_ours(found: Mapping[str, object], reason: str) -> CorruptEntry:
+    return CorruptEntry(
+        f"the query's checkpoint holds {str(found)!r:.200}, which is no offset of txnlog: "
+        f"{reason}. Was the checkpoint made with another source? Give the query one of its own"
+    )

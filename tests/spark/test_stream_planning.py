@@ -1,0 +1,532 @@
+"""Streams without a JVM: what offsets say, what a trigger costs, how losses are told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from txnlog import Store, TopicPartition
+from txnlog.coordinator import Coordinator
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidOption,
+    OffsetOutOfRange,
+    TxnlogError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from txnlog.scan import SegmentRange
+from txnlog.spark.stream_offsets import StreamOffset, proportional_shares
+from txnlog.spark.stream_options import Rates, parse_stream
+from txnlog.spark.stream_planning import StreamPlanner
+from txnlog.state.group import OffsetCommit
+from txnlog.storage import open_storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+READ = {"path": "unused", "subscribe": "in"}
+ALL = Rates()
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Store:
+    """A store with counted requests, and topic ``in`` of two partitions, 5 numbers in each."""
+    storage = CountingStorage(open_storage(f"memory://stream-{request.node.name}"))
+    opened = attach(storage, create=True, clock=VirtualClock(seed=1))
+    opened.create_topic("in", partitions=2)
+    fill(opened, "in", 5)
+    return opened
+
+
+def fill(store: Store, topic: str, count: int, partitions: int = 2) -> None:
+    """Append so many numbers to each partition, in one append."""
+    with store.producer() as producer:
+        for number in range(count):
+            for partition in range(partitions):
+                producer.send(topic, b"%d" % number, partition=partition)
+
+
+def planner(store: Store, **options: str) -> StreamPlanner:
+    """A stream's planner, as a new driver has it: nothing of the store is known to it."""
+    given = {"path": "unused", **({"subscribe": "in"} if not _named(options) else {}), **options}
+    fresh = attach(store.storage, clock=store.logs.clock)
+    return StreamPlanner(fresh, parse_stream(given))
+
+
+def _named(options: Mapping[str, str]) -> bool:
+    return bool({"subscribe", "subscribePattern", "assign"} & options.keys())
+
+
+def offsets(offset: StreamOffset) -> dict[str, list[int]]:
+    return {topic: [*parts.values()] for topic, parts in offset.offsets.items()}
+
+
+def spans(ranges: tuple[SegmentRange, ...]) -> dict[str, list[tuple[int, int]]]:
+    """The offsets of a batch by partition; segments must follow each other."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for part in ranges:
+        where = found.setdefault(f"{part.topic}:{part.partition}", [])
+        where.append((part.start_offset, part.stop_offset))
+    return found
+
+
+def again(offset: StreamOffset) -> StreamOffset:
+    """As Spark gives it back: through JSON."""
+    return StreamOffset.parse(json.loads(json.dumps(offset.to_json())))
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_kafka_source_in_streams() -> None:
+    """Goal: a stream starts at the latest, takes all there is, and fails on data loss."""
+    options = parse_stream(READ)
+    assert (options.starting, options.rates) == ("latest", Rates(None, None, 900_000))
+    assert options.read.isolation_level == "read_committed"
+    assert options.read.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**READ, "endingoffsets": "latest"}, "endingOffsets is for a batch read, this is a str"),
+        ({**READ, "transactional.id": "x"}, "transactional.id is for a batch read"),
+        ({**READ, "maxrecords": "1"}, "maxRecords is for a batch read"),
+        ({**READ, "maxoffsetspertrigger": "0"}, "maxOffsetsPerTrigger must be a whole number"),
+        ({**READ, "maxtriggerdelay": "1m"}, "maxTriggerDelay has no effect without"),
+        (
+            {**READ, "minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"},
+            "minOffsetsPerTrigger is 9, more than maxOffsetsPerTrigger",
+        ),
+        (
+            {**READ, "minoffsetspertrigger": "9", "maxtriggerdelay": "soon"},
+            "maxTriggerDelay must be a time such as 90s, 15m or 1h",
+        ),
+        ({**READ, "maxoffsetpertrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], message: str) -> None:
+    """Goal: what means nothing to a stream, or makes no sense, is an error that says so."""
+    with pytest.raises(InvalidOption, match=message):
+        parse_stream(options)
+
+
+def test_delays_are_written_as_spark_writes_them() -> None:
+    """Goal: a plain number is milliseconds; units in any case."""
+    for text, milliseconds in {"90": 90, "2s": 2_000, "15m": 900_000, "1 H": 3_600_000}.items():
+        options = {**READ, "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}
+        assert parse_stream(options).rates.max_delay_ms == milliseconds
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+
+
+def test_offsets_can_be_read_by_people_and_given_as_starting_offsets(store: Store) -> None:
+    """Goal: the JSON in a checkpoint is offsets by topic and partition, and the topics' ids."""
+    stream = planner(store, startingOffsets="earliest")
+    end = again(stream.latest(again(stream.initial()), ALL))
+    found = end.to_json()
+    topic_id = store.snapshot(["in"]).view("in").topic_id
+    assert found == {
+        "format": 1,
+        "offsets": {"in": {"0": 5, "1": 5}},
+        "topic_ids": {"in": topic_id},
+        "since": {"in": {"0": 0, "1": 0}},
+    }
+    later = planner(store, startingOffsets=json.dumps(found["offsets"]))
+    assert offsets(later.initial()) == {"in": [5, 5]}
+
+
+def test_the_text_of_an_offset_depends_on_nothing_else() -> None:
+    """Goal: Spark compares texts, so partitions and topics stand in their order."""
+    where = [TopicPartition(t, p) for t in ("b", "a") for p in (10, 2, 0)]
+    texts = set()
+    for seed in range(5):
+        random.Random(seed).shuffle(where)
+        made = StreamOffset.of(dict.fromkeys(where, 7), {"b": "y", "a": "x"})
+        texts.add(json.dumps(made.to_json()))
+    parts = '{"0": 7, "2": 7, "10": 7}'
+    ids = '{"a": "x", "b": "y"}'
+    assert texts == {
+        f'{{"format": 1, "offsets": {{"a": {parts}, "b": {parts}}}, "topic_ids": {ids}}}'
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "error"),
+    [
+        ({"format": 2, "offsets": {}}, UnsupportedVersion),
+        ({"in": {"0": 5}}, CorruptEntry),
+        ({"format": 1, "offsets": {"in": {"0": 5}}, "topic_ids": {}}, CorruptEntry),
+        ({"format": 1, "offsets": {"in": {"x": 5}}, "topic_ids": {"in": "a"}}, CorruptEntry),
+        ({"format": 1, "offsets": {"in": {"0": "5"}}, "topic_ids": {"in": "a"}}, CorruptEntry),
+        ({"format": 1, "offsets": {}, "topic_ids": {}, "since": {"in": {"0": 1}}}, CorruptEntry),
+    ],
+)
+def test_other_offsets_are_refused(found: dict[str, object], error: type[TxnlogError]) -> None:
+    """Goal: the checkpoint of another source, or of a newer txnlog, is not taken for ours."""
+    with pytest.raises(error, match="checkpoint"):
+        StreamOffset.parse(found)
+
+
+# -- triggers --------------------------------------------------------------------------------------
+
+
+def test_an_idle_trigger_is_one_listing_per_topic(store: Store) -> None:
+    """Goal: what finds nothing reads nothing, whatever the history; a batch opens no segment."""
+    store.create_topic("other", partitions=2)
+    for _ in range(40):
+        fill(store, "in", 1)
+    stream = planner(store, subscribe="in,other", startingOffsets="earliest")
+    end = stream.latest(stream.initial(), ALL)
+    assert isinstance(store.storage, CountingStorage)
+    store.storage.take()
+    for _ in range(3):
+        assert stream.latest(end, ALL) is end
+        assert store.storage.take() == {"list": 2}
+    ranges = stream.ranges(stream.initial(), end)
+    assert len(ranges) == 82
+    assert store.storage.take() == {}
+    fill(store, "in", 1)
+    store.storage.take()
+    moved = stream.latest(end, ALL)
+    assert offsets(moved)["in"] == [46, 46]
+    assert spans(stream.ranges(end, moved)) == {"in:0": [(45, 46)], "in:1": [(45, 46)]}
+    # Both are read, the new entry is fetched, and both are listed again for the cut.
+    assert store.storage.take() == {"get": 1, "list": 4}
+
+
+def test_one_topic_costs_one_listing_also_when_there_is_something(store: Store) -> None:
+    """Goal: a single topic cannot disagree with itself: it is not listed twice."""
+    stream = planner(store)
+    end = stream.latest(stream.initial(), ALL)
+    fill(store, "in", 1)
+    assert isinstance(store.storage, CountingStorage)
+    store.storage.take()
+    assert offsets(stream.latest(end, ALL)) == {"in": [6, 6]}
+    assert store.storage.take() == {"get": 1, "list": 1}
+
+
+def test_a_pattern_adds_one_listing(store: Store) -> None:
+    """Goal: what the pattern does not match is not looked at."""
+    for number in range(5):
+        store.create_topic(f"other-{number}")
+    stream = planner(store, subscribePattern="in|out")
+    end = stream.latest(stream.initial(), ALL)
+    assert isinstance(store.storage, CountingStorage)
+    store.storage.take()
+    assert stream.latest(end, ALL) is end
+    assert store.storage.take() == {"list": 1, "list_folders": 1}
+
+
+def test_the_first_batch_is_the_same_after_a_kill(store: Store) -> None:
+    """Goal: 'latest' moves, and Spark does not keep where a query began: the batch's end does."""
+    stream = planner(store)
+    begin = stream.initial()
+    fill(store, "in", 3)
+    assert stream.initial() == begin
+    end = again(stream.latest(again(begin), ALL))
+    assert spans(stream.ranges(begin, end)) == {"in:0": [(5, 8)], "in:1": [(5, 8)]}
+    fill(store, "in", 4)
+    restarted = planner(store)
+    wrong = restarted.initial()
+    assert offsets(wrong) == {"in": [12, 12]}
+    assert spans(restarted.ranges(wrong, end)) == {"in:0": [(5, 8)], "in:1": [(5, 8)]}
+    following = again(restarted.latest(end, ALL))
+    assert "since" not in following.to_json()
+    assert spans(restarted.ranges(end, following)) == {"in:0": [(8, 12)], "in:1": [(8, 12)]}
+
+
+def test_an_empty_first_batch_too(store: Store) -> None:
+    """Goal: Spark runs a first batch also where there is nothing; repeated later it stays empty."""
+    stream = planner(store)
+    end = again(stream.latest(stream.initial(), ALL))
+    assert stream.ranges(stream.initial(), end) == ()
+    fill(store, "in", 1)
+    restarted = planner(store)
+    assert restarted.ranges(restarted.initial(), end) == ()
+    assert offsets(restarted.latest(end, ALL)) == {"in": [6, 6]}
+
+
+def test_shares_are_in_proportion_and_nobody_waits() -> None:
+    """Goal: partitions of one age keep together; the smallest gets on too."""
+    where = [TopicPartition("t", number) for number in range(4)]
+    counts = dict(zip(where, [9_000, 900, 90, 0], strict=True))
+    assert [*proportional_shares(counts, 100).values()] == [90, 9, 1, 0]
+    assert [*proportional_shares(counts, 1).values()] == [1, 1, 1, 0]
+    assert proportional_shares(counts, 10_000) == counts
+
+
+def test_a_limit_is_kept_and_the_whole_is_read(store: Store) -> None:
+    """Goal: batches of at most the limit follow each other without gap or overlap."""
+    with store.producer() as producer:
+        for number in range(90):
+            producer.send("in", b"%d" % number, partition=0)
+    stream = planner(store, startingOffsets="earliest")
+    at = stream.initial()
+    read: dict[str, list[tuple[int, int]]] = {}
+    batches = 0
+    while (end := again(stream.latest(at, Rates(most=20)))) != at:
+        found = spans(stream.ranges(at, end))
+        assert sum(b - a for parts in found.values() for a, b in parts) <= 20
+        for name, parts in found.items():
+            read.setdefault(name, []).extend(parts)
+        at = end
+        batches += 1
+    assert batches == 5
+    for name, stop in (("in:0", 95), ("in:1", 5)):
+        edges = [edge for part in read[name] for edge in part]
+        assert (edges[0], edges[-1]) == (0, stop)
+        assert edges[1:-1:2] == edges[2:-1:2]
+
+
+def test_a_minimum_waits_but_not_for_ever(store: Store) -> None:
+    """Goal: too little waits for more, or for the delay; with AvailableNow nothing waits."""
+    clock = store.logs.clock
+    rates = Rates(least=10, max_delay_ms=60_000)
+    stream = planner(store, startingOffsets="earliest")
+    first = stream.latest(stream.initial(), rates)
+    assert offsets(first) == {"in": [5, 5]}
+    fill(store, "in", 4)
+    assert stream.latest(first, rates) is first
+    clock.sleep(59.0)
+    assert stream.latest(first, rates) is first
+    clock.sleep(1.0)
+    second = stream.latest(first, rates)
+    assert offsets(second) == {"in": [9, 9]}
+    fill(store, "in", 1)
+    assert stream.latest(second, rates) is second
+    fill(store, "in", 4)
+    third = stream.latest(second, rates)
+    assert offsets(third) == {"in": [14, 14]}
+    fill(store, "in", 1)
+    now = planner(store)
+    now.pin_end()
+    assert offsets(now.latest(third, rates)) == {"in": [15, 15]}
+
+
+def test_available_now_ends_where_it_began(store: Store) -> None:
+    """Goal: what comes later is not there, new partitions and topics neither."""
+    stream = planner(store, subscribePattern="in.*", startingOffsets="earliest")
+    stream.pin_end()
+    fill(store, "in", 5)
+    store.alter_topic("in", partitions=3)
+    store.create_topic("in-2")
+    end = stream.latest(stream.initial(), ALL)
+    assert offsets(end) == {"in": [5, 5]}
+    assert stream.latest(end, ALL) is end
+    assert spans(stream.ranges(stream.initial(), end)) == {"in:0": [(0, 5)], "in:1": [(0, 5)]}
+
+
+def test_new_partitions_and_topics_start_at_their_start(store: Store) -> None:
+    """Goal: 'latest' is for what there was; nothing of what comes later is left out."""
+    stream = planner(store, subscribePattern="in.*")
+    at = stream.initial()
+    assert offsets(at) == {"in": [5, 5]}
+    store.alter_topic("in", partitions=3)
+    store.create_topic("in-2")
+    fill(store, "in-2", 2, partitions=1)
+    with store.producer() as producer:
+        producer.send("in", b"x", partition=2)
+    end = again(stream.latest(at, ALL))
+    assert offsets(end) == {"in": [5, 5, 1], "in-2": [2]}
+    assert spans(stream.ranges(at, end)) == {"in:2": [(0, 1)], "in-2:0": [(0, 2)]}
+
+
+def test_a_pattern_may_match_nothing_yet(store: Store) -> None:
+    """Goal: such a stream waits, and reads the topic from its start when it comes."""
+    stream = planner(store, subscribePattern="out")
+    at = again(stream.latest(again(stream.initial()), ALL))
+    assert offsets(at) == {}
+    assert stream.newest() is None
+    store.create_topic("out")
+    fill(store, "out", 2, partitions=1)
+    end = again(stream.latest(at, ALL))
+    assert spans(stream.ranges(at, end)) == {"out:0": [(0, 2)]}
+
+
+def test_assigned_partitions_are_the_only_ones(store: Store) -> None:
+    """Goal: assign reads what it names; a partition that is not there is an error."""
+    stream = planner(store, assign='{"in":[1]}', startingOffsets="earliest")
+    end = stream.latest(stream.initial(), ALL)
+    assert end.offsets == {"in": {1: 5}}
+    assert spans(stream.ranges(stream.initial(), end)) == {"in:1": [(0, 5)]}
+    with pytest.raises(UnknownTopicOrPartition, match="no partition 7"):
+        planner(store, assign='{"in":[7]}').initial()
+    with pytest.raises(UnknownTopicOrPartition, match="topic 'nope' does not exist"):
+        planner(store, subscribe="in,nope").initial()
+
+
+def test_several_topics_end_at_one_cut(store: Store) -> None:
+    """Goal (31): a transaction that is held back in one topic is in no batch of the other."""
+    store.create_topic("b", partitions=1)
+    blocker = store.producer(transactional_id="blocker")
+    blocker.init_transactions()
+    blocker.begin_transaction()
+    blocker.send("b", b"0")
+    blocker.flush()
+    pair = store.producer(transactional_id="pair")
+    pair.init_transactions()
+    with pair.transaction():
+        pair.send("in", b"1", partition=0)
+        pair.send("b", b"1")
+    stream = planner(store, subscribe="in,b")
+    at = stream.latest(stream.initial(), ALL)
+    assert offsets(at) == {"b": [0], "in": [5, 5]}
+    blocker.abort_transaction()
+    end = stream.latest(at, ALL)
+    assert offsets(end) == {"b": [2], "in": [6, 5]}
+    # The aborted record lies within the offsets and is not read.
+    assert spans(stream.ranges(at, end)) == {"b:0": [(1, 2)], "in:0": [(5, 6)]}
+
+
+# -- what is lost ----------------------------------------------------------------------------------
+
+
+def _trim(store: Store) -> None:
+    fill(store, "in", 5)
+    store.delete_records({TopicPartition("in", 1): 8})
+
+
+def _recreate(store: Store) -> None:
+    store.delete_topic("in")
+    store.create_topic("in", partitions=2)
+    fill(store, "in", 2)
+
+
+LOSSES = {
+    "trimmed": (
+        _trim,
+        "records of in:1 from offset 5 to 7 were deleted before",
+        [(5, 10), (8, 10)],
+    ),
+    "recreated": (_recreate, "'in' was deleted and made anew", [(0, 2), (0, 2)]),
+    "deleted": (lambda store: store.delete_topic("in"), "topic 'in' was deleted", None),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_are_told_apart(store: Store, loss: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Goal: trimmed, deleted, made anew: an error each, or what is left and one warning."""
+    cause, message, left = LOSSES[loss]
+    before = planner(store)
+    at = again(before.latest(before.initial(), ALL))
+    cause(store)
+    for stream in (before, planner(store)):
+        with pytest.raises(OffsetOutOfRange, match=f"{message}.*failOnDataLoss=false"):
+            stream.latest(at, ALL)
+    caplog.set_level(logging.WARNING)
+    goes_on = planner(store, failOnDataLoss="false")
+    end = again(goes_on.latest(at, ALL))
+    if left is None:
+        assert end == at
+        assert goes_on.ranges(at, end) == ()
+    else:
+        assert spans(goes_on.ranges(at, end)) == {"in:0": [left[0]], "in:1": [left[1]]}
+    goes_on.latest(at, ALL)
+    assert sum(message.split(" from ")[0] in entry for entry in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_batch_that_was_planned_notices_too(store: Store, loss: str) -> None:
+    """Goal: a restart repeats a batch from its offsets alone; it does not read another topic."""
+    cause, message, _ = LOSSES[loss]
+    stream = planner(store)
+    at = again(stream.latest(stream.initial(), ALL))
+    fill(store, "in", 1)
+    end = again(stream.latest(at, ALL))
+    cause(store)
+    expected = message.replace("topic 'in'", "in:0")
+    with pytest.raises(OffsetOutOfRange, match=expected):
+        planner(store).ranges(at, end)
+    assert spans(planner(store, failOnDataLoss="false").ranges(at, end)) == (
+        {"in:0": [(5, 6)]} if loss == "trimmed" else {}
+    )
+
+
+def test_a_topic_that_is_shorter_than_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    """Goal: a store that was restored from an older copy is noticed, and can be gone on with."""
+    storage, clock = HeapStorage(), VirtualClock(seed=2)
+    store = attach(storage, create=True, clock=clock)
+    store.create_topic("in", partitions=2)
+    fill(store, "in", 5)
+    older = storage.copy()
+    fill(store, "in", 5)
+    stream = planner(store)
+    at = again(stream.latest(stream.initial(), ALL))
+    restored = attach(older, clock=clock)
+    with pytest.raises(OffsetOutOfRange, match="in:0 ends at offset 5, but the query has read up"):
+        planner(restored).latest(at, ALL)
+    goes_on = planner(restored, failOnDataLoss="false")
+    end = again(goes_on.latest(at, ALL))
+    assert offsets(end) == {"in": [5, 5]}
+    assert goes_on.ranges(at, end) == ()
+    fill(restored, "in", 1)
+    later = goes_on.latest(end, ALL)
+    assert spans(goes_on.ranges(end, later)) == {"in:0": [(5, 6)], "in:1": [(5, 6)]}
+
+
+def test_a_topic_that_is_not_named_any_more(store: Store) -> None:
+    """Goal: changing the subscription under a checkpoint is told; the place is kept."""
+    store.create_topic("b", partitions=1)
+    fill(store, "b", 3, partitions=1)
+    stream = planner(store, subscribe="b,in")
+    at = again(stream.latest(stream.initial(), ALL))
+    with pytest.raises(OffsetOutOfRange, match="has read topic 'b', which its options do not nam"):
+        planner(store).latest(at, ALL)
+    fill(store, "b", 1, partitions=1)
+    fill(store, "in", 1)
+    without = planner(store, failOnDataLoss="false")
+    end = again(without.latest(at, ALL))
+    assert offsets(end) == {"b": [3], "in": [6, 6]}
+    assert spans(without.ranges(at, end)) == {"in:0": [(5, 6)], "in:1": [(5, 6)]}
+    assert offsets(stream.latest(end, ALL)) == {"b": [4], "in": [6, 6]}
+
+
+def test_what_is_not_committed_is_not_read_after_the_isolation_was_changed(store: Store) -> None:
+    """Goal: a batch planned with read_uncommitted is refused by read_committed, not cut short."""
+    producer = store.producer(transactional_id="t")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("in", b"x", partition=0)
+    producer.flush()
+    dirty = planner(store, startingOffsets="earliest", **{"isolation.level": "read_uncommitted"})
+    at = dirty.initial()
+    end = again(dirty.latest(at, ALL))
+    assert offsets(end) == {"in": [6, 5]}
+    with pytest.raises(OffsetOutOfRange, match=r"give the isolation\.level that the query was"):
+        planner(store).ranges(at, end)
+
+
+# -- the group -------------------------------------------------------------------------------------
+
+
+def test_the_group_follows_what_is_done(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Goal: lag tools see the query; nothing before its first batch; a failure is only logged."""
+    stream = planner(store, startingOffsets="earliest", **{"group.id": "g"})
+    stream.commit_group(stream.initial())
+    assert store.groups() == []
+    end = stream.latest(stream.initial(), Rates(most=4))
+    stream.commit_group(end)
+    assert store.describe_group("g").lag == 6
+    assert isinstance(store.storage, CountingStorage)
+    store.storage.take()
+    stream.commit_group(end)
+    assert store.storage.take() == {}
+    holder = Coordinator(store.logs, "t", 60_000)
+    holder.initialize()
+    holder.place({}, {"g": [OffsetCommit("in", 0, 0)]})
+    rest = stream.latest(end, ALL)
+    stream.commit_group(rest)
+    assert any("group 'g' were not moved" in message for message in caplog.messages)
+    holder.abort()
+    stream.commit_group(rest)
+    assert store.describe_group("g").lag == 0
+    again_started = planner(store, **{"group.id": "g"})
+    again_started.commit_group(again(rest))
+    assert store.describe_group("g").lag == 0
