@@ -1,4 +1,4 @@
-"""txnlog in PySpark: the data source ``format("txnlog")`` and ``transaction(...)``.
+"""txnlog in PySpark: the data source ``format("txnlog")``, ``transaction(...)``, ``foreach_batch``.
 
     from txnlog.spark import transaction
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txnlog.spark.catching_up import CaughtUp, catch_up
+    from txnlog.spark.micro_batches import foreach_batch
     from txnlog.spark.registration import register
     from txnlog.spark.shuffling import shuffle_by_partition
     from txnlog.spark.source import TxnlogDataSource
@@ -26,6 +27,7 @@ __all__ = [
     "TransactionResult",
     "TxnlogDataSource",
     "catch_up",
+    "foreach_batch",
     "register",
     "shuffle_by_partition",
     "transaction",
@@ -37,6 +39,7 @@ _HOMES = {
     "TransactionResult": "transactions",
     "TxnlogDataSource": "source",
     "catch_up": "catching_up",
+    "foreach_batch": "micro_batches",
     "register": "registration",
     "shuffle_by_partition": "shuffling",
     "transaction": "transactions",

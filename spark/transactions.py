@@ -27,11 +27,12 @@ from txnlog.names import TopicPartition, check_group_id, check_topic, staging_fi
 from txnlog.record_buffers import RecordBuffers
 from txnlog.record_checks import Headers
 from txnlog.spark import publishing
+from txnlog.spark.batch_versions import Version, initialize
 from txnlog.spark.options import PINNED_TOPICS, STAGING, parse_read
 from txnlog.spark.planning import PinnedRead, pin
 from txnlog.spark.positions import offsets_json
 from txnlog.spark.staging import read_manifest
-from txnlog.state.transaction import ConsumedOffset
+from txnlog.state.transaction import ConsumedOffset, check_version
 from txnlog.store import Store, open_store
 from txnlog.topic_log import UploadedSegment
 
@@ -79,6 +80,8 @@ def transaction(
     max_records: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     transaction_timeout_ms: int = 60_000,
+    application_id: str | None = None,
+    version: int | None = None,
 ) -> SparkTransaction:
     """Read, transform and write in one transaction.
 
@@ -99,6 +102,10 @@ def transaction(
         storage_options: for the filesystem, also of Spark's tasks. Values are strings.
         transaction_timeout_ms: the most that placing and deciding at the end may take; how long the
             block runs does not matter.
+        application_id: with ``version``: makes the commit idempotent, and says who counts.
+        version: say, a day's number; it grows with each commit of the application.
+            ``txn.already_committed`` tells if it, or a greater one, was committed before with this
+            transactional id.
 
     Raises:
         StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout.
@@ -111,8 +118,9 @@ def transaction(
         check_group_id(group_id)
     if max_records is not None and max_records < 1:
         raise InvalidOption(f"max_records must be a whole number above 0, not {max_records!r}")
+    checked = check_version(application_id, version)
     coordinator = Coordinator(store.logs, transactional_id, transaction_timeout_ms)
-    return SparkTransaction(spark, store, coordinator, group_id, max_records, options)
+    return SparkTransaction(spark, store, coordinator, group_id, max_records, options, checked)
 
 
 class SparkTransaction:
@@ -126,6 +134,7 @@ class SparkTransaction:
         group_id: str | None,
         max_records: int | None,
         storage_options: Mapping[str, str],
+        version: Version | None = None,
     ) -> None:
         self._spark = spark
         self._store = store
@@ -133,6 +142,8 @@ class SparkTransaction:
         self._group_id = group_id
         self._max_records = max_records
         self._storage_options = {f"storage.{k}": v for k, v in storage_options.items()}
+        self._version = version
+        self._already_committed = False
         self._token = store.logs.clock.token()
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
@@ -150,7 +161,7 @@ class SparkTransaction:
         from txnlog.spark.registration import register
 
         register(self._spark)
-        self._coordinator.initialize()
+        self._already_committed = initialize(self._coordinator, self._version)
         self._phase = _Phase.OPEN
         return self
 
@@ -164,7 +175,8 @@ class SparkTransaction:
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
         if kind is None and phase is _Phase.OPEN:
-            self._commit()
+            if not self._already_committed:
+                self._commit()
             return
         self._discard()
         if kind is None:
@@ -189,6 +201,11 @@ class SparkTransaction:
     def has_read(self) -> bool:
         """True once a topic was read, also if there was nothing new in it."""
         return bool(self._reads)
+
+    @property
+    def already_committed(self) -> bool:
+        """True if the version was committed before: there is nothing to do, and nothing is done."""
+        return self._already_committed
 
     # -- reading and writing ---------------------------------------------------------------------
 
@@ -346,7 +363,11 @@ class SparkTransaction:
         consumed = self._consumed()
         self._take_records()
         placed = publishing.place_and_commit(
-            self._store, self._coordinator, self._segments, publishing.offset_commits(consumed)
+            self._store,
+            self._coordinator,
+            self._segments,
+            publishing.offset_commits(consumed),
+            version=self._version,
         )
         self._result = TransactionResult(placed, self._spans(consumed))
         self._phase = _Phase.COMMITTED
@@ -402,6 +423,11 @@ class SparkTransaction:
         if self._phase is not _Phase.OPEN:
             hint = "use it in a with statement" if self._phase is _Phase.NEW else "make a new one"
             raise InvalidTxnState(f"{call}(): the transaction is {self._phase.value}; {hint}")
+        if self._already_committed:
+            raise InvalidTxnState(
+                f"{call}(): version {self._version} was committed before; look at "
+                "already_committed first"
+            )
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
