@@ -1,0 +1,121 @@
+"""A streaming query in a process of its own that is killed again and again: nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stream_job
+from spark_helpers import fill, stored
+
+import txnlog
+from txnlog import Store
+
+_TIMEOUT_S = 300
+
+
+def start(store: Store, max_offsets: int, until: str) -> subprocess.Popen[str]:
+    """Start the driver, with its JVM in one process group, and wait until its query runs."""
+    checkpoint = Path(store.url).parent / "checkpoint"
+    command = [sys.executable, stream_job.__file__, store.url, str(checkpoint)]
+    path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
+    with log_of(store).open("a") as log:
+        process = subprocess.Popen(
+            [*command, str(max_offsets), until],
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+    await_word(process, store, "started")
+    return process
+
+
+def await_word(process: subprocess.Popen[str], store: Store, word: str) -> None:
+    """Wait until the driver says it."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line != f"{word}\n":
+        kill(process)
+        pytest.fail(f"the driver said {line!r} instead of {word!r}: {said(store)}")
+
+
+def log_of(store: Store) -> Path:
+    return Path(store.url).parent / "driver.log"
+
+
+def said(store: Store) -> str:
+    """What the drivers have said last."""
+    return log_of(store).read_text()[-3000:]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL for the driver and its JVM; Python's workers go on until they notice."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def survive(store: Store, *, seed: int, kills: int, records: int) -> None:
+    """Kill the query at random moments while records come, then let it end, and check."""
+    rng = random.Random(seed)
+    share = -(-records // kills)
+    for number in range(kills):
+        fill(store, "in", number * share, min((number + 1) * share, records))
+        process = start(store, share // 4, "forever")
+        for _ in range(rng.randrange(3)):
+            await_word(process, store, "batch")
+        try:
+            process.wait(rng.uniform(0, 1.5))
+        except subprocess.TimeoutExpired:
+            kill(process)
+        assert process.returncode == -signal.SIGKILL, said(store)
+    process = start(store, share, "available")
+    assert process.wait(_TIMEOUT_S) == 0, said(store)
+    assert process.stdout is not None
+    process.stdout.close()
+    check(txnlog.open(store.url), records)
+
+
+def check(store: Store, records: int) -> None:
+    """Each record is there once, the offsets are at the end, nothing is undecided."""
+    assert stored(store, "out") == list(range(records))
+    assert store.describe_group("g").lag == 0
+    offsets = Path(store.url).parent / "checkpoint" / "offsets"
+    newest = max((p for p in offsets.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    position = json.loads(newest.read_text().splitlines()[-1])
+    ends = store.snapshot(["in"]).end_offsets("in")
+    assert position["offsets"]["in"] == {str(p): end for p, end in ends.items()}
+    assert store.hanging_transactions() == []
+    assert store.transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]) == []
+    described = store.describe_topic("out")
+    assert described.open_transactions == ()
+    assert {segment.outcome for segment in store.segments("out")} <= {"committed", "aborted"}
+
+
+@pytest.fixture
+def topics(store: Store) -> Store:
+    """Topics in (3 partitions) and out (2)."""
+    store.create_topic("in", partitions=3)
+    store.create_topic("out", partitions=2)
+    return store
+
+
+def test_a_streaming_query_is_killed_and_restarted(topics: Store) -> None:
+    """Goal (53): SIGKILL at random moments: the outputs are the inputs, each of them once."""
+    survive(topics, seed=1, kills=3, records=3_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [11])
+def test_a_streaming_query_is_killed_30_times(topics: Store, seed: int) -> None:
+    """Goal (53): the same with 100,000 records and 30 kills."""
+    survive(topics, seed=seed, kills=30, records=100_000)
