@@ -1,0 +1,243 @@
+"""The sink's commit without a JVM: at each storage request in turn, and with an older driver."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+
+from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
+from txnlog.spark.batch_versions import query_batch
+from txnlog.spark.options import parse_write
+from txnlog.spark.stream_writer import TxnlogStreamWriter, UploadedForQuery
+from txnlog.spark.writer import upload
+from txnlog.store import attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+NAMES = ("topic", "value")
+OPTIONS = parse_write({"path": "unused", "transactional.id": "t"}, streaming=True)
+
+
+@pytest.fixture
+def inner() -> HeapStorage:
+    """A store with topics a and b."""
+    storage = HeapStorage()
+    store = attach(storage, create=True, clock=VirtualClock(seed=1))
+    for topic in ("a", "b"):
+        store.create_topic(topic, partitions=2)
+    return storage
+
+
+class Driver:
+    """One life of a query's driver: each batch has 4 rows for each of the two topics."""
+
+    def __init__(self, storage: HeapStorage | FaultyStorage, seed: int, query: str = "q") -> None:
+        self.store = attach(storage, clock=VirtualClock(seed=seed))
+        self._query = query
+
+    def writer(self) -> TxnlogStreamWriter:
+        return TxnlogStreamWriter(self.store, OPTIONS, NAMES, NAMES, None)
+
+    def upload(self, batch: int) -> list[UploadedForQuery | None]:
+        """What the tasks of a batch do: two of them with rows, one without."""
+        messages: list[UploadedForQuery | None] = []
+        for task in range(2):
+            rows = [f"{batch}-{task}-{row}".encode() for row in range(4)]
+            data = pa.record_batch([["a", "b"] * 2, rows], names=list(NAMES))
+            segments = upload(self.store, OPTIONS, NAMES, NAMES, None, [data])
+            messages.append(UploadedForQuery(segments, self._query))
+        return [*messages, UploadedForQuery((), self._query)]
+
+    def commit(self, batch: int, messages: list[UploadedForQuery | None]) -> None:
+        """As Spark does it: what fails is followed by abort, on another writer."""
+        try:
+            self.writer().commit(messages, batch)
+        except TxnlogError:
+            self.writer().abort(messages, batch)
+            raise
+
+    def run(self, batch: int) -> None:
+        self.commit(batch, self.upload(batch))
+
+
+def values(storage: HeapStorage) -> list[bytes]:
+    store = attach(storage, clock=VirtualClock(seed=99))
+    snapshot = store.snapshot(["a", "b"])
+    return sorted(
+        value
+        for topic in snapshot.topics
+        for value in snapshot.scan(topic).to_arrow()["value"].to_pylist()
+    )
+
+
+def expected(*batches: int) -> list[bytes]:
+    return sorted(
+        f"{batch}-{task}-{row}".encode() for batch in batches for task in (0, 1) for row in range(4)
+    )
+
+
+def orphans(storage: HeapStorage) -> set[str]:
+    store = attach(storage, clock=VirtualClock(seed=98))
+    placed = {segment.name for topic in ("a", "b") for segment in store.segments(topic)}
+    files = {
+        name.removesuffix(".log")
+        for topic in ("a", "b")
+        for partition in (0, 1)
+        for name in storage.list_names(f"topics/{topic}/data/{partition}")
+        if name.endswith(".log")
+    }
+    return files - placed
+
+
+ENDS = {
+    Fault.STOP_BEFORE: {"stopped"},
+    Fault.STOP_AFTER: {"stopped"},
+    Fault.FAIL: {"failed", "committed"},
+    Fault.LOSE_RESPONSE: {"failed", "committed"},
+    Fault.LAND_LATE: {"failed", "committed"},
+}
+"""How the commit ends, over all of its requests."""
+
+
+@pytest.mark.parametrize("fault", ENDS)
+def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -> None:
+    """Goal (48, 49): whatever the second batch's commit dies of, its next run leaves it there once.
+
+    The faulty driver may end as it likes; the next one repeats the batch, and goes on.
+    """
+    Driver(inner, seed=2).run(0)
+    number = 0
+    outcomes = set()
+    while True:
+        storage = inner.copy()
+        faulty = FaultyStorage(storage)
+        driver = Driver(faulty, seed=3)
+        messages = driver.upload(1)
+        at = len(faulty.requests) + number
+        faulty.faults = {at: fault}
+        outcome = "committed"
+        try:
+            driver.commit(1, messages)
+        except ProcessStopped:
+            outcome = "stopped"
+        except CommitStateUnknown:
+            outcome = "unknown"
+        except TxnlogError:
+            outcome = "failed"
+        if len(faulty.requests) <= at:
+            break
+        outcomes.add(outcome)
+        assert values(storage) in (expected(0), expected(0, 1))
+        if outcome == "committed":
+            assert values(storage) == expected(0, 1)
+        again = Driver(storage, seed=4)
+        again.run(1)
+        faulty.land()
+        assert values(storage) == expected(0, 1)
+        again.run(2)
+        again.run(2)
+        assert values(storage) == expected(0, 1, 2)
+        if outcome == "committed":
+            assert orphans(storage) == set()
+        number += 1
+    assert number > 10
+    assert outcomes == ENDS[fault]
+
+
+def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> None:
+    """Goal (hazard 2): the decision landed, nobody was told: its files stay, a replay adds none."""
+    storage = inner.copy()
+
+    class Lost(FaultyStorage):
+        lost = False
+
+        def _fault(self, text: str) -> Fault | None:
+            if text.startswith("put_if_absent transactions/") and text.endswith("2.json"):
+                self.lost = True
+                return Fault.LOSE_RESPONSE
+            return Fault.FAIL if self.lost else None
+
+    driver = Driver(Lost(storage), seed=3)
+    messages = driver.upload(0)
+    with pytest.raises(CommitStateUnknown):
+        driver.commit(0, messages)
+    assert values(storage) == expected(0)
+    Driver(storage, seed=4).run(0)
+    assert values(storage) == expected(0)
+    assert orphans(storage) == set()
+
+
+def test_a_failed_task_leaves_no_file(inner: HeapStorage) -> None:
+    """Goal: a message that is missing proves that nothing was placed, so the others are deleted."""
+    driver = Driver(inner, seed=2)
+    messages = driver.upload(0)
+    assert len(orphans(inner)) > 0
+    driver.writer().abort([*messages[:1], None, *messages[1:]], 0)
+    assert orphans(inner) == set()
+    assert values(inner) == []
+
+
+def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
+    """Goal (28): two drivers have the same batch; whoever comes second adds nothing."""
+    older, newer = Driver(inner, seed=2), Driver(inner, seed=3)
+    late = older.upload(0)
+    newer.run(0)
+    older.commit(0, late)
+    assert values(inner) == expected(0)
+    assert orphans(inner) == set()
+    newer.run(1)
+    late = older.upload(0)
+    with pytest.raises(InvalidTxnState, match="its checkpoint was set back"):
+        older.commit(0, late)
+    assert values(inner) == expected(0, 1)
+    assert orphans(inner) == set()
+
+
+def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
+    """Goal (28, 50): the newer driver commits while the older one stands still at each request."""
+    number = 0
+    while True:
+        storage = inner.copy()
+        newer = Driver(storage, seed=4)
+
+        def meet(_: Fault, newer: Driver = newer) -> None:
+            newer.run(0)
+
+        faulty = FaultyStorage(storage, on_wait=meet)
+        older = Driver(faulty, seed=3)
+        messages = older.upload(0)
+        at = len(faulty.requests) + number
+        faulty.faults = {at: Fault.PAUSE}
+        with suppress(TxnlogError):
+            older.commit(0, messages)
+        if len(faulty.requests) <= at:
+            break
+        assert values(storage) == expected(0)
+        number += 1
+    assert number > 10
+
+
+def test_another_query_changes_nothing(inner: HeapStorage) -> None:
+    """Goal: who is refused has fenced nobody off, and has deleted only files of its own."""
+    owner = Driver(inner, seed=2)
+    owner.run(3)
+    before = owner.store.describe_transaction("t")
+    messages = owner.upload(4)
+    other = Driver(inner, seed=3, query="another")
+    with pytest.raises(InvalidTxnState, match="belongs to streaming query q, which has committed"):
+        other.run(0)
+    assert owner.store.describe_transaction("t") == before
+    owner.commit(4, messages)
+    assert values(inner) == expected(3, 4)
+    assert orphans(inner) == set()
+    assert owner.store.logs.transactions.describe("t").state.versions == {query_batch("q", 4)[0]: 4}
+
+
+def test_an_empty_batch_puts_nothing(inner: HeapStorage) -> None:
+    """Goal: tasks without rows cost no transaction, not even where another query owns the id."""
+    faulty = FaultyStorage(inner)
+    driver = Driver(faulty, seed=2)
+    faulty.requests.clear()
+    driver.writer().commit([UploadedForQuery((), "q")], 0)
+    assert faulty.requests == []
