@@ -161,7 +161,8 @@ def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> 
     driver = Driver(Lost(storage), seed=3)
     messages = driver.upload(0)
     with pytest.raises(CommitStateUnknown):
-        driver.commit(0, messages)
+        driver.writer().commit(messages, 0)
+    Driver(storage, seed=5).writer().abort([*messages], 0)  # the storage is back
     assert values(storage) == expected(0)
     Driver(storage, seed=4).run(0)
     assert values(storage) == expected(0)
