@@ -54,11 +54,12 @@ def foreach_batch(
 
     def process(batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
-        query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+        context = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none
+        query_id = context.getLocalProperty(_QUERY_ID) if context else None
         if not query_id:
             raise InvalidOption(
                 "foreach_batch(...) makes a function for writeStream.foreachBatch; it was called "
-                "outside of a streaming query"
+                "outside of a streaming query, or on Spark Connect, which does not tell the query"
             )
         application_id, version = query_batch(query_id, batch_id)
         with transaction(

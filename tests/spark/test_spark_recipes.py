@@ -63,6 +63,22 @@ def test_backfill_copies_exactly_one_month(
     assert {row["time_hour"] for row in copied} == set(expected["time_hour"])
 
 
+def test_a_stream_copies_each_long_flight_once(
+    spark: SparkSession, filled: Store, flights: pd.DataFrame
+) -> None:
+    """Goal: run twice, with more flights between, it goes on where it was; its lag is 0."""
+    recipe = _module("streaming")
+    long = int((flights["distance"] > recipe.MILES).sum())
+    for times in (1, 2):
+        recipe.run(spark, filled.url)
+        found = _values(filled, recipe.LONG_HAUL)
+        assert len(found) == times * long > 100
+        assert min(row["distance"] for row in found) > recipe.MILES
+        assert filled.describe_group(recipe.LONG_HAUL).lag == 0
+        with filled.producer() as producer:
+            producer.send_batch("flights", _module("flights_data").to_records(flights))
+
+
 def test_fan_out_loses_no_flight(spark: SparkSession, filled: Store, flights: pd.DataFrame) -> None:
     """Goal: each flight is in the topic of its airport or a dead letter, once."""
     recipe = _module("fan_out")
