@@ -22,7 +22,13 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from txnlog.errors import InvalidOption, OffsetOutOfRange, TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import (
+    ConcurrentTransactions,
+    InvalidOption,
+    OffsetOutOfRange,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -57,7 +63,11 @@ class TxnlogDataSource(DataSource):
         if names_a_stream(self.options):
             return row_schema(parse_stream(self.options).read.columns)
         options = parse_read(self.options)
-        elsewhere: list[type[TxnlogError]] = [InvalidOption, OffsetOutOfRange]
+        elsewhere: list[type[TxnlogError]] = [
+            ConcurrentTransactions,
+            InvalidOption,
+            OffsetOutOfRange,
+        ]
         if options.subscription.pattern is not None:
             elsewhere.append(UnknownTopicOrPartition)
         with suppress(*elsewhere):

@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txnlog import names
-from txnlog.errors import OffsetOutOfRange, TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import (
+    ConcurrentTransactions,
+    OffsetOutOfRange,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
 from txnlog.names import TopicPartition
 from txnlog.scan import LATEST, SegmentRange
 from txnlog.snapshot import Snapshot, TopicView, check_isolation_level, take_snapshot
@@ -179,16 +184,23 @@ class StreamPlanner:
         marks = {log.name: _mark(log) for log in topics}
         if marks == self._seen.marks and None not in marks.values():
             return
-        snapshot = None
-        if any(map(_exists, topics)):
-            snapshot = take_snapshot(
-                logs,
-                list(subscribed),
-                check_isolation_level(self._options.read.isolation_level),
-                leave_out_missing=True,
-                refreshed=True,
-            )
+        try:
+            snapshot = self._snapshot(list(subscribed)) if any(map(_exists, topics)) else None
+        except ConcurrentTransactions as error:
+            if self._seen.snapshot is None:
+                raise
+            _logger.info("nothing new can be read yet: %s", error)
+            return
         self._seen = _Seen(snapshot, marks, subscribed)
+
+    def _snapshot(self, topics: list[str]) -> Snapshot:
+        return take_snapshot(
+            self._store.logs,
+            topics,
+            check_isolation_level(self._options.read.isolation_level),
+            leave_out_missing=True,
+            refreshed=True,
+        )
 
     def _subscribed(self) -> Partitions:
         subscription = self._options.read.subscription

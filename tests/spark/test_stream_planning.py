@@ -6,12 +6,14 @@ import json
 import logging
 import random
 from collections.abc import Mapping
+from typing import NoReturn
 
 import pytest
 
 from txnlog import Store, TopicPartition
 from txnlog.coordinator import Coordinator
 from txnlog.errors import (
+    ConcurrentTransactions,
     CorruptEntry,
     InvalidOption,
     OffsetOutOfRange,
@@ -20,6 +22,7 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.scan import SegmentRange
+from txnlog.spark import stream_planning
 from txnlog.spark.stream_offsets import StreamOffset, proportional_shares
 from txnlog.spark.stream_options import Rates, parse_stream
 from txnlog.spark.stream_planning import StreamPlanner
@@ -383,6 +386,25 @@ def test_several_topics_end_at_one_cut(store: Store) -> None:
     assert offsets(end) == {"b": [2], "in": [6, 5]}
     # The aborted record lies within the offsets and is not read.
     assert spans(stream.ranges(at, end)) == {"b:0": [(1, 2)], "in:0": [(5, 6)]}
+
+
+def test_a_trigger_without_a_cut_waits_for_the_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: where open transactions leave no consistent cut the query goes on a trigger later."""
+    stream = planner(store)
+    at = stream.latest(stream.initial(), ALL)
+    fill(store, "in", 1)
+
+    def no_cut(*_: object, **__: object) -> NoReturn:
+        raise ConcurrentTransactions("no consistent cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_planning, "take_snapshot", no_cut)
+        assert stream.latest(at, ALL) is at
+        with pytest.raises(ConcurrentTransactions):
+            planner(store).initial()
+    assert offsets(stream.latest(at, ALL)) == {"in": [6, 6]}
 
 
 # -- what is lost ----------------------------------------------------------------------------------
