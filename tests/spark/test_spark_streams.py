@@ -169,11 +169,12 @@ def test_columns_are_checked_as_in_a_batch(spark: SparkSession, topics: Store) -
         run(sink(frame.select("value"), topics, checkpoint="nowhere"))
 
 
-def test_headers_columns_and_uncommitted_data(spark: SparkSession, topics: Store) -> None:
+def test_headers_columns_and_a_minimum(spark: SparkSession, topics: Store) -> None:
     """Goal: the options of a batch read mean the same in a stream."""
     with topics.producer() as producer:
         producer.send("in", b"100", headers=[("why", b"because")])
-    frame = stream(spark, topics, "in", includeHeaders=True, columns="value,headers,offset")
+    options = {"includeHeaders": True, "columns": "value,headers,offset", "minOffsetsPerTrigger": 9}
+    frame = stream(spark, topics, "in", **options)
     assert frame.columns == ["value", "headers", "offset"]
     run(sink(frame.where("headers is not null and size(headers) > 0"), topics, "odd"))
     [record] = topics.scan("odd").to_arrow().to_pylist()
