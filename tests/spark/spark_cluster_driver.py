@@ -1,0 +1,46 @@
+"""A driver on a standalone cluster: writes with a fault in a transaction, once for each topic.
+
+Run as ``python spark_cluster_driver.py MASTER URL FOLDER``, with the named pipes of ``Straggle`` in
+FOLDER. Says when each is committed; ends with a line on stdin, so that stragglers can end.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from spark_driver import say, session
+from spark_faults import Fault, Kill, Straggle, faulty, wide_numbers
+
+from txnlog.spark import register, transaction
+
+RECORDS = 32_000
+
+
+def run(master: str, url: str, folder: str) -> None:
+    # As fast as it can be told, so that a task that waits is soon run a second time.
+    spark = session(
+        master,
+        spark_speculation="true",
+        spark_speculation_interval="100ms",
+        spark_speculation_quantile="0.5",
+        spark_speculation_multiplier="1.1",
+        spark_executor_memory="512m",
+        spark_sql_execution_arrow_maxRecordsPerBatch=1000,
+    )
+    register(spark)
+    faults: dict[str, Fault] = {
+        "worker": Kill(Path(folder, "worker-killed"), executor=False, batches=6),
+        "executor": Kill(Path(folder, "executor-killed"), executor=True, batches=6),
+        "straggler": Straggle(Path(folder)),
+    }
+    for topic, fault in faults.items():
+        spark.dataSource.register(faulty(fault))
+        with transaction(spark, url, transactional_id=topic) as txn:
+            txn.write(wide_numbers(spark, RECORDS), topic=topic)
+        say("committed", topic)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

@@ -1,0 +1,156 @@
+"""Faults in the first attempt of a task, from inside the Python worker that writes its rows.
+
+``faulty(fault)`` is the data source with its writer wrapped: rows on their way to it go through the
+fault. The rest is as it is. Imported by tests and by Spark's workers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from txnlog.spark import TxnlogDataSource
+
+Rows = Iterator[pa.RecordBatch]
+
+TASKS = 4
+FAULTY_TASK = 0
+
+
+class Fault:
+    """Something that happens to the first attempt of task 0."""
+
+    def rows(self, given: Rows) -> Rows:
+        """The rows that the writer gets."""
+        return given
+
+    def written(self) -> None:
+        """The writer has uploaded everything."""
+
+
+class FaultyWriter(DataSourceArrowWriter):
+    """The real writer, with a fault in one attempt of one task."""
+
+    def __init__(self, real: Any, fault: Fault) -> None:
+        self._real = real
+        self._fault = fault
+
+    def write(self, iterator: Rows) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        hit = context.partitionId() == FAULTY_TASK and context.attemptNumber() == 0
+        fault = self._fault if hit else Fault()
+        message: WriterCommitMessage = self._real.write(fault.rows(iterator))
+        fault.written()
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._real.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._real.abort(messages)
+
+
+def faulty(fault: Fault) -> type[TxnlogDataSource]:
+    """The data source with a fault; register it, and it takes the place of the real one."""
+
+    class Faulty(TxnlogDataSource):
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            return FaultyWriter(super().writer(schema, overwrite), fault)
+
+    return Faulty
+
+
+def wide_numbers(spark: SparkSession, count: int) -> DataFrame:
+    """Numbers as values, with keys of 1 KiB, so that half of a task is some megabytes."""
+    text = "cast(id as string)"
+    return spark.range(0, count, 1, TASKS).selectExpr(
+        f"repeat(sha2({text}, 512), 8) as key", f"{text} as value"
+    )
+
+
+class Kill(Fault):
+    """SIGKILL after some batches: to the worker itself, or to the JVM of its executor.
+
+    Args:
+        executor: the JVM.
+        batches: how many pass before.
+        marker: a file that is made just before.
+    """
+
+    def __init__(self, marker: Path, *, executor: bool, batches: int) -> None:
+        self._marker = marker
+        self._executor = executor
+        self._batches = batches
+
+    def rows(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            if number == self._batches:
+                self._marker.touch()
+                os.kill(_executor() if self._executor else os.getpid(), signal.SIGKILL)
+            yield batch
+
+
+def _executor() -> int:
+    """The JVM: the parent of the daemon that forks the workers."""
+    parent = subprocess.run(
+        ["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True
+    )
+    return int(parent.stdout)
+
+
+class Straggle(Fault):
+    """Take all rows, and upload none before the test says so.
+
+    Args:
+        folder: of two named pipes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._go_on = folder / "go-on"
+        self._done = folder / "done"
+
+    def make(self) -> None:
+        for path in (self._go_on, self._done):
+            os.mkfifo(path)
+
+    def rows(self, given: Rows) -> Rows:
+        taken = list(given)
+        with self._go_on.open("rb") as pipe:  # waits for somebody who opens it to write,
+            pipe.read()  # and closes it
+        yield from taken
+
+    def written(self) -> None:
+        with self._done.open("wb") as answer:
+            answer.write(b"uploaded")
+
+    def met(self) -> int | None:
+        """In the test: a descriptor that holds the straggler while it is open; None: not there."""
+        try:
+            return os.open(self._go_on, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return None
+
+    def release(self, held: int, timeout_s: float) -> bytes:
+        """In the test: let the straggler go on; what it says once it has uploaded."""
+        answer = os.open(self._done, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            os.close(held)
+            ready, _, _ = select.select([answer], [], [], timeout_s)
+            return os.read(answer, 100) if ready else b""
+        finally:
+            os.close(answer)

@@ -1,0 +1,120 @@
+"""Attempts of tasks that are killed or run twice in the middle of a write: condition 54."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyspark
+import pytest
+from driver_processes import SILENCE_S, Process, driver
+from loop_judge import orphans
+from pyspark.sql import SparkSession
+from spark_cluster_driver import RECORDS
+from spark_faults import Kill, Straggle, faulty, wide_numbers
+from spark_helpers import stored
+
+from txnlog import Store
+from txnlog.spark import TxnlogDataSource, transaction
+
+SMALL_SEGMENTS = {"segment.bytes": str(256 << 10)}
+"""Half a task has finished some of them."""
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with small batches; afterwards with the real data source again."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, 500)
+    yield spark
+    spark.conf.set(name, before)
+    spark.dataSource.register(TxnlogDataSource)
+
+
+def test_a_worker_is_killed_in_mid_write(
+    small_batches: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    """Goal (54): SIGKILL to a Python worker that has uploaded half; the task is run again."""
+    store.create_topic("t", partitions=2, config=SMALL_SEGMENTS)
+    marker = tmp_path / "killed"
+    small_batches.dataSource.register(faulty(Kill(marker, executor=False, batches=6)))
+    with transaction(small_batches, store, transactional_id="etl") as txn:
+        txn.write(wide_numbers(small_batches, 12_000), topic="t")
+        assert stored(store, "t") == []
+    assert marker.exists()
+    assert stored(store, "t") == list(range(12_000))
+    assert txn.result.written_records == 12_000
+    assert any(name.endswith(".log") for name in orphans(store)), "it had uploaded nothing"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """The URL of a standalone master with two workers of one core.
+
+    Spark runs a copy of a task on another host only; these have two names for one.
+    """
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    deploy = "org.apache.spark.deploy"
+    folder = tmp_path / "cluster"
+    small = {"SPARK_DAEMON_MEMORY": "256m"}
+    with ExitStack() as running:
+        master = running.enter_context(
+            Process(
+                folder,
+                [spark_class, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0"],
+                logs_to_stdout=True,
+                environment={**small, "SPARK_MASTER_OPTS": "-Dspark.ui.enabled=false"},
+            )
+        )
+        while "Starting Spark master at " not in (line := master.line() or ""):
+            assert not master.over, "the master has ended"
+        url = line.rpartition(" ")[2]
+        for host in ("127.0.0.1", "localhost"):
+            worker = Process(
+                folder,
+                [
+                    *(spark_class, f"{deploy}.worker.Worker", "--host", host),
+                    *("--cores", "1", "--memory", "600m", "--work-dir", str(folder / host), url),
+                ],
+                environment=small,
+            )
+            running.enter_context(worker)
+        yield url
+
+
+@pytest.mark.slow
+def test_a_cluster_with_losses_and_stragglers(cluster: str, store: Store, tmp_path: Path) -> None:
+    """Goal (54): a worker and an executor are killed in mid-write; a copy outruns a straggler.
+
+    The straggler, which Spark has given up, uploads everything after the commit: nobody sees it.
+    """
+    topics = ("worker", "executor", "straggler")
+    for topic in topics:
+        store.create_topic(topic, partitions=2, config=SMALL_SEGMENTS)
+    straggle = Straggle(tmp_path)
+    straggle.make()
+    with driver(
+        tmp_path / "driver", "spark_cluster_driver.py", cluster, store.url, tmp_path
+    ) as process:
+        left = 0
+        for topic in topics:
+            line = f"committed {topic}"
+            assert process.wait_for(line) == line, process.errors()
+            assert stored(store, topic) == list(range(RECORDS))
+            found = len(orphans(store))
+            assert found > left or topic == "straggler", "it had uploaded nothing"
+            left = found
+        held = straggle.met()
+        assert held is not None, "Spark has ended the straggler"
+        assert straggle.release(held, SILENCE_S) == b"uploaded"
+        late = [name for name in orphans(store) if name.startswith("topics/straggler/data/")]
+        assert any(name.endswith(".log") for name in late), "the straggler has uploaded nothing"
+        for topic in topics:
+            assert stored(store, topic) == list(range(RECORDS))
+            assert store.describe_topic(topic).open_transactions == ()
+        process.go_on()
+        assert process.end() == os.EX_OK, process.errors()
+    assert {path.name for path in tmp_path.glob("*-killed")} == {"worker-killed", "executor-killed"}
