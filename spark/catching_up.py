@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnlog.errors import CommitFailed, InvalidOption
+from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
 from txnlog.spark.transactions import SparkTransaction, transaction
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def catch_up(
                 if txn.consumed_records == 0:
                     # Offsets may move all the same, over what was aborted.
                     txn.discard_writes()
-        except CommitFailed as error:
+        except (CommitFailed, ConcurrentTransactions) as error:
             _logger.info("another job was faster, going on behind it: %s", error)
             continue
         if txn.consumed_records == 0:

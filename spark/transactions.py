@@ -174,15 +174,21 @@ class SparkTransaction:
         phase, self._phase = self._phase, _Phase.ENDED
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
-        if kind is None and phase is _Phase.OPEN:
+        stopped = self._to_commit() and _is_stopped(self._spark)
+        if kind is None and phase is _Phase.OPEN and not stopped:
             if not self._already_committed:
                 self._commit()
             return
         self._discard()
-        if kind is None:
+        if kind is None and phase is _Phase.FAILED:
             raise InvalidTxnState(
                 "a read or write of this transaction failed, so nothing was committed; let its "
                 "exception leave the block"
+            )
+        if kind is None:
+            raise InvalidTxnState(
+                "the SparkSession was stopped inside this transaction's block, so nothing was "
+                "committed; stop it after the block"
             )
 
     @property
@@ -372,6 +378,9 @@ class SparkTransaction:
         self._result = TransactionResult(placed, self._spans(consumed))
         self._phase = _Phase.COMMITTED
 
+    def _to_commit(self) -> bool:
+        return bool(self._segments or self._consumed())
+
     def _consumed(self) -> list[ConsumedOffset]:
         if self._group_id is None:
             return []
@@ -437,6 +446,12 @@ class SparkTransaction:
         except BaseException:
             self._phase = _Phase.FAILED
             raise
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Spark Connect tells; elsewhere a stopped context has let go of its JVM's half."""
+    told: bool | None = getattr(spark, "is_stopped", None)
+    return getattr(spark.sparkContext, "_jsc", None) is None if told is None else told
 
 
 _DECIDED = ("path", "subscribe", "subscribepattern", "assign", "group.id", "maxrecords")

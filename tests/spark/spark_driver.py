@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import txnlog
-from txnlog.errors import CommitFailed, ProducerFenced
+from txnlog.errors import TxnlogError
 from txnlog.spark import transaction
 
 NUMBER = "cast(cast(value as string) as long)"
@@ -117,10 +117,10 @@ def run(form: str, url: str, name: str, group: str, max_records: str, *hold: str
         try:
             going = FORMS[form](spark, url, name, group, int(max_records), committing)
             say("committed")
-        except (CommitFailed, ProducerFenced, PySparkException) as error:
+        except (TxnlogError, PySparkException) as error:
             # Of an error in a process of Spark's own only the text arrives.
             told = f"{type(error).__name__}: {error}"
-            if "CommitFailed" in told:
+            if "CommitFailed" in told or "ConcurrentTransactions" in told:
                 say("conflict")
             elif "ProducerFenced" in told:
                 say("fenced")
