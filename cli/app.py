@@ -13,7 +13,9 @@ import typer
 
 from txnlog.cli import (
     doctor,
+    group_changes,
     groups,
+    hanging,
     index,
     kafka,
     log,
@@ -44,7 +46,13 @@ app.add_typer(segments.app, name="segments")
 app.add_typer(index.app, name="index")
 app.add_typer(log.app, name="log")
 app.add_typer(records.app, name="records")
+groups.app.command("seek")(group_changes.seek_group)
+groups.app.command("delete")(group_changes.delete_groups)
+groups.app.command("delete-offsets")(group_changes.delete_offsets)
 app.add_typer(groups.app, name="groups")
+transactions.app.command("find-hanging")(hanging.find_hanging)
+transactions.app.command("why")(hanging.explain_stable_offset)
+transactions.app.command("abort")(hanging.abort_transaction)
 app.add_typer(transactions.app, name="txns")
 app.add_typer(kafka.app)
 app.add_typer(doctor.app)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txnlog.cli.durations import parse_duration
 from txnlog.cli.exits import HANGING, Damaged
 from txnlog.cli.fields import Field, number, printable, text
-from txnlog.cli.grammar import HELP_NAMES, parse_duration_ms
+from txnlog.cli.grammar import HELP_NAMES
 from txnlog.cli.output import warn
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
 
@@ -79,7 +80,7 @@ def examine(
       txnlog doctor
       txnlog doctor orders --deep --no-probe
     """
-    age_ms = None if orphan_age is None else parse_duration_ms(orphan_age)
+    age_ms = None if orphan_age is None else parse_duration(orphan_age)
     session = open_session(ctx, store, storage_option, output)
     found = session.open_store().examine(
         topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms

@@ -12,8 +12,6 @@ import typer
 
 HELP_NAMES: Final[dict[str, object]] = {"help_option_names": ["-h", "--help"]}
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _TARGET = re.compile(r"([^:]+)(?::(\d{1,9}))?")
 
 
@@ -84,14 +82,6 @@ def _parse_time(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-def parse_duration_ms(text: str) -> int:
-    """``90s``, ``15m``, ``24h``, ``7d`` or ``500ms``, in milliseconds. Raises BadParameter."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no duration: write 500ms, 90s, 15m, 24h or 7d")
-    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def parse_config(settings: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``txnlog groups``: consumer groups, their offsets and their lag."""
+"""``txnlog groups``: consumer groups, their offsets, their lag and their history."""
 
 # ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
@@ -15,6 +15,7 @@ from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_s
 
 if TYPE_CHECKING:
     from txnlog.descriptions import GroupDescription, GroupOffset
+    from txnlog.log_history import GroupLogEntry, LoggedOffset
 
 app = typer.Typer(
     help="Consumer groups: how far they have read.",
@@ -22,6 +23,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=HELP_NAMES,
 )
+
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group's id.", show_default=False)
+]
 
 SUMMARY: list[Field[GroupDescription]] = [
     text("group_id", "GROUP", lambda group: group.group_id),
@@ -51,6 +56,47 @@ OFFSETS: list[Field[GroupOffset]] = [
 ]
 
 
+def _transaction(entry: GroupLogEntry) -> Json:
+    return None if entry.transaction is None else as_json(owner_fields(), entry.transaction)
+
+
+def _transaction_line(entry: GroupLogEntry) -> str:
+    ref = entry.transaction
+    return "-" if ref is None else f"{printable(ref.transactional_id)} {ref.number}"
+
+
+LOGGED: list[Field[LoggedOffset]] = [
+    text("topic", None, lambda at: at.topic),
+    number("partition", None, lambda at: at.partition),
+    number("offset", None, lambda at: at.offset),
+    number("start", None, lambda at: at.start),
+    text("metadata", None, lambda at: at.metadata),
+]
+
+
+def _moves(entry: GroupLogEntry) -> Json:
+    return [as_json(LOGGED, at) for at in entry.offsets]
+
+
+def _moves_line(entry: GroupLogEntry) -> str:
+    return ", ".join(_move(at) for at in entry.offsets) or "-"
+
+
+def _move(at: LoggedOffset) -> str:
+    before = "" if at.start is None else f"{at.start}>"
+    return f"{at.topic}:{at.partition}" + ("" if at.offset is None else f"={before}{at.offset}")
+
+
+ENTRIES: list[Field[GroupLogEntry]] = [
+    number("entry", "ENTRY", lambda entry: entry.entry),
+    text("kind", "KIND", lambda entry: entry.kind),
+    time("at_ms", "AT", lambda entry: entry.at_ms),
+    Field("transaction", "TRANSACTION", _transaction, _transaction_line, wide=True),
+    text("marker", "MARKER", lambda entry: entry.marker),
+    Field("offsets", "OFFSETS", _moves, _moves_line),
+]
+
+
 @app.command("ls")
 def list_groups(
     ctx: typer.Context,
@@ -69,13 +115,13 @@ def list_groups(
     """
     session = open_session(ctx, store, storage_option, output)
     with Reporter() as reporter:
-        session.output.rows(SUMMARY, reporter.healthy(session.open_store().describe_groups()))
+        session.output.rows(SUMMARY, reporter.healthy(session.open_store().each_group()))
 
 
 @app.command("describe")
 def describe_group(
     ctx: typer.Context,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")],
+    group: GroupArgument,
     store: StoreOption = None,
     storage_option: StorageOptions = None,
     output: OutputOption = None,
@@ -94,3 +140,27 @@ def describe_group(
     with session.output.document() as document:
         document.fields(SUMMARY, found)
         document.rows("offsets", "Offsets", OFFSETS, found.offsets)
+
+
+@app.command("log")
+def show_log(
+    ctx: typer.Context,
+    group: GroupArgument,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Show the entries of a group's log as they lie, oldest first. Changes nothing.
+
+    An entry of a TRANSACTION counts if its MARKER is commit. OFFSETS shows where each
+    partition went, and from where if the writer said it. Old entries are cleaned away behind
+    checkpoints.
+
+    \b
+    Example:
+      txnlog groups log etl
+    """
+    session = open_session(ctx, store, storage_option, output)
+    with Reporter() as reporter:
+        history = reporter.healthy(session.open_store().group_history(group))
+        session.output.rows(ENTRIES, history)

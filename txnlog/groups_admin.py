@@ -7,12 +7,13 @@ job that reads meanwhile notices: its next commit within a transaction is refuse
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from txnlog import names
 from txnlog.descriptions import GroupDescription, OffsetReset, describe_group, or_error
-from txnlog.errors import GroupIdNotFound, TxnlogError
+from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
 from txnlog.group_metadata import check_offset
+from txnlog.log_history import GroupLogEntry, group_history
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.offset_resets import ResetTarget, Target, plan_reset
@@ -46,8 +47,22 @@ class GroupAdmin:
 
     def describe_groups(self) -> list[GroupDescription | TxnlogError]:
         """Every group that has offsets, sorted by id; the error in place of a damaged one."""
-        described = [or_error(self.describe_group, group_id) for group_id in self._group_ids()]
-        return [item for item in described if not isinstance(item, GroupIdNotFound)]
+        return [*self.each_group()]
+
+    def each_group(self) -> Iterator[GroupDescription | TxnlogError]:
+        """Like :meth:`describe_groups`, one after the other."""
+        for group_id in self._group_ids():
+            described = or_error(self.describe_group, group_id)
+            if not isinstance(described, GroupIdNotFound):
+                yield described
+
+    def group_history(self, group_id: str) -> Iterator[GroupLogEntry | CorruptEntry]:
+        """The entries of a group's log, oldest first, as far back as it reaches.
+
+        Changes nothing; the error in place of a damaged one. Raises GroupIdNotFound if the group
+        has never committed an offset.
+        """
+        return group_history(self._logs.storage, self._logs.clock, group_id)
 
     def describe_group(self, group_id: str) -> GroupDescription:
         """A group's offsets, and its lag against the last stable offsets.

@@ -7,7 +7,7 @@ does as every reader does: it ends what is past its timeout.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from txnlog.descriptions import (
@@ -29,6 +29,7 @@ from txnlog.errors import (
     TransactionalIdNotFound,
     TxnlogError,
 )
+from txnlog.log_history import transaction_history
 from txnlog.logs import Logs
 from txnlog.names import check_text
 from txnlog.state.transaction import (
@@ -39,6 +40,7 @@ from txnlog.state.transaction import (
     TransactionState,
     expire,
 )
+from txnlog.storage.base import PARALLEL_REQUESTS
 from txnlog.topic_log import TopicLog
 from txnlog.transaction_log import Head
 
@@ -65,24 +67,47 @@ class TransactionAdmin:
         Returns:
             Descriptions; the error in place of an id that is damaged, whatever is asked for.
         """
+        return [*self.each_transaction(states=states, older_than_ms=older_than_ms)]
+
+    def each_transaction(
+        self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
+    ) -> Iterator[TransactionDescription | TxnlogError]:
+        """Like :meth:`transactions`, a few at a time."""
         wanted = _statuses(states)
-        ids = self._logs.transactions.ids()
         before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
-        found = self._logs.storage.gather(
-            [partial(or_error, self.describe_transaction, name) for name in ids]
-        )
-        return [
+        return (
             item
-            for item in found
-            # Removed since it was listed.
-            if not isinstance(item, TransactionalIdNotFound)
+            for item in self._described()
             if isinstance(item, TxnlogError)
             or (item.status in wanted and (older_than_ms is None or item.since_ms < before_ms))
-        ]
+        )
+
+    def _described(self) -> Iterator[TransactionDescription | TxnlogError]:
+        ids = self._logs.transactions.ids()
+        for first in range(0, len(ids), PARALLEL_REQUESTS):
+            found = self._logs.storage.gather(
+                [
+                    partial(or_error, self.describe_transaction, name)
+                    for name in ids[first : first + PARALLEL_REQUESTS]
+                ]
+            )
+            for item in found:
+                # One that was removed since it was listed is no damage.
+                if not isinstance(item, TransactionalIdNotFound):
+                    yield item
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""
         return describe_transaction(self._logs.transactions.describe(transactional_id))
+
+    def transaction_history(
+        self, transactional_id: str
+    ) -> Iterator[TransactionDescription | CorruptEntry]:
+        """The states of a transactional id, oldest first, as far back as its log reaches.
+
+        Changes nothing; the error in place of a damaged one. Raises TransactionalIdNotFound.
+        """
+        return transaction_history(self._logs.storage, self._logs.clock, transactional_id)
 
     def describe_producers(
         self, topic: str, partition: int | None = None
@@ -97,23 +122,29 @@ class TransactionAdmin:
         log = self._topic(topic, partition)
         return describe_producers(log, partition)
 
-    def hanging_transactions(self) -> list[HangingTransaction]:
+    def hanging_transactions(self) -> list[HangingTransaction | TxnlogError]:
         """Transactions that should have ended: open past their timeout, or decided, not finished.
 
         Changes nothing. Such a transaction lasts only as long as nobody comes across it: the next
-        reader of one of its topics ends it. Damaged ids are left out; ``transactions`` has them.
-        The most overdue one comes first.
+        reader of one of its topics ends it.
+
+        Returns:
+            The most overdue one first; the errors of damaged ids, which may hang too, at the end.
         """
         now_ms = self._logs.clock.now_ms()
         hanging = []
-        for found in self.transactions():
-            if isinstance(found, TxnlogError) or found.ends_by_ms is None:
+        damaged = []
+        for found in self.each_transaction():
+            if isinstance(found, TxnlogError):
+                damaged.append(found)
+                continue
+            if found.ends_by_ms is None:
                 continue
             overdue_ms = now_ms - found.ends_by_ms
             if overdue_ms > 0:
                 ended_by = _ended_by(found.transactional_id, found.status, overdue=True)
                 hanging.append(HangingTransaction(found, overdue_ms, ended_by))
-        return sorted(hanging, key=lambda item: -item.overdue_ms)
+        return [*sorted(hanging, key=lambda item: -item.overdue_ms), *damaged]
 
     def stable_offsets(self, topic: str, partition: int | None = None) -> list[StableOffset]:
         """Why the last stable offset of each partition (or one) stands where it stands.
@@ -164,7 +195,12 @@ class TransactionAdmin:
     # -- ending ----------------------------------------------------------------------------------
 
     def abort_transaction(
-        self, transactional_id: str, *, reason: str, number: int | None = None
+        self,
+        transactional_id: str,
+        *,
+        reason: str,
+        number: int | None = None,
+        dry_run: bool = False,
     ) -> TransactionDescription:
         """Abort the open transaction of an id, and fence its producer.
 
@@ -175,6 +211,7 @@ class TransactionAdmin:
             transactional_id: whose.
             reason: kept in the id's state, and told to the producer when it is refused.
             number: only this transaction of the id.
+            dry_run: find out whether it could be aborted, and change nothing.
 
         Raises:
             TransactionalIdNotFound: there is no such id.
@@ -191,6 +228,8 @@ class TransactionAdmin:
             since = transactions.now()
             head = transactions.describe(transactional_id)
             _check_abortable(head.state, number)
+            if dry_run:
+                return describe_transaction(head)
             if head.state.open:
                 try:
                     aborted = settlement.abort_for_another(head, since, reason)

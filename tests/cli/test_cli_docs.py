@@ -11,7 +11,9 @@ from cli_command import cli, cli_each
 from txnlog.cli import (
     batch_fields,
     doctor,
+    group_changes,
     groups,
+    hanging,
     index,
     kafka,
     log,
@@ -79,12 +81,27 @@ KEYS = {
     "records read": [field.key for field in record_fields.RECORD],
     "groups ls": GROUP,
     "groups describe": [field.key for field in groups.OFFSETS],
-    "txns ls": [field.key for field in transactions.FIELDS],
+    "groups seek": [field.key for field in group_changes.RESETS],
+    "groups delete": [],
+    "groups delete-offsets": [],
+    "groups log": [
+        *[field.key for field in groups.ENTRIES],
+        *[field.key for field in groups.LOGGED],
+    ],
+    "txns ls": [field.key for field in transactions.listed(0)],
     "txns describe": [
         *TRANSACTION[len(transactions.FIELDS) :],
         "entries",
         *[field.key for field in transactions.ENTRIES],
     ],
+    "txns producers": [field.key for field in transactions.PRODUCERS],
+    "txns find-hanging": [field.key for field in hanging.HUNG],
+    "txns why": [
+        *[field.key for field in hanging.STABLE],
+        *[field.key for field in hanging.HOLDERS],
+    ],
+    "txns abort": [],
+    "txns log": [field.key for field in transactions.LOGGED],
 }
 
 

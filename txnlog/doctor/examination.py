@@ -20,6 +20,7 @@ from txnlog.doctor.rules import (
 from txnlog.errors import (
     CorruptEntry,
     PutIfAbsentBroken,
+    TxnlogError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
@@ -84,6 +85,8 @@ class Examination:
 
     def _hanging(self) -> Iterator[Finding]:
         for item in self.admin.hanging_transactions():
+            if isinstance(item, TxnlogError):
+                continue  # a damaged id, which the check of the ids tells
             found = item.transaction
             if self.topics is not None and not {*self.topics} & {*found.topics}:
                 continue
