@@ -20,6 +20,8 @@ from txnlog.cli import (
     kafka,
     log,
     offsets,
+    record_ends,
+    record_write,
     records,
     segments,
     topic_config,
@@ -45,6 +47,9 @@ app.add_typer(offsets.app, name="offsets")
 app.add_typer(segments.app, name="segments")
 app.add_typer(index.app, name="index")
 app.add_typer(log.app, name="log")
+records.app.command("head")(record_ends.head_records)
+records.app.command("tail")(record_ends.tail_records)
+records.app.command("write")(record_write.write_records)
 app.add_typer(records.app, name="records")
 groups.app.command("seek")(group_changes.seek_group)
 groups.app.command("delete")(group_changes.delete_groups)

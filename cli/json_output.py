@@ -42,10 +42,11 @@ class JsonOutput:
         items: Iterable[T],
         *,
         streamed: bool = False,
+        live: bool = False,
         heading: Callable[[T], str] | None = None,
         below: Callable[[T], Iterable[str]] | None = None,
     ) -> None:
-        del streamed, heading, below  # arrays are always streamed; the rest is for people
+        del streamed, live, heading, below  # arrays are always streamed; the rest is for people
         write("[")
         separator = "\n"
         closing = True
@@ -80,10 +81,11 @@ class JsonLinesOutput:
         items: Iterable[T],
         *,
         streamed: bool = False,
+        live: bool = False,
         heading: Callable[[T], str] | None = None,
         below: Callable[[T], Iterable[str]] | None = None,
     ) -> None:
-        del streamed, heading, below  # lines are always streamed; the rest is for people
+        del streamed, live, heading, below  # lines are always streamed; the rest is for people
         for item in items:
             write(_dump(as_json(fields, item)) + "\n")
 

@@ -35,6 +35,7 @@ class Output(Protocol):
         items: Iterable[T],
         *,
         streamed: bool = False,
+        live: bool = False,
         heading: Callable[[T], str] | None = None,
         below: Callable[[T], Iterable[str]] | None = None,
     ) -> None:
@@ -44,6 +45,7 @@ class Output(Protocol):
             fields: what to show of an item.
             items: taken one by one; if taking one raises, those before it are printed first.
             streamed: the list may be longer than memory: print while it is taken.
+            live: items come one by one, with time between them: print each when it is taken.
             heading: for people: a line above each run of items that have the same one.
             below: for people: lines to be printed under an item.
         """
@@ -56,6 +58,22 @@ def write(data: str) -> None:
     """Write to stdout. Raises OutputClosed when nobody reads on."""
     try:
         sys.stdout.write(data)
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
+def write_bytes(data: bytes) -> None:
+    """Write bytes of the user's own to stdout. Raises OutputClosed when nobody reads on."""
+    try:
+        sys.stdout.buffer.write(data)
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
+def flush() -> None:
+    """Let out what was written: a closed pipe or a full disk shows here. Raises OutputClosed."""
+    try:
+        sys.stdout.flush()
     except BrokenPipeError:
         raise OutputClosed from None
 

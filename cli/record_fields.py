@@ -1,9 +1,11 @@
-"""How records are shown, by ``records read`` and ``segments dump`` alike."""
+"""How records are shown, by ``txnlog records`` and ``segments dump`` alike."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from txnlog.cli.fields import (
@@ -19,6 +21,8 @@ from txnlog.cli.fields import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from txnlog.consumer import ConsumerRecord
 
 _ROWS = 1000
 """So many records are Python objects at a time."""
@@ -85,6 +89,49 @@ RECORD: list[Field[Record]] = [
 ]
 
 
+class Encoding(str, Enum):
+    """How bytes are shown: as text where they are UTF-8, or always in one of these."""
+
+    TEXT = "text"
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+def record_fields(encoding: Encoding) -> list[Field[Record]]:
+    """What is shown of a record, with its bytes in this encoding."""
+    if encoding is Encoding.TEXT:
+        return RECORD
+
+    def show(data: bytes | None) -> str:
+        if data is None:
+            return printable_bytes(None)
+        if encoding is Encoding.HEX:
+            return data.hex()
+        return b64encode(data).decode("ascii")
+
+    def to_json(data: bytes | None) -> Json:
+        return None if data is None else {encoding.value: show(data)}
+
+    own: dict[str, Field[Record]] = {
+        "key": Field(
+            "key", "KEY", lambda at: to_json(at.content.key), lambda at: show(at.content.key)
+        ),
+        "value": Field(
+            "value",
+            "VALUE",
+            lambda at: to_json(at.content.value),
+            lambda at: show(at.content.value),
+        ),
+        "headers": Field(
+            "headers",
+            "HEADERS",
+            lambda at: [{"key": k, "value": to_json(v)} for k, v in at.content.headers],
+            lambda at: ", ".join(f"{printable(k)}={show(v)}" for k, v in at.content.headers),
+        ),
+    }
+    return [own.get(field.key, field) for field in RECORD]
+
+
 def content_line(record: Record, *, metadata: bool = True) -> str:
     """A record on one line, where a table's columns are taken by something else."""
     if not metadata:
@@ -108,6 +155,13 @@ def scan_records(batch: pa.RecordBatch) -> Iterator[Record]:
         for (topic, partition, kind, offset), content in zip(places, contents, strict=True):
             timestamp_type = "LogAppendTime" if kind else "CreateTime"
             yield Record(topic, partition, timestamp_type, offset, content)
+
+
+def consumed_record(record: ConsumerRecord) -> Record:
+    """A record as a consumer returns it."""
+    content = Content(record.timestamp, record.key, record.value, record.headers)
+    kind = "LogAppendTime" if record.timestamp_type else "CreateTime"
+    return Record(record.topic, record.partition, kind, record.offset, content)
 
 
 def stored_contents(batch: pa.RecordBatch) -> Iterator[Content]:

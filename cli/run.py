@@ -7,6 +7,7 @@ import sys
 
 from txnlog.cli.app import app
 from txnlog.cli.exits import DAMAGE, FAILURE, INTERRUPTED, OK, OUTPUT_CLOSED, Damaged, OutputClosed
+from txnlog.cli.output import flush
 from txnlog.cli.storage_options import redacted
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
@@ -15,7 +16,7 @@ def run() -> int:
     """Run the command line of this process; returns the exit code."""
     try:
         code = _run_app()
-        _flush()
+        flush()
     except OutputClosed:
         _forget_stdout()
         code = OUTPUT_CLOSED
@@ -49,14 +50,6 @@ def _run_app() -> int:
     except SystemExit as exit_:  # typer has reported a wrong usage, or the command is done
         return exit_.code if isinstance(exit_.code, int) else OK
     return OK
-
-
-def _flush() -> None:
-    """Small outputs are written only now: a closed pipe or a full disk shows here."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise OutputClosed from None
 
 
 def _forget_stdout() -> None:

@@ -36,14 +36,15 @@ class TableOutput:
         items: Iterable[T],
         *,
         streamed: bool = False,
+        live: bool = False,
         heading: Callable[[T], str] | None = None,
         below: Callable[[T], Iterable[str]] | None = None,
     ) -> None:
         columns = self._columns(fields)
-        if self._terminal and not (streamed or heading or below):
+        if self._terminal and not (streamed or live or heading or below):
             _print_rich(columns, items)
         else:
-            _print_plain(columns, items, heading, below)
+            _print_plain(columns, items, 1 if live else _MEASURED_ROWS, heading, below)
 
     @contextmanager
     def document(self) -> Iterator[_TableDocument]:
@@ -79,11 +80,12 @@ class _TableDocument:
 def _print_plain(
     columns: Sequence[Field[T]],
     items: Iterable[T],
+    measured: int,
     heading: Callable[[T], str] | None,
     below: Callable[[T], Iterable[str]] | None,
 ) -> None:
     source = iter(items)
-    first, failure = _take(source, _MEASURED_ROWS)
+    first, failure = _take(source, measured)
     if failure is not None and not first:
         raise failure
     cells = [_cells(columns, item) for item in first]
@@ -97,7 +99,11 @@ def _print_plain(
         if heading is not None and (found := heading(item)) != current:
             current = found
             write(f"{current}\n")
-        _write_row(columns, widths, _cells(columns, item))
+        shown = _cells(columns, item)
+        if measured == 1:
+            # Nothing is known of what will come: columns grow with it.
+            widths = [max(width, len(cell)) for width, cell in zip(widths, shown, strict=True)]
+        _write_row(columns, widths, shown)
         for line in below(item) if below else ():
             write(f"  {line}\n")
     if failure is not None:

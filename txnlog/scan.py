@@ -6,7 +6,8 @@ can be pickled and read anywhere, one by one, which is what Spark's tasks do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -118,6 +119,36 @@ class Scan:
         """
         return sum(part.record_count for part in self.ranges)
 
+    def count(self) -> dict[int, int]:
+        """How many records the scan returns of each of its partitions, exactly.
+
+        Only segments that came from Kafka are read for it, because they may have gaps.
+        """
+        counts = dict.fromkeys(self.start_offsets, 0)
+        for part in self.ranges:
+            counts[part.partition] += (
+                part.record_count
+                if part.segment.kafka is None
+                else sum(b.num_rows for b in read_range(self._storage, part, ("offset",)))
+            )
+        return counts
+
+    def head(self, count: int) -> pa.Table:
+        """The oldest records: at most ``count``, by their times.
+
+        Records of a partition stay in the order of their offsets. Holds up to ``count`` records
+        of each partition in memory.
+        """
+        from txnlog.edges import first_records
+
+        return first_records(self._storage, self.ranges, self.columns, count)
+
+    def tail(self, count: int) -> pa.Table:
+        """The newest records: at most ``count``, by their times; see :meth:`head`."""
+        from txnlog.edges import last_records
+
+        return last_records(self._storage, self.ranges, self.columns, count)
+
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
 
@@ -133,6 +164,30 @@ class Scan:
     def to_arrow(self) -> pa.Table:
         """Read everything into one table."""
         return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+
+    def to_file(
+        self,
+        path: str | os.PathLike[str],
+        file_format: str | None = None,
+        *,
+        encoding: str = "text",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Write the records to a new local file, in bounded memory; returns how many there were.
+
+        Args:
+            path: must not exist. Nothing is there before all of it is.
+            file_format: 'parquet', 'arrow' (an IPC file) or 'csv'; None: by the path's ending.
+            encoding: for CSV, how keys and values are written: 'text', 'hex' or 'base64'.
+            progress: called with the records done and those there are at most.
+
+        Raises:
+            InvalidOption: the format or encoding is unknown, or a value is no UTF-8 text.
+            StorageError: the file exists or cannot be written.
+        """
+        from txnlog.record_files import write_file
+
+        return write_file(self, path, file_format, encoding=encoding, progress=progress)
 
     def to_pandas(self) -> pd.DataFrame:
         """Read everything into a pandas DataFrame."""

@@ -1,0 +1,134 @@
+"""Templates, encodings and files: what ``records read`` makes of records."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cli_command import COMMAND, cli, cli_each, environment
+
+import txnlog
+
+
+def test_a_template_prints_the_very_bytes(store_path: Path) -> None:
+    """Everything a record has, each escape, and bytes that are no text, untouched in a pipe."""
+    template = (
+        r"%t|%p|%o|%d|%D|%K|%V|%k|%v|%h|%v{hex}|%v{base64}|%v{text}|%k{json}|%%|\t\x41\\" + "\n"
+    )
+    done = subprocess.run(
+        [*COMMAND, "records", "read", "orders:1", "-f", template, "--store", str(store_path)],
+        capture_output=True,
+        env=environment(),
+        check=True,
+    )
+    key = "tab\tnul\0esc\x1b[31m \\ é"
+    first = (
+        b"orders|1|0|1700000000000|2023-11-14T22:13:20.000Z|-1|2||\xff\x00|n=,b=\xfe|ff00|/wA=|"
+        rb"\xff\x00|null|%|" + b"\tA\\\n"
+    )
+    second = (
+        f"orders|1|1|1700000000001|2023-11-14T22:13:20.001Z|{len(key.encode())}|-1|{key}||||"
+        f"|\\N|{json.dumps(key, ensure_ascii=False)}|%|\tA\\\n"
+    ).encode()
+    assert done.stdout == first + second
+    lines = cli("records", "tail", "orders:0", "--format", r"%o\n", "--store", store_path).lines()
+    assert lines == [str(number) for number in range(10)]
+    for wrong in ("%q", "%k{rot13}", "%t{hex}", "\\q", "100%"):
+        refused = cli("records", "read", "orders", "-f", wrong, "--store", store_path)
+        assert (refused.code, refused.out, "--format" in refused.err) == (2, "", True), wrong
+
+
+def test_bytes_in_hex_and_base64(store_path: Path) -> None:
+    """--encoding is for all bytes, text or not; null stays null."""
+    read = ("records", "read", "orders:1", "--store", store_path, "-o", "jsonl", "--encoding")
+    for encoding, decode in (("hex", bytes.fromhex), ("base64", base64.b64decode)):
+        first, second = (json.loads(line) for line in cli(*read, encoding).lines())
+        assert first["key"] is None
+        assert decode(first["value"][encoding]) == b"\xff\x00"
+        assert first["headers"][0]["value"] is None
+        assert decode(first["headers"][1]["value"][encoding]) == b"\xfe"
+        assert decode(second["key"][encoding]).decode().startswith("tab\t")
+
+
+def test_files_hold_what_a_scan_returns(store_path: Path, tmp_path: Path) -> None:
+    """Parquet and Arrow hold the very records; CSV its text; none replaces a file."""
+    expected = txnlog.open(str(store_path)).scan("orders").to_arrow()
+    read = ("records", "read", "orders", "--store", store_path, "--to-file")
+    parquet, arrow = tmp_path / "o.parquet", tmp_path / "records"
+    done = cli_each((*read, parquet), (*read, arrow, "--file-format", "arrow"))
+    assert [(one.code, one.out, "wrote 12 records" in one.err) for one in done] == [
+        (0, "", True)
+    ] * 2
+    assert pq.read_table(parquet) == expected
+    with pa.ipc.open_file(arrow) as reader:
+        assert reader.read_all() == expected
+
+    refused = cli(*read, tmp_path / "o.csv")
+    assert (refused.code, "encoding" in refused.err) == (1, True)
+    assert cli(*read, tmp_path / "o.csv", "--encoding", "base64").code == 0
+    with (tmp_path / "o.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    values = [base64.b64decode(row["value"]) for row in rows]
+    assert values == [value or b"" for value in expected.column("value").to_pylist()]
+    assert json.loads(rows[10]["headers"])[1] == {"key": "b", "value": {"base64": "/g=="}}
+
+    before = parquet.read_bytes()
+    again = cli(*read, parquet)
+    assert (again.code, "exists already" in again.err) == (1, True)
+    assert parquet.read_bytes() == before
+    for wrong in ((tmp_path / "o.xls",), (tmp_path / "a.csv", "-n", "1")):
+        assert cli(*read, *wrong).code == 2
+    assert cli(*read, tmp_path / "absent" / "o.csv", "--encoding", "hex").code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "o.parquet", "records"]
+
+
+def test_a_damaged_segment_leaves_no_file(own_store: Path, tmp_path: Path) -> None:
+    """Exit code 3, and nothing under the file's name or beside it."""
+    store = txnlog.open(str(own_store))
+    (segment, *_) = store.segments("orders", 1)
+    path = own_store / f"topics/orders/data/1/{segment.name}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    out = tmp_path / "files"
+    out.mkdir()
+    done = cli("records", "read", "orders", "--store", own_store, "--to-file", out / "o.parquet")
+    assert (done.code, done.out, segment.name in done.err) == (3, "", True)
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["count", "head", "tail"])
+def test_records_that_came_from_kafka_may_have_gaps(tmp_path: Path, what: str) -> None:
+    """Markers take offsets there and are no records: they are neither counted nor shown."""
+    from txnlog.segments.batches import encode_batch, encode_marker
+    from txnlog.segments.records import normalize
+
+    row = {"value": [b"a", b"b", b"c"], "timestamp": [1, 2, 3]}
+    records = normalize(pa.record_batch(row), now_ms=0)
+    ids = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    end = {"timestamp_ms": 4, "producer_id": 7, "producer_epoch": 0, "coordinator_epoch": 0}
+    later = {**ids, "base_sequence": 3, "base_offset": 4}
+    folder = tmp_path / "broker" / "t-0"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020}.log").write_bytes(
+        encode_batch(records, record_format="kafka", **ids)
+        + encode_marker(commit=False, offset=3, **end)
+        + encode_batch(records, record_format="kafka", **later)
+        + encode_marker(commit=True, offset=7, **end)
+    )
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.import_kafka("t", [str(folder)])
+    done = cli("records", what, "t", "--store", store.url, "-o", "json").json()
+    if what == "count":
+        assert done["record_count"] == 3
+        assert done["partitions"][0]["end_offset"] == 8
+    else:
+        assert [record["offset"] for record in done] == [4, 5, 6]
+        last = cli("records", what, "t", "-n", 2, "--store", store.url, "-o", "json").json()
+        assert [record["offset"] for record in last] == ([4, 5] if what == "head" else [5, 6])

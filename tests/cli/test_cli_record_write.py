@@ -1,0 +1,154 @@
+"""``txnlog records write``: stdin becomes records, all of them or none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_command import COMMAND, Finished, cli, environment
+
+import txnlog
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> txnlog.Store:
+    """A store with the topic ``t`` of two partitions."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t", partitions=2)
+    return store
+
+
+def write(store: txnlog.Store, data: bytes, *arguments: object) -> Finished:
+    """Run ``txnlog records write ARGUMENTS`` with this on its stdin."""
+    done = subprocess.run(
+        [*COMMAND, "records", "write", *map(str, arguments), "--store", store.url, "-o", "json"],
+        input=data,
+        capture_output=True,
+        env=environment(),
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def records(store: txnlog.Store, topic: str = "t") -> list[tuple[object, ...]]:
+    found = store.scan(topic, columns=["key", "value", "headers"]).to_arrow().to_pylist()
+    return [
+        (row["key"], row["value"], [(h["key"], h["value"]) for h in row["headers"]])
+        for row in found
+    ]
+
+
+def test_lines_become_records(store: txnlog.Store) -> None:
+    """Values, keys, nulls, headers; any bytes; the last line needs no newline."""
+    done = write(store, b"a\n\n\xff\x00\r\nlast", "t:1").json()
+    assert done == [
+        {"topic": "t", "partition": 1, "start_offset": 0, "end_offset": 4, "record_count": 4}
+    ]
+    assert records(store) == [(None, value, []) for value in (b"a", b"", b"\xff\x00\r", b"last")]
+    store.create_topic("keyed")
+    keyed = ("keyed", "-K", "::", "--null-marker", "NIL", "-H", "h=1", "-H", "e=")
+    write(store, b"k::v::w\nNIL::x\ny::NIL\n::\n", *keyed).json()
+    headers = [("h", b"1"), ("e", b"")]
+    assert records(store, "keyed") == [
+        (b"k", b"v::w", headers),
+        (None, b"x", headers),
+        (b"y", None, headers),
+        (b"", b"", headers),
+    ]
+    write(store, b"same\n" * 3, "keyed", "-k", "key").json()
+    assert records(store, "keyed")[4:] == [(b"key", b"same", [])] * 3
+    nothing = write(store, b"", "t")
+    assert (nothing.code, nothing.out, "no records" in nothing.err) == (0, "[]\n", True)
+
+
+def test_what_was_read_is_written_again(store_path: Path, own_store: Path) -> None:
+    """JSON lines carry keys, values, headers, times and partitions over, whatever the bytes."""
+    store = txnlog.open(str(own_store))
+    store.create_topic("copy", partitions=2)
+    for encoding in ("text", "hex", "base64"):
+        read = cli(
+            *("records", "read", "orders", "--store", store_path, "-o", "jsonl"),
+            *("--encoding", encoding),
+        )
+        start = store.snapshot(["copy"]).end_offsets("copy")
+        done = write(store, read.out.encode(), "copy", "-i", "jsonl").json()
+        assert [part["record_count"] for part in done] == [10, 2]
+        columns = ["key", "value", "partition", "timestamp", "headers"]
+        copied = store.scan("copy", start, columns=columns).to_arrow()
+        assert copied == store.scan("orders", columns=columns).to_arrow()
+    write(
+        store, b'\n{}\n{"value": "x", "other": [1]}\n', "copy:0", "-i", "jsonl", "-H", "a=b"
+    ).json()
+    assert records(store, "copy")[30:32] == [
+        (None, None, [("a", b"b")]),
+        (None, b"x", [("a", b"b")]),
+    ]
+
+
+def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
+    """The line is named, nothing is visible, and no segment is left behind."""
+    good = b'{"value": "' + b"x" * 50_000 + b'"}\n'
+    cases: tuple[tuple[bytes, tuple[str, ...], int, str], ...] = (
+        (b"k=v\nv\n", ("t", "-K", "="), 1, "line 2 "),
+        (good * 200 + b"{", ("t", "-i", "jsonl"), 1, "line 201 "),
+        (b'{"key": {"base64": "?"}}', ("t", "-i", "jsonl"), 1, "line 1 "),
+        (b'{"key": {"hex": "0", "base64": ""}}', ("t", "-i", "jsonl"), 1, "line 1 "),
+        (b'{"value": "\xff"}', ("t", "-i", "jsonl"), 1, "line 1 "),
+        (b'{"value": "x", "partition": 7}', ("t", "-i", "jsonl"), 1, "has 2 partitions"),
+        (b"x" * 3_000_000, ("t",), 1, "longer than"),
+        (b"x\n" + b"x" * 2_000_000 + b"\n", ("t",), 1, "max.message.bytes"),
+        (b"x", ("absent",), 1, "'absent' does not exist"),
+        (b"x", ("t:2",), 1, "no partition 2"),
+        (b"x", ("t", "-H", "name"), 2, "NAME=VALUE"),
+        (b"x", ("t", "-K", ""), 2, "empty"),
+        (b"x", ("t", "-K", ":", "-k", "x"), 2, "either"),
+        (b"x", ("t", "-i", "jsonl", "-K", ":"), 2, "--input lines"),
+        (b"x", ("t", "--compression", "lzo"), 1, "lzo"),
+    )
+    for data, arguments, code, named in cases:
+        done = write(store, data, *arguments)
+        assert (done.code, done.out) == (code, ""), (arguments, done)
+        assert named in done.err, (arguments, done)
+    assert records(store) == []
+    assert store.describe_topic("t").entries == 1
+    assert list(Path(store.url).glob("topics/t/data/**/*.log")) == []
+
+
+INTERRUPTIBLE = """
+import signal, sys
+import txnlog.cli
+
+# A shell that runs the tests in the background has its children ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", file=sys.stderr, flush=True)
+txnlog.cli.main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
+def test_ctrl_c_leaves_nothing_half_done(store: txnlog.Store) -> None:
+    """Interrupted in the middle of its input it writes nothing, whatever it had uploaded."""
+    command = [sys.executable, "-c", INTERRUPTIBLE, "records", "write", "t", "--store", store.url]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stderr.readline()
+        line = b"x" * 99_999 + b"\n"
+        for _ in range(1500):  # more than the pipe and a buffer hold: by now it has uploaded
+            process.stdin.write(line)
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b""
+    assert records(store) == []
+    assert list(Path(store.url).glob("topics/t/data/**/*.log")) == []

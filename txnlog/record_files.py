@@ -1,0 +1,186 @@
+"""Records of a scan as a Parquet, Arrow or CSV file: streamed, whole or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+
+from txnlog.errors import InvalidOption, StorageError
+
+if TYPE_CHECKING:
+    from txnlog.scan import Scan
+
+_ENDINGS: Final = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".csv": "csv",
+}
+ENCODINGS: Final = ("text", "hex", "base64")
+_GROUP_BYTES: Final = 16 << 20
+"""About so many bytes of records are held before they are written as one row group or batch."""
+
+
+class _Writer(Protocol):
+    def write_table(self, table: pa.Table) -> None: ...
+    def close(self) -> None: ...
+
+
+def write_file(
+    scan: Scan,
+    path: str | os.PathLike[str],
+    file_format: str | None,
+    *,
+    encoding: str,
+    progress: Callable[[int, int], None] | None,
+) -> int:
+    """See :meth:`txnlog.Scan.to_file`."""
+    target = Path(path)
+    chosen = check_file_format(target, file_format)
+    if encoding not in ENCODINGS:
+        raise InvalidOption(f"encoding {encoding!r} is not one of {', '.join(ENCODINGS)}")
+    if target.exists():
+        raise StorageError(f"{target} exists already; nothing is overwritten: choose another name")
+    done = 0
+    # The writer is closed whatever happens: one that is left alone closes itself later.
+    with (
+        _published(target) as file,
+        closing(_WRITERS[chosen](file, scan.schema)) as writer,
+    ):
+        for table in _groups(scan):
+            writer.write_table(_as_text(table, encoding) if chosen == "csv" else table)
+            done += table.num_rows
+            if progress is not None:
+                progress(done, scan.record_count)
+    return done
+
+
+def check_file_format(path: Path, file_format: str | None) -> str:
+    """The format that is named, or else that of the path's ending. Raises InvalidOption."""
+    chosen = file_format or _ENDINGS.get(path.suffix.lower())
+    known = ", ".join(_WRITERS)
+    if chosen is None:
+        raise InvalidOption(f"the ending of {path} tells no file format; name one of {known}")
+    if chosen not in _WRITERS:
+        raise InvalidOption(f"file format {chosen!r} is not one of {known}")
+    return chosen
+
+
+@contextmanager
+def _published(target: Path) -> Iterator[IO[bytes]]:
+    """A new file that gets its name when the block has ended well, and is gone otherwise."""
+    unfinished = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, target)  # unlike a rename it replaces nothing
+    except FileExistsError as error:
+        raise StorageError(f"{target} exists already; nothing is overwritten") from error
+    except OSError as error:
+        raise StorageError(f"{target} cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def _groups(scan: Scan) -> Iterator[pa.Table]:
+    """The records in tables of a bounded size: a file of tiny groups would be slow to read."""
+    held: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in scan.to_batches():
+        held.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= _GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+# -- the formats -------------------------------------------------------------------------------
+
+
+def _parquet(file: IO[bytes], schema: pa.Schema) -> _Writer:
+    from pyarrow import parquet
+
+    return parquet.ParquetWriter(file, schema, compression="zstd")  # type: ignore[no-any-return]
+
+
+def _arrow(file: IO[bytes], schema: pa.Schema) -> _Writer:
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    return pa.ipc.new_file(file, schema, options=options)  # type: ignore[no-any-return]
+
+
+def _csv(file: IO[bytes], schema: pa.Schema) -> _Writer:
+    from pyarrow import csv
+
+    text = {"key": pa.string(), "value": pa.string(), "headers": pa.string()}
+    fields = [pa.field(field.name, text.get(field.name, field.type)) for field in schema]
+    return csv.CSVWriter(file, pa.schema(fields))  # type: ignore[no-any-return]
+
+
+_WRITERS: Final[dict[str, Callable[[IO[bytes], pa.Schema], _Writer]]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "csv": _csv,
+}
+
+
+def _as_text(table: pa.Table, encoding: str) -> pa.Table:
+    """CSV knows no bytes and no lists: keys and values become text, headers JSON."""
+    for name in ("key", "value"):
+        if name in table.schema.names:
+            column = _text_column(table.column(name), name, encoding)
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+    if "headers" in table.schema.names:
+        lines = [_headers_json(headers) for headers in table.column("headers").to_pylist()]
+        index = table.schema.get_field_index("headers")
+        table = table.set_column(index, "headers", pa.array(lines, pa.string()))
+    return table
+
+
+def _text_column(column: pa.ChunkedArray, name: str, encoding: str) -> pa.ChunkedArray:
+    if encoding == "text":
+        try:
+            return column.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise InvalidOption(
+                f"a {name} is no UTF-8 text, which is all that CSV can hold; choose the encoding "
+                "hex or base64, or another file format"
+            ) from error
+    encode = bytes.hex if encoding == "hex" else _base64
+    found = [None if data is None else encode(data) for data in column.to_pylist()]
+    return pa.chunked_array([pa.array(found, pa.string())])
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
+
+
+def _headers_json(headers: list[dict[str, bytes | None]] | None) -> str:
+    """The headers as ``records read -o json`` has them."""
+    shown = [
+        {"key": header["key"], "value": _json_bytes(header["value"])} for header in headers or ()
+    ]
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": _base64(data)}
