@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from txnlog.cli import (
+    bench,
+    demo,
     doctor,
     group_changes,
     groups,
@@ -30,7 +32,7 @@ from txnlog.cli import (
     trim,
 )
 from txnlog.cli.grammar import HELP_NAMES
-from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, remember
+from txnlog.cli.session import ConfigOption, OutputOption, StorageOptions, StoreOption, remember
 
 app = typer.Typer(
     epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, "
@@ -61,6 +63,8 @@ transactions.app.command("abort")(hanging.abort_transaction)
 app.add_typer(transactions.app, name="txns")
 app.add_typer(kafka.app)
 app.add_typer(doctor.app)
+app.add_typer(demo.app)
+app.add_typer(bench.app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -76,6 +80,7 @@ def root(
     ctx: typer.Context,
     store: StoreOption = None,
     storage_option: StorageOptions = None,
+    config_file: ConfigOption = None,
     output: OutputOption = None,
     _version: Annotated[
         bool,
@@ -86,7 +91,8 @@ def root(
 ) -> None:
     """Look into a txnlog store: topics, segments, transactions, groups, records.
 
-    --store, --storage-option and -o may stand here or behind the verb.
+    --store, --storage-option and -o may stand here or behind the verb. `txnlog demo` makes a
+    store to try all this on.
 
     \b
     Example:
@@ -94,4 +100,4 @@ def root(
       txnlog topics ls
       txnlog records read orders --from earliest -n 10
     """
-    remember(ctx, store, storage_option, output)
+    remember(ctx, store, storage_option, config_file, output)

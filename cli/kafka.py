@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txnlog.cli.codecs import CompressionOption
 from txnlog.cli.fields import Field, number, text
 from txnlog.cli.grammar import HELP_NAMES
 from txnlog.cli.output import warn
@@ -103,7 +104,7 @@ def import_folders(
             topic,
             log_dirs,
             skip_corrupt=skip_corrupt,
-            storage_options=parse_storage_options(folder_option or ()),
+            storage_options=parse_storage_options(folder_option or (), "--folder-option"),
             progress=progress,
         )
     for damage in done.damages:
@@ -136,12 +137,7 @@ def export_folders(
             "--keep-offsets", help="Add no transaction markers, which would take offsets."
         ),
     ] = False,
-    compression: Annotated[
-        str | None,
-        typer.Option(
-            "--compression", metavar="CODEC", help="Instead of the topic's.", show_default=False
-        ),
-    ] = None,
+    compression: CompressionOption = None,
     folder_option: FolderOptions = None,
     store: StoreOption = None,
     storage_option: StorageOptions = None,
@@ -164,8 +160,8 @@ def export_folders(
             directory,
             magic=magic,
             keep_offsets=keep_offsets,
-            compression_type=compression,
-            storage_options=parse_storage_options(folder_option or ()),
+            compression_type=None if compression is None else compression.value,
+            storage_options=parse_storage_options(folder_option or (), "--folder-option"),
             progress=progress,
         )
     with session.output.document() as document:

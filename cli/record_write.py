@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txnlog.cli.codecs import CompressionOption
 from txnlog.cli.fields import Field, number, text
 from txnlog.cli.grammar import Target, parse_target
 from txnlog.cli.output import warn
@@ -96,12 +97,7 @@ def write_records(
             show_default=False,
         ),
     ] = None,
-    compression: Annotated[
-        str | None,
-        typer.Option(
-            "--compression", metavar="CODEC", help="Instead of the topic's.", show_default=False
-        ),
-    ] = None,
+    compression: CompressionOption = None,
     store: StoreOption = None,
     storage_option: StorageOptions = None,
     output: OutputOption = None,
@@ -144,7 +140,7 @@ def write_records(
             given = (_encoded(key_delimiter), _encoded(null_marker), _encoded(key))
             layout = LineFormat(*given, headers)
             batches = read_lines(stdin, layout, max_line_bytes=max_line_bytes)
-        written = _write(opened, where, batches, compression)
+        written = _write(opened, where, batches, None if compression is None else compression.value)
     if not written:
         warn("there were no records")
     session.output.rows(WRITTEN, written)

@@ -141,7 +141,13 @@ def _print_rich(columns: Sequence[Field[T]], items: Iterable[T]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+        padding=(0, 1, 0, 0),  # with the box's own column: two spaces, as in a pipe
+    )
     for column in columns:
         table.add_column(
             column.title or "", justify="right" if column.numeric else "left", overflow="fold"

@@ -10,6 +10,8 @@ from cli_command import cli, cli_each
 
 from txnlog.cli import (
     batch_fields,
+    bench,
+    demo,
     doctor,
     group_changes,
     groups,
@@ -43,6 +45,12 @@ PARTS = [field.key for field in kafka.IMPORTED]
 DAMAGES = [field.key for field in kafka.DAMAGES]
 KEYS = {
     "doctor": [field.key for field in doctor.FIELDS],
+    "demo": [
+        *[field.key for field in demo.DEMO],
+        "records",
+        *[field.key for field in demo.RECORDS],
+    ],
+    "bench": [field.key for field in bench.MEASURED],
     "import": [
         *[field.key for field in kafka.IMPORT],
         *("partitions", "damages"),

@@ -113,7 +113,9 @@ def test_wrong_usage_is_explained(store: Store, folder: Path, tmp_path: Path) ->
         (("import", tmp_path / "none", "--topic", "t"), 1, "is no log folder of Kafka's"),
         (("export", "nothing", tmp_path / "x"), 1, "'nothing' does not exist"),
         (("export", "t", tmp_path / "x", "--magic", 3), 2, "--magic"),
-        (("export", "t", tmp_path / "x", "--compression", "lzo"), 1, "'lzo' is not one of"),
+        (("export", "t", tmp_path / "x", "--compression", "lzo"), 2, "'lzo' is not one of"),
+        (("export", "t", tmp_path / "x", "--folder-option", "x"), 2, "--folder-option number 1"),
+        (("import", folder, "--topic", "t", "--folder-option", "x"), 2, "--folder-option number 1"),
     ]:
         found = cli(*arguments, "--store", store.url)
         assert (found.code, said in found.err) == (code, True), found

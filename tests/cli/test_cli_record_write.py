@@ -107,7 +107,8 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
         (b"x", ("t", "-K", ""), 2, "empty"),
         (b"x", ("t", "-K", ":", "-k", "x"), 2, "either"),
         (b"x", ("t", "-i", "jsonl", "-K", ":"), 2, "--input lines"),
-        (b"x", ("t", "--compression", "lzo"), 1, "lzo"),
+        (b"x", ("t", "--compression", "lzo"), 2, "lzo"),
+        (b"x", ("t", "--compression", "gzip"), 1, "gzip"),
     )
     for data, arguments, code, named in cases:
         done = write(store, data, *arguments)

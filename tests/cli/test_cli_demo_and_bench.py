@@ -1,0 +1,106 @@
+"""``txnlog demo`` and ``txnlog bench``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_command import cli
+
+import txnlog
+
+
+def check_demo(url: str, store: txnlog.Store, made: dict[str, Any]) -> None:
+    """What the demo printed is what the library finds in its store."""
+    assert made["store"] == url
+    shown = {(at["topic"], at["offset"]): at for at in made["records"]}
+    for topic in ("orders", "payments"):
+        every = store.scan(topic, isolation_level="read_uncommitted").to_arrow().to_pylist()
+        committed = store.scan(topic).to_arrow().column("offset").to_pylist()
+        assert len(every) > len(committed) == 2
+        for row in every:
+            at = shown.pop((topic, row["offset"]))
+            assert (at["key"], at["value"]) == (row["key"].decode(), row["value"].decode())
+            assert at["read_committed"] == (row["offset"] in committed)
+            assert at["committed_value"] == (at["value"] if at["read_committed"] else None)
+    assert shown == {}
+    states = {txn["transactional_id"]: txn["outcome"] for txn in made["records"]}
+    assert states == {"checkout-1": "committed", "checkout-2": "aborted", "checkout-3": "undecided"}
+
+
+def test_the_demo_shows_both_views(tmp_path: Path, store_path: Path) -> None:
+    """In a folder, and without one in a temporary one: never in the store of the environment."""
+    folder = tmp_path / "demo"
+    done = cli("demo", folder, "-o", "json")
+    assert (done.code, f"export TXNLOG_STORE={folder}" in done.err) == (0, True)
+    check_demo(str(folder), txnlog.open(str(folder)), json.loads(done.out))
+    lag = cli("groups", "ls", "--store", folder, "-o", "json").json()
+    assert lag == [{"group_id": "billing", "topic_count": 1, "partition_count": 1, "lag": 2}]
+
+    before = txnlog.open(str(store_path)).topics()
+    env = {"TXNLOG_STORE": str(store_path), "TMPDIR": str(tmp_path)}
+    table = cli("demo", env=env)
+    (made,) = tmp_path.glob("txnlog-demo-*")
+    assert table.code == 0
+    assert table.out.startswith(f"store  {made / 'store'}\n")
+    assert any(line.split()[-2:] == ["samovars", "-"] for line in table.out.splitlines())
+    assert txnlog.open(str(store_path)).topics() == before
+
+
+def test_the_demo_overwrites_nothing(own_store: Path, tmp_path: Path) -> None:
+    """A store with topics, and a folder with something else in it, stay as they are."""
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("years of work")
+    for place, named in ((own_store, "has topics already"), (foreign, "not a txnlog store")):
+        files = sorted(place.rglob("*"))
+        for arguments in (("demo", place), ("demo", "--store", place), ("--store", place, "demo")):
+            done = cli(*arguments)
+            assert (done.code, done.out, named in done.err) == (1, "", True), done
+        assert sorted(place.rglob("*")) == files
+
+
+def test_bench_measures_and_cleans_up(own_store: Path, tmp_path: Path) -> None:
+    """Three phases with counts and requests; the topic goes, the variable's store is untouched."""
+    store = txnlog.open(str(own_store))
+    before = store.topics()
+    small = ("--records", 1000, "--record-bytes", 10, "--commits", 3, "-o", "json")
+    done = cli("bench", "--store", own_store, *small).json()
+    assert [(m["phase"], m["count"], m["size_bytes"]) for m in done] == [
+        ("write", 1000, 10_000),
+        ("read", 1000, 10_000),
+        ("commit", 3, 3),
+    ]
+    write, read, commit = done
+    assert write["p50_us"] is read["p99_us"] is None
+    assert 0 < commit["p50_us"] <= commit["p99_us"]
+    assert 0 < read["request_count"] < commit["request_count"]
+    assert store.topics() == before
+    assert list(own_store.glob("topics/txnlog-bench-*/data/**/*.log")) == []
+
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"TXNLOG_STORE": str(own_store), "TMPDIR": str(temporary)}
+    there = cli("bench", *small, "--partitions", 1, env=env)
+    assert (there.code, str(temporary) in there.err) == (0, True)
+    assert [m["count"] for m in json.loads(there.out)] == [1000, 1000, 3]
+    assert (store.topics(), list(temporary.iterdir())) == (before, [])
+    assert cli("bench", "--records", 0).code == 2
+    assert cli("bench", "--store", tmp_path / "absent").code == 1
+
+
+@pytest.mark.s3
+def test_the_demo_on_s3(s3_options: dict[str, Any]) -> None:
+    """A URL with storage options is as good as a folder."""
+    url = "s3://test/cli-demo"
+    options = [
+        *("--storage-option", f"endpoint_url={s3_options['endpoint_url']}"),
+        *("--storage-option", f"key={s3_options['key']}"),
+        *("--storage-option", f"secret={s3_options['secret']}"),
+        *("--storage-option", 'client_kwargs={"region_name": "us-east-1"}'),
+    ]
+    done = cli("demo", url, *options, "-o", "json")
+    assert done.code == 0, done
+    check_demo(url, txnlog.open(url, storage_options=s3_options), json.loads(done.out))
