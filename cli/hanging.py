@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -181,6 +182,6 @@ def _explanation(stable: StableOffset) -> Iterator[str]:
             yield f"  ends by {show_time(holder.ends_by_ms)} at the latest, when somebody reads"
         ways = holder.ended_by.split("; ")
         if holder.status == "Ongoing":
-            ways[-1] = f"at once: txnlog txns abort {printable(ref.transactional_id)}"
+            ways[-1] = f"at once by: txnlog txns abort {printable(ref.transactional_id)}"
         for begin, way in zip(["ended by:", *["      or:"] * len(ways)], ways, strict=False):
-            yield f"  {begin} {way}"
+            yield from wrap(way, 74, initial_indent=f"  {begin} ", subsequent_indent=" " * 12)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time as clock
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,7 +77,12 @@ def listed(now_ms: int) -> list[Field[TransactionDescription]]:
         lambda txn: show_duration(now_ms - txn.since_ms),
         numeric=True,
     )
-    return [*FIELDS[:3], age, *FIELDS[3:]]
+    # People see the age in place of the time, which would not fit.
+    rest = [
+        replace(field, title=None) if field.key == "updated_at_ms" else field
+        for field in FIELDS[3:]
+    ]
+    return [*FIELDS[:3], age, *rest]
 
 
 def _open(producer: ProducerDescription) -> Json:

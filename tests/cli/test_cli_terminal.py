@@ -51,3 +51,32 @@ def test_tables_fit_the_terminal_and_colour_can_be_turned_off(store_path: Path) 
     assert "FROM" in wide
     assert "\x1b[1m" in wide
     assert "\x1b[3" not in narrow
+
+
+def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
+    """On the demo's store: no line is longer, and no cell is folded: a row is a line."""
+    store = tmp_path / "demo"
+    shown = on_terminal(80, "demo", store, NO_COLOR="1")
+    assert "checkout-2  aborted    9 samovars        -" in shown
+    at = ("--store", store)
+    for verb, rows in (
+        (("txns", "ls"), 3),
+        (("txns", "log", "checkout-1"), 4),
+        (("txns", "producers", "orders"), 3),
+        (("groups", "log", "billing"), 1),
+        (("records", "tail", "payments"), 2),
+        (("groups", "seek", "billing", "--to", "latest"), 1),
+    ):
+        lines = re.sub(r"\x1b\[\d*m", "", on_terminal(80, *verb, *at)).splitlines()
+        assert max(map(len, lines)) <= 80, verb
+        assert len([line for line in lines if not line.startswith("─")]) == 1 + rows, verb
+    why = on_terminal(80, "txns", "why", "orders", *at).splitlines()
+    assert max(map(len, why)) <= 80
+    assert "at once by: txnlog txns abort checkout-3" in why[-1]
+
+
+def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> None:
+    """What a template prints raw in a pipe is one harmless line here."""
+    read = ("records", "read", "orders:1", "-f", "%k=%v\\n", "--store", store_path)
+    shown = on_terminal(80, *read, PYTHONIOENCODING="utf-8")
+    assert shown == "\\N=\\xff\\x00\ntab\\tnul\\x00esc\\x1b[31m \\\\ é=\\N\n"
