@@ -1,7 +1,8 @@
 """A driver whose blocks are interrupted: by SIGINT, by a session that is stopped.
 
 Run as ``python spark_interrupted_driver.py URL FOLDER HOW...``, with the named pipes of
-``Straggle`` in FOLDER. Says what came out of each block, and waits for a line.
+``Straggle`` in FOLDER. Says what came out of each block and waits for a line; after the last one
+it does the work as ``spark_driver`` does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from spark_driver import run as run_loop
 from spark_driver import say, session, summed, tripled
 from spark_faults import Straggle, faulty
 
@@ -49,7 +51,9 @@ def run(url: str, folder: str, *names: str) -> None:
                 HOW[name](spark, txn, folder)
         except BaseException as error:  # noqa: BLE001 - the test judges it, whatever it is
             say("left by", type(error).__name__)
-        sys.stdin.readline()
+        if not sys.stdin.readline():
+            return
+    run_loop("transaction", url, "etl", "g", "1000")
 
 
 if __name__ == "__main__":

@@ -42,11 +42,11 @@ def test_a_worker_is_killed_in_mid_write(
     marker = tmp_path / "killed"
     small_batches.dataSource.register(faulty(Kill(marker, executor=False, batches=6)))
     with transaction(small_batches, store, transactional_id="etl") as txn:
-        txn.write(wide_numbers(small_batches, 12_000), topic="t")
+        txn.write(wide_numbers(small_batches, 16_000), topic="t")
         assert stored(store, "t") == []
     assert marker.exists()
-    assert stored(store, "t") == list(range(12_000))
-    assert txn.result.written_records == 12_000
+    assert stored(store, "t") == list(range(16_000))
+    assert txn.result.written_records == 16_000
     assert any(name.endswith(".log") for name in orphans(store)), "it had uploaded nothing"
 
 
@@ -96,22 +96,27 @@ def test_a_cluster_with_losses_and_stragglers(cluster: str, store: Store, tmp_pa
         store.create_topic(topic, partitions=2, config=SMALL_SEGMENTS)
     straggle = Straggle(tmp_path)
     straggle.make()
+
+    def left_in(topic: str) -> list[str]:
+        """Segments that were uploaded and not placed."""
+        return [n for n in orphans(store) if n.startswith(f"topics/{topic}/") and n[-4:] == ".log"]
+
     with driver(
         tmp_path / "driver", "spark_cluster_driver.py", cluster, store.url, tmp_path
     ) as process:
-        left = 0
         for topic in topics:
             line = f"committed {topic}"
             assert process.wait_for(line) == line, process.errors()
             assert stored(store, topic) == list(range(RECORDS))
-            found = len(orphans(store))
-            assert found > left or topic == "straggler", "it had uploaded nothing"
-            left = found
+            if topic == "worker":  # the worker of a killed executor may live on, and clean up
+                assert left_in(topic), "the attempt that was killed had uploaded nothing"
+        # A copy that Spark has made of another task may have left files as well.
+        before = left_in("straggler")
         held = straggle.met()
         assert held is not None, "Spark has ended the straggler"
         assert straggle.release(held, SILENCE_S) == b"uploaded"
-        late = [name for name in orphans(store) if name.startswith("topics/straggler/data/")]
-        assert any(name.endswith(".log") for name in late), "the straggler has uploaded nothing"
+        late = set(left_in("straggler")) - set(before)
+        assert late, "the straggler has uploaded nothing"
         for topic in topics:
             assert stored(store, topic) == list(range(RECORDS))
             assert store.describe_topic(topic).open_transactions == ()

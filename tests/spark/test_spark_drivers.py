@@ -95,7 +95,6 @@ def test_interrupted_drivers(tmp_path: Path) -> None:
             assert process.line() == f"left by {error}", process.errors()
             check_nothing_shows(store)
             process.go_on()
-    with start("spark_driver.py", "transaction", store.url, "etl", "g", 1_000) as process:
         assert process.wait_for("done") == "done", process.errors()
     left = check_done(store, 2_000)
     assert all(name.startswith(MAY_STAY) for name in left)
