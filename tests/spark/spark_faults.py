@@ -39,6 +39,9 @@ class Fault:
     def written(self) -> None:
         """The writer has uploaded everything."""
 
+    def repeated(self) -> None:
+        """Another attempt of the task begins."""
+
 
 class FaultyWriter(DataSourceArrowWriter):
     """The real writer, with a fault in one attempt of one task."""
@@ -50,8 +53,10 @@ class FaultyWriter(DataSourceArrowWriter):
     def write(self, iterator: Rows) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        hit = context.partitionId() == FAULTY_TASK and context.attemptNumber() == 0
-        fault = self._fault if hit else Fault()
+        fault = self._fault if context.partitionId() == FAULTY_TASK else Fault()
+        if context.attemptNumber() > 0:
+            fault.repeated()
+            fault = Fault()
         message: WriterCommitMessage = self._real.write(fault.rows(iterator))
         fault.written()
         return message
@@ -115,19 +120,27 @@ class Straggle(Fault):
     """Take all rows, and upload none before the test says so.
 
     Args:
-        folder: of two named pipes.
+        folder: of the named pipes.
+        outrun: there will be a copy of the task; neither goes on before both are there.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, outrun: bool = False) -> None:
+        self._meeting = folder / "meeting"
         self._go_on = folder / "go-on"
         self._done = folder / "done"
+        self._outrun = outrun
 
     def make(self) -> None:
-        for path in (self._go_on, self._done):
+        for path in (self._meeting, self._go_on, self._done):
             os.mkfifo(path)
+
+    def repeated(self) -> None:
+        self._meeting.open("rb").close()  # each side waits until the other opens it
 
     def rows(self, given: Rows) -> Rows:
         taken = list(given)
+        if self._outrun:
+            self._meeting.open("wb").close()
         with self._go_on.open("rb") as pipe:  # waits for somebody who opens it to write,
             pipe.read()  # and closes it
         yield from taken
