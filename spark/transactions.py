@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -148,7 +149,8 @@ class SparkTransaction:
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
         self._writes = 0
-        self._manifest: str | None = None
+        self._manifests: set[str] = set()  # of writes that run, or have failed
+        self._lock = Lock()  # writes may run in threads of the user's
         self._segments: dict[str, list[UploadedSegment]] = {}
         self._records = RecordBuffers(store.logs)
         self._result: TransactionResult | None = None
@@ -171,11 +173,13 @@ class SparkTransaction:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        phase, self._phase = self._phase, _Phase.ENDED
+        with self._lock:
+            phase, self._phase = self._phase, _Phase.ENDED
+            running = bool(self._manifests)
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
         stopped = self._to_commit() and _is_stopped(self._spark)
-        if kind is None and phase is _Phase.OPEN and not stopped:
+        if kind is None and phase is _Phase.OPEN and not stopped and not running:
             if not self._already_committed:
                 self._commit()
             return
@@ -184,6 +188,11 @@ class SparkTransaction:
             raise InvalidTxnState(
                 "a read or write of this transaction failed, so nothing was committed; let its "
                 "exception leave the block"
+            )
+        if kind is None and running:
+            raise InvalidTxnState(
+                "a write() of this transaction still runs in another thread, so nothing was "
+                "committed; wait for it inside the block"
             )
         if kind is None:
             raise InvalidTxnState(
@@ -279,6 +288,9 @@ class SparkTransaction:
     ) -> None:
         """Run the DataFrame and upload its rows; they are committed when the block ends.
 
+        Several may run at once, in threads of yours; wait for them inside the block. The records of
+        one follow those of the writes that have ended before it.
+
         Args:
             frame: with the columns value and, as wanted, key, topic, partition, timestamp, headers.
             topic: where to; None takes the column ``topic``.
@@ -286,10 +298,11 @@ class SparkTransaction:
             compression_type: a codec for these records instead of the topics' own.
         """
         self._require_open("write")
+        from txnlog.spark.registration import register
+
         with self._failing():
-            path = staging_file(self._token, self._writes)
-            self._manifest = path
-            self._writes += 1
+            register(self._spark)  # also in a thread that has written nothing yet
+            path = self._next_manifest()
             options = {**self._storage_options, "path": self._store.url, STAGING: path}
             if topic is not None:
                 options["topic"] = topic
@@ -391,13 +404,29 @@ class SparkTransaction:
         moved = [TopicPartition(item.topic, item.partition) for item in consumed]
         return {where: spans[where] for where in moved}
 
+    def _next_manifest(self) -> str:
+        with self._lock:
+            path = staging_file(self._token, self._writes)
+            self._writes += 1
+            self._manifests.add(path)
+        return path
+
     def _take_manifest(self, path: str) -> None:
         """Note what a write has uploaded, and delete its manifest: a kill later leaves none."""
         staged = read_manifest(self._store.storage, path)
-        for topic, uploaded in staged.segments.items():
-            self._segments.setdefault(topic, []).extend(uploaded)
-        self._manifest = None
+        with self._lock:
+            in_time = self._phase in (_Phase.OPEN, _Phase.FAILED)
+            self._manifests.discard(path)
+            if in_time:
+                for topic, uploaded in staged.segments.items():
+                    self._segments.setdefault(topic, []).extend(uploaded)
         self._delete_manifest(path)
+        if not in_time:
+            publishing.discard(self._store, staged.segments)
+            raise InvalidTxnState(
+                "write(): the transaction's block had ended before this write did, so its records "
+                "were dropped; wait for it inside the block"
+            )
 
     def _take_records(self) -> None:
         """Upload what was sent from this process."""
@@ -411,13 +440,16 @@ class SparkTransaction:
     def _discard(self) -> None:
         """Delete what was uploaded, before anything was placed; best effort."""
         self._records.discard()
-        if self._manifest is not None:
+        for path in sorted(self._manifests):
             try:
-                self._take_manifest(self._manifest)
+                staged = read_manifest(self._store.storage, path)
             except ObjectNotFound:
-                pass  # this write failed, and has deleted its files itself
+                continue  # this write failed, and has deleted its files itself; or it still runs
             except TxnlogError as error:
-                _logger.warning("the files that %s names were left: %s", self._manifest, error)
+                _logger.warning("the files that %s names were left: %s", path, error)
+                continue
+            self._delete_manifest(path)
+            publishing.discard(self._store, staged.segments)
         publishing.discard(self._store, self._segments)
 
     def _delete_manifest(self, path: str) -> None:
@@ -444,7 +476,9 @@ class SparkTransaction:
         try:
             yield
         except BaseException:
-            self._phase = _Phase.FAILED
+            with self._lock:
+                if self._phase is _Phase.OPEN:
+                    self._phase = _Phase.FAILED
             raise
 
 
