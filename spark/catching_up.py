@@ -63,7 +63,7 @@ def catch_up(
         transaction_timeout_ms: the most that placing and deciding may take.
 
     Raises:
-        InvalidOption: the step reads nothing, so it would never end.
+        InvalidOption: the step reads nothing, or from where it says itself, so it would never end.
         TxnlogError: of a transaction; those before it are committed.
     """
     if max_transactions is not None and max_transactions < 1:
@@ -86,6 +86,12 @@ def catch_up(
                     raise InvalidOption(
                         "the step of catch_up() did not call txn.read(): nothing would ever tell "
                         "it that it has caught up; use transaction(...) for a job without a read"
+                    )
+                if not txn.follows_group:
+                    raise InvalidOption(
+                        "the step of catch_up() tells txn.read() where to start, so it would read "
+                        "the same records in every transaction, without end; set the group's "
+                        "offsets before, with store.reset_group_offsets(...)"
                     )
                 if txn.consumed_records == 0:
                     # Offsets may move all the same, over what was aborted.

@@ -148,6 +148,7 @@ class SparkTransaction:
         self._token = store.logs.clock.token()
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
+        self._follows_group = True
         self._writes = 0
         self._manifests: set[str] = set()  # of writes that run, or have failed
         self._lock = Lock()  # writes may run in threads of the user's
@@ -218,6 +219,11 @@ class SparkTransaction:
         return bool(self._reads)
 
     @property
+    def follows_group(self) -> bool:
+        """True unless a read was told where to start, instead of at the group's offsets."""
+        return self._follows_group
+
+    @property
     def already_committed(self) -> bool:
         """True if the version was committed before: there is nothing to do, and nothing is done."""
         return self._already_committed
@@ -230,7 +236,7 @@ class SparkTransaction:
         starting_offsets: OffsetsOption | None = None,
         columns: Sequence[str] | None = None,
         include_headers: bool = False,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, bool | int | str] | None = None,
     ) -> DataFrame:
         """Topics from the group's committed offsets (where none, from the start) to now.
 
@@ -261,7 +267,7 @@ class SparkTransaction:
                     raise InvalidOption(
                         f"topic {name!r} is read twice in one transaction; use its DataFrame again"
                     )
-            given = dict(options or {})
+            given = {name: _option_text(value) for name, value in (options or {}).items()}
             _check_free(given)
             if columns is not None:
                 given["columns"] = ",".join(columns)
@@ -273,9 +279,11 @@ class SparkTransaction:
                     if isinstance(starting_offsets, str)
                     else offsets_json(starting_offsets)
                 )
-            pinned = pin(self._store, self._read_options(names, given))
+            parsed = self._read_options(names, given)
+            pinned = pin(self._store, parsed)
             frame = self._load(pinned, given)
             self._reads.append(pinned)
+            self._follows_group &= parsed.starting is None
             return frame
 
     def write(
@@ -490,6 +498,11 @@ def _is_stopped(spark: SparkSession) -> bool:
 
 _DECIDED = ("path", "subscribe", "subscribepattern", "assign", "group.id", "maxrecords")
 _NEVER = ("transactional.id", "transaction.timeout.ms", "isolation.level")
+
+
+def _option_text(value: bool | int | str) -> str:
+    """As Spark makes it of what ``.option(...)`` is given."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_free(options: Mapping[str, str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -38,6 +40,28 @@ def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> 
     assert data_files(topics) == placed_files(topics)
     assert topics.describe_group("g").lag == 0
     assert catch_up(spark, topics, copy_and_count, **names) == CaughtUp(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"starting_offsets": "earliest"},
+        {"options": {"startingTimestamp": 0, "includeHeaders": True}},
+    ],
+    ids=["starting_offsets", "startingTimestamp"],
+)
+def test_a_step_that_starts_where_it_likes_is_refused(
+    spark: SparkSession, topics: Store, start: dict[str, Any]
+) -> None:
+    """Goal: no endless loop that copies the same records again and again."""
+
+    def again(txn: SparkTransaction) -> None:
+        txn.write(txn.read("in", **start).drop("partition"), topic="out")
+
+    names = {"transactional_id": "etl", "group_id": "g"}
+    with pytest.raises(InvalidOption, match="reset_group_offsets"):
+        catch_up(spark, topics, again, max_transactions=3, **names)
+    assert stored(topics, "out") == []
 
 
 def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
