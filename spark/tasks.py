@@ -52,13 +52,16 @@ def group_ranges(
     """
     sizes = sizes or TaskSizes()
     target = sizes.target_bytes(sum(part.size_bytes for part in ranges))
+    # A rest, or a piece, that is small beside a task is not worth opening the segment again; but
+    # a task that takes it leaves fewer tasks than were asked for.
+    slack = 0 if sizes.min_partitions else target // 8
     tasks: list[tuple[SegmentRange, ...]] = []
     task: list[SegmentRange] = []
     room, records = target, sizes.max_records
     for part in ranges:
         rest: SegmentRange | None = part
         while rest is not None:
-            piece, rest = _split(rest, room, target, records)
+            piece, rest = _split(rest, room + slack, room, records)
             task.append(piece)
             room -= piece.size_bytes
             records = None if records is None else records - piece.record_count
@@ -71,15 +74,15 @@ def group_ranges(
 
 
 def _split(
-    part: SegmentRange, room: int, target: int, records: int | None
+    part: SegmentRange, whole: int, room: int, records: int | None
 ) -> tuple[SegmentRange, SegmentRange | None]:
     """The piece of a range that fits into ``room`` bytes and ``records``, and the rest.
 
-    A rest, or a piece, that is small beside a task is not worth opening the segment again.
+    A range of up to ``whole`` bytes is not cut for its bytes.
     """
     size = part.size_bytes
     count = part.record_count
-    if size > room + target // 8 and count > 1:
+    if size > whole and count > 1:
         count = min(max(count * room // max(size, 1), 1), count - 1)
     if records is not None:
         count = min(count, records)

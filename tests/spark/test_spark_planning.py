@@ -67,6 +67,8 @@ def test_min_partitions_splits_further() -> None:
         assert len(tasks) >= wanted
         assert sum(p.record_count for t in tasks for p in t) == sum(p.record_count for p in ranges)
     assert len(group_ranges([_range(0, 0, 1, 10)], TaskSizes(5))) == 1
+    a_tenth_more_than_a_task = [_range(p, 0, 100, 110_000) for p in range(10)]
+    assert len(group_ranges(a_tenth_more_than_a_task, TaskSizes(11))) >= 11
 
 
 def _pinned(store: Store, **options: str) -> list[tuple[int, int, int]]:
