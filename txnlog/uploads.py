@@ -18,7 +18,7 @@ import pyarrow as pa
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
-from txnlog.errors import StorageError
+from txnlog.errors import RecordTooLarge, StorageError
 from txnlog.segments.records import constant_timestamps, take_groups
 from txnlog.segments.writer import SegmentWriter
 from txnlog.storage.base import Storage, Upload
@@ -145,7 +145,13 @@ class SegmentUploader:
 
     def _append(self, partition: int, records: pa.RecordBatch) -> None:
         segment = self._open.get(partition) or self._new_segment(partition)
-        self._budget.append(segment, records)
+        try:
+            self._budget.append(segment, records)
+        except RecordTooLarge as error:
+            raise RecordTooLarge(
+                f"topic {self._spec.topic!r}, partition {partition}: {error}. Make the records "
+                "smaller, or alter the topic's max.message.bytes"
+            ) from None
         if segment.size_bytes >= self._config.segment_bytes:
             self.finish_early(segment)
 

@@ -227,7 +227,7 @@ def test_a_record_that_is_too_large_is_refused_alone(store: Store) -> None:
         with pytest.raises(errors.RecordTooLarge, match="1000"):
             producer.send("t", b"x" * 1000)
         producer.send("t", b"x" * 900)
-    with store.producer() as producer, pytest.raises(errors.RecordTooLarge):
+    with store.producer() as producer, pytest.raises(errors.RecordTooLarge, match="topic 't'"):
         producer.send_batch("t", pa.record_batch({"value": [b"x" * 1000]}))
     assert store.scan("t").record_count == 1
 
