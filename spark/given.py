@@ -86,7 +86,9 @@ class Given:
         if not path:
             raise InvalidOption(
                 "option path is missing: the folder or URL of the store, "
-                'as in .option("path", "/data/store") or .load("s3://bucket/store")'
+                'as in .option("path", "/data/store") or .load("s3://bucket/store"). A table of '
+                "Spark's catalog has none, even if it was made with OPTIONS: use CREATE TEMPORARY "
+                "VIEW ... USING txnlog OPTIONS (...)"
             )
         return path
 

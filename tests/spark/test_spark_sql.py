@@ -65,5 +65,11 @@ def test_a_view_of_several_topics_takes_the_topic_from_the_row(
 
 def test_tables_are_refused_with_the_way_out(spark: SparkSession, topics: Store) -> None:
     """Goal: CREATE TABLE would lose its options, so it says what to use instead."""
+    with pytest.raises(PySparkException, match=r"option path is missing.*CREATE TEMPORARY VIEW"):
+        spark.sql(
+            f"CREATE TABLE kept USING txnlog OPTIONS (path '{topics.url}', topic 'out') "
+            "AS SELECT 'x' AS value"
+        )
+    spark.sql("DROP TABLE IF EXISTS kept")
     with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE kept USING txnlog OPTIONS (path '{topics.url}', subscribe 'in')")
