@@ -5,7 +5,8 @@
 No transaction spans two systems. But the table can keep, in the same transaction as its rows, how
 far it has applied each partition. A record below that offset was applied already, however
 often it is read. The group's offsets follow behind; if the job dies in between, they are behind,
-and what is read again changes nothing.
+and what is read again changes nothing. A run that was taken for dead, and goes on beside the next
+one, finds that the table has moved.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ def run(spark: SparkSession, root: str, database: str = "miles.sqlite") -> None:
 
 def apply(table: sqlite3.Connection, topic_id: str, txn: SparkTransaction) -> None:
     """Add what the table has not applied yet, and note how far it is, in one transaction of it."""
-    known = table.execute(
-        "SELECT partition, next_offset FROM applied WHERE topic_id = ?", [topic_id]
-    )
+    known = applied(table, topic_id)
     flights = parsed(txn.read("flights"))
-    for partition, next_offset in known:
-        applied = (sf.col("partition") == partition) & (sf.col("offset") < next_offset)
-        flights = flights.where(~applied)
+    for partition, next_offset in known.items():
+        before = (sf.col("partition") == partition) & (sf.col("offset") < next_offset)
+        flights = flights.where(~before)
     ends = flights.groupBy("partition").agg(sf.max("offset") + 1).collect()
     miles = flights.groupBy("flight.carrier").agg(sf.sum("flight.distance")).collect()
     with table:
+        table.execute("BEGIN IMMEDIATE")
+        if applied(table, topic_id) != known:
+            raise RuntimeError("another run has brought the table forward meanwhile; run again")
         table.executemany(
             "INSERT INTO miles VALUES (?, ?) "
             "ON CONFLICT (carrier) DO UPDATE SET miles = miles + excluded.miles",
@@ -64,6 +66,12 @@ def apply(table: sqlite3.Connection, topic_id: str, txn: SparkTransaction) -> No
             "ON CONFLICT (topic_id, partition) DO UPDATE SET next_offset = excluded.next_offset",
             [(topic_id, *row) for row in ends],
         )
+
+
+def applied(table: sqlite3.Connection, topic_id: str) -> dict[int, int]:
+    """How far the table is in each partition."""
+    query = "SELECT partition, next_offset FROM applied WHERE topic_id = ?"
+    return dict(table.execute(query, [topic_id]))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from types import ModuleType
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from txnlog import Store
 
@@ -117,6 +117,31 @@ def test_upserts_are_applied_once_though_the_offsets_were_not_committed(
     assert "miles" not in filled.groups()
     recipe.run(spark, filled.url, database)
     assert filled.describe_group("miles").lag == 0
+    with sqlite3.connect(database) as table:
+        found = dict(table.execute("SELECT * FROM miles"))
+    assert found == flights.groupby("carrier")["distance"].sum().to_dict()
+
+
+def test_an_upsert_that_another_run_overtakes_changes_nothing(
+    spark: SparkSession,
+    filled: Store,
+    flights: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a run that goes on after the next one has done its work does not do it again."""
+    recipe = _module("upsert_table")
+    database = str(tmp_path / "miles.sqlite")
+    parsed = recipe.parsed
+
+    def overtaken(records: DataFrame) -> DataFrame:
+        monkeypatch.setattr(recipe, "parsed", parsed)
+        recipe.run(spark, filled.url, database)
+        return parsed(records)
+
+    monkeypatch.setattr(recipe, "parsed", overtaken)
+    with pytest.raises(RuntimeError, match="another run"):
+        recipe.run(spark, filled.url, database)
     with sqlite3.connect(database) as table:
         found = dict(table.execute("SELECT * FROM miles"))
     assert found == flights.groupby("carrier")["distance"].sum().to_dict()
