@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.exits import FAILURE
+from txnlog.cli.fields import harmless
 from txnlog.cli.output import warn
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
@@ -23,6 +24,7 @@ def require_consent(what: str, *, yes: bool) -> None:
     """
     if yes:
         return
+    what = harmless(what)  # it has names in it
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise typer.BadParameter(
             f"this would {what}; without a terminal nobody can be asked: add --yes, or --dry-run "

@@ -6,6 +6,8 @@ docs/CLI.md, the titles are for people.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +20,8 @@ _ABSENT = "-"
 _MAX_SHOWN_MS = 253_402_300_799_999
 """The last millisecond of the year 9999: what comes later is shown as a number."""
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""JSON lets it through, a terminal obeys it: C1 controls, new lines, changes of direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,21 @@ def printable_bytes(data: bytes | None) -> str:
             else _printable_char(char)
             for char in data.decode(errors="surrogateescape")
         )
+
+
+def harmless(message: str) -> str:
+    """A message without anything that a terminal would obey; its backslashes are its own."""
+    if message.isprintable():
+        return message
+    return "".join(char if char == "\\" else _printable_char(char) for char in message)
+
+
+def json_text(content: Json, indent: int | None = None) -> str:
+    """JSON in which nothing stands that a terminal would obey: it is escaped, as JSON can."""
+    dumped = json.dumps(content, ensure_ascii=False, indent=indent)
+    if dumped.isascii() and "\x7f" not in dumped:
+        return dumped
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", dumped)
 
 
 def json_bytes(data: bytes | None) -> Json:

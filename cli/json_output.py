@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from txnlog.cli.exits import OutputClosed
-from txnlog.cli.fields import Field, Json, as_json
+from txnlog.cli.fields import Field, Json, as_json, json_text
 from txnlog.cli.output import write
 
 T = TypeVar("T")
@@ -52,7 +51,7 @@ class JsonOutput:
         closing = True
         try:
             for item in items:
-                write(separator + _dump(as_json(fields, item)))
+                write(separator + json_text(as_json(fields, item)))
                 separator = ",\n"
         except OutputClosed:
             closing = False
@@ -66,7 +65,7 @@ class JsonOutput:
     def document(self) -> Iterator[_JsonDocument]:
         document = _JsonDocument()
         yield document
-        write(_dump(document.content, indent=2) + "\n")
+        write(json_text(document.content, indent=2) + "\n")
 
 
 class JsonLinesOutput:
@@ -87,17 +86,13 @@ class JsonLinesOutput:
     ) -> None:
         del streamed, live, heading, below  # lines are always streamed; the rest is for people
         for item in items:
-            write(_dump(as_json(fields, item)) + "\n")
+            write(json_text(as_json(fields, item)) + "\n")
 
     @contextmanager
     def document(self) -> Iterator[_JsonDocument]:
         document = _JsonDocument()
         yield document
-        write(_dump(document.content) + "\n")
-
-
-def _dump(content: Mapping[str, Json], indent: int | None = None) -> str:
-    return json.dumps(content, ensure_ascii=False, indent=indent)
+        write(json_text(document.content) + "\n")
 
 
 def _use_utf8() -> None:

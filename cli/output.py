@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from txnlog.cli.exits import OutputClosed
-from txnlog.cli.fields import Field
+from txnlog.cli.fields import Field, harmless
 
 T = TypeVar("T")
 
@@ -82,4 +82,4 @@ def warn(message: str) -> None:
     """A message for people that must not get into the data."""
     from txnlog.cli.storage_options import redacted
 
-    print("txnlog: " + redacted(message), file=sys.stderr)
+    print("txnlog: " + harmless(redacted(message)), file=sys.stderr)

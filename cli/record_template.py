@@ -7,7 +7,6 @@ r"""``--format TEMPLATE``: records as bytes of the user's own layout, as kcat an
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -15,7 +14,13 @@ from typing import Final
 
 import typer
 
-from txnlog.cli.fields import json_bytes, printable_bytes, show_time
+from txnlog.cli.fields import (
+    json_bytes,
+    json_text,
+    printable,
+    printable_bytes,
+    show_time,
+)
 from txnlog.cli.record_fields import Header, Record
 
 _PIECE = re.compile(
@@ -33,7 +38,7 @@ _BYTES: Final[dict[str, Bytes]] = {
     "hex": lambda data: (data or b"").hex().encode(),
     "base64": lambda data: b64encode(data or b""),
     "text": lambda data: printable_bytes(data).encode(errors="backslashreplace"),
-    "json": lambda data: json.dumps(json_bytes(data), ensure_ascii=False).encode(),
+    "json": lambda data: json_text(json_bytes(data)).encode(),
 }
 _PLAIN: Final[dict[str, Writer]] = {
     "t": lambda record: (record.topic or "").encode(),
@@ -72,7 +77,8 @@ class Template:
         if directive in ("k", "v", "h") and (how or self._default) in _BYTES:
             encode = _BYTES[how or self._default]
             if directive == "h":
-                return lambda record: _headers(record.content.headers, encode)
+                show = _raw_name if encode is _BYTES["raw"] else _printable_name
+                return lambda record: _headers(record.content.headers, show, encode)
             if directive == "k":
                 return lambda record: encode(record.content.key)
             return lambda record: encode(record.content.value)
@@ -90,7 +96,13 @@ def _size(data: bytes | None) -> bytes:
     return b"%d" % (-1 if data is None else len(data))
 
 
-def _headers(headers: Sequence[Header], encode: Bytes) -> bytes:
-    return b",".join(
-        key.encode(errors="backslashreplace") + b"=" + encode(value) for key, value in headers
-    )
+def _headers(headers: Sequence[Header], show: Callable[[str], bytes], encode: Bytes) -> bytes:
+    return b",".join(show(name) + b"=" + encode(value) for name, value in headers)
+
+
+def _raw_name(name: str) -> bytes:
+    return name.encode(errors="backslashreplace")
+
+
+def _printable_name(name: str) -> bytes:
+    return _raw_name(printable(name))

@@ -7,8 +7,7 @@ import sys
 
 from txnlog.cli.app import app
 from txnlog.cli.exits import DAMAGE, FAILURE, INTERRUPTED, OK, OUTPUT_CLOSED, Damaged, OutputClosed
-from txnlog.cli.output import flush
-from txnlog.cli.storage_options import redacted
+from txnlog.cli.output import flush, warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
 
@@ -59,4 +58,4 @@ def _forget_stdout() -> None:
 
 def _say(message: str) -> None:
     """One message for people, on stderr."""
-    print("txnlog: " + redacted(" ".join(message.split())), file=sys.stderr)
+    warn(" ".join(message.split()))

@@ -11,7 +11,7 @@ import subprocess
 import termios
 from pathlib import Path
 
-from cli_command import COMMAND, environment
+from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
 
@@ -80,3 +80,35 @@ def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> Non
     read = ("records", "read", "orders:1", "-f", "%k=%v\\n", "--store", store_path)
     shown = on_terminal(80, *read, PYTHONIOENCODING="utf-8")
     assert shown == "\\N=\\xff\\x00\ntab\\tnul\\x00esc\\x1b[31m \\\\ é=\\N\n"
+
+
+def test_no_way_of_printing_a_record_lets_a_terminal_obey_it(tmp_path: Path) -> None:
+    """Escapes, C1 controls and changes of direction in keys, values and headers, in each format."""
+    odd = "\x1b[31m \x9b31m \u202e \u2028 \x7f"
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", odd, odd, headers=[(odd, odd.encode())])
+    read = ("records", "read", "t", "--store", store.url)
+    template = "%k %v %h %k{text} %h{text} %k{json} %h{json}\\n"
+    for how in (("-o", "table"), ("-o", "json"), ("-o", "jsonl"), ("-f", template)):
+        shown = on_terminal(200, *read, *how, PYTHONIOENCODING="utf-8")
+        assert "[31m" in shown, how
+        assert shown.replace("\n", "").isprintable(), (how, shown)
+    (record,) = cli(*read, "-o", "json").json()
+    assert [record["key"], record["value"], record["headers"][0]["key"]] == [odd] * 3
+
+
+def test_no_message_lets_a_terminal_obey_a_name(tmp_path: Path, store_path: Path) -> None:
+    """Messages repeat names of stores, topics, groups and transactional ids; on one line."""
+    odd = "\x1b[31m\x9b\n\\x"
+    for done in cli_each(
+        ("topics", "ls", "--store", tmp_path / odd),
+        ("topics", "describe", odd, "--store", store_path),
+        ("txns", "describe", odd, "--store", store_path),
+        ("groups", "delete-offsets", odd, "paid", "--store", store_path, "--yes"),
+        ("segments", "dump", "--file", tmp_path / odd),
+    ):
+        assert "[31m" in done.err
+        assert "\\x" in done.err
+        assert done.err.removesuffix("\n").isprintable(), done
