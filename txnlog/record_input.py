@@ -10,7 +10,7 @@ import binascii
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -88,6 +88,10 @@ def _with_nulls(column: pa.Array, marker: bytes) -> pa.Array:
     return pc.if_else(pc.equal(column, marker), pa.scalar(None, pa.binary()), column)
 
 
+_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
 class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
     base64: str | None = None
     hex: str | None = None
@@ -104,8 +108,8 @@ class _JsonRecord(msgspec.Struct):
     key: str | _Bytes | None = None
     value: str | _Bytes | None = None
     headers: list[_Header] = []
-    timestamp_ms: int | None = None
-    partition: int | None = None
+    timestamp_ms: _Int64 | None = None
+    partition: _Int32 | None = None
 
 
 def read_json_lines(
