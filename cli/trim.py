@@ -129,6 +129,8 @@ def _read_file(path: Path) -> list[tuple[Target, Place | None]]:
             f"--offset-json-file {path} is not as kafka-delete-records takes it, "
             f'{{"partitions": [{{"topic": "t", "partition": 0, "offset": 9}}]}}: {error!r}'
         ) from error
+    if len({where for where, _ in wanted}) < len(wanted):
+        raise typer.BadParameter(f"--offset-json-file {path} names a partition twice")
     if any(offset < -1 for _, offset in wanted):
         raise typer.BadParameter(f"--offset-json-file {path} has an offset below -1")
     return [(where, None if at == -1 else Offset(at)) for where, at in wanted]

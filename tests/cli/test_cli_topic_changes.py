@@ -147,6 +147,9 @@ def test_trim_moves_the_start_and_no_further_than_asked(own_store: Path, tmp_pat
     wanted.write_text(json.dumps({"partitions": [item]}))
     cli(*trim, "--offset-json-file", wanted).json()
     assert starts() == [10, 2]
+    wanted.write_text(json.dumps({"partitions": [{**item, "offset": 10}, {**item, "offset": 9}]}))
+    twice = cli(*trim, "--offset-json-file", wanted)
+    assert (twice.code, twice.out, "names a partition twice" in twice.err) == (2, "", True)
     wanted.write_text('{"partitions": [{"topic": "orders"}]}')
     for arguments in (
         ("orders", "--before", 3),
