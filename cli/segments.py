@@ -154,6 +154,7 @@ def dump_segments(
             batch_fields(with_records=records or no_metadata, metadata=not no_metadata),
             _reported(_within(islice(batches, max_batches), max_bytes), reporter),
             streamed=True,
+            live=records or no_metadata,  # no table is measured ahead: a batch holds its records
             heading=lambda batch: f"# {batch.path}",
             below=partial(record_lines, metadata=not no_metadata)
             if records or no_metadata

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_command import cli, cli_each
+from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
 from txnlog.descriptions import SegmentDescription
@@ -316,3 +319,26 @@ def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
     orders = cli("segments", "du", "orders", "--store", own_store, "-o", "json").json()
     assert orders == [row for row in rows if row["topic"] == "orders"]
     assert cli("segments", "du", "nope", "--store", own_store).code == 1
+
+
+def test_dump_with_records_holds_one_batch_at_a_time(tmp_path: Path) -> None:
+    """A table takes no more memory than JSON lines do: no batch is kept to measure columns."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        for _ in range(60):
+            producer.send("t", b"x" * 1_000_000)
+            producer.flush()
+    peak_bytes = {}
+    for output in ("jsonl", "table"):
+        options = ("--records", "-o", output, "--store", store.url)
+        process = subprocess.Popen(
+            [*COMMAND, "segments", "dump", "t", *options],
+            stdout=subprocess.DEVNULL,
+            env=environment(),
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        peak_bytes[output] = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    assert peak_bytes["table"] < peak_bytes["jsonl"] + 30_000_000
