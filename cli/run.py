@@ -14,6 +14,7 @@ from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 def run() -> int:
     """Run the command line of this process; returns the exit code."""
     try:
+        _open_streams()
         code = _run_app()
         flush()
     except OutputClosed:
@@ -41,6 +42,21 @@ def run() -> int:
         )
         code = FAILURE
     return code
+
+
+def _open_streams() -> None:
+    """Put nothing in the place of streams that were closed when the process began.
+
+    The next file that is opened would get their numbers, and be written what is meant for them.
+    Raises OSError if that is stdout: its data would be lost.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            stream = open(opened, "r" if number == 0 else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            if name == "stdout":
+                raise OSError("stdout is closed")
 
 
 def _run_app() -> int:

@@ -116,6 +116,25 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
         assert done.stderr.startswith(b"txnlog: cannot write the output")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+def test_streams_that_are_closed_harm_nothing(own_store: Path) -> None:
+    """Without stdout nothing is begun, without stdin nothing is read; no message becomes data."""
+
+    def closed(redirection: str, *arguments: object) -> tuple[int, str, str]:
+        command = [*COMMAND, *map(str, arguments), "--store", str(own_store)]
+        shell = ["sh", "-c", f'"$@" {redirection}', "sh", *command]
+        done = subprocess.run(shell, capture_output=True, text=True, env=environment(), check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    create = ("topics", "create", "new")
+    message = "txnlog: cannot write the output: stdout is closed\n"
+    assert closed(">&-", *create) == (1, "", message)
+    assert closed("2>&-", "topics", "describe", "new") == (1, "", "")
+    assert closed("<&-", "topics", "delete", "paid")[:2] == (2, "")
+    code, out, err = closed("<&-", "records", "write", "empty", "-o", "json")
+    assert (code, out, "there were no records" in err) == (0, "[]\n", True)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
 def test_ctrl_c_is_exit_130_without_a_traceback() -> None:
     """An interrupted command says nothing but its exit code."""
