@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -84,27 +85,33 @@ def _print_plain(
     heading: Callable[[T], str] | None,
     below: Callable[[T], Iterable[str]] | None,
 ) -> None:
-    source = iter(items)
+    # What is shown of an item is kept until the columns are measured; an item may be large.
+    source = (
+        (
+            heading(item) if heading else None,
+            _cells(columns, item),
+            partial(below, item) if below else tuple[str],
+        )
+        for item in items
+    )
     first, failure = _take(source, measured)
     if failure is not None and not first:
         raise failure
-    cells = [_cells(columns, item) for item in first]
     widths = [
-        max(len(column.title or ""), *(len(row[number]) for row in cells), 0)
+        max(len(column.title or ""), *(len(cells[number]) for _, cells, _ in first), 0)
         for number, column in enumerate(columns)
     ]
     _write_row(columns, widths, [column.title or "" for column in columns])
     current = None
-    for item in chain(first, source if failure is None else ()):
-        if heading is not None and (found := heading(item)) != current:
+    for found, shown, lines in chain(first, source if failure is None else ()):
+        if found is not None and found != current:
             current = found
             write(f"{current}\n")
-        shown = _cells(columns, item)
         if measured == 1:
             # Nothing is known of what will come: columns grow with it.
             widths = [max(width, len(cell)) for width, cell in zip(widths, shown, strict=True)]
         _write_row(columns, widths, shown)
-        for line in below(item) if below else ():
+        for line in lines():
             write(f"  {line}\n")
     if failure is not None:
         raise failure

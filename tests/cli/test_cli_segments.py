@@ -321,7 +321,7 @@ def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
     assert cli("segments", "du", "nope", "--store", own_store).code == 1
 
 
-def test_dump_with_records_holds_one_batch_at_a_time(tmp_path: Path) -> None:
+def test_a_dump_holds_one_batch_at_a_time(tmp_path: Path) -> None:
     """A table takes no more memory than JSON lines do: no batch is kept to measure columns."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
     store.create_topic("t")
@@ -329,9 +329,9 @@ def test_dump_with_records_holds_one_batch_at_a_time(tmp_path: Path) -> None:
         for _ in range(60):
             producer.send("t", b"x" * 1_000_000)
             producer.flush()
-    peak_bytes = {}
-    for output in ("jsonl", "table"):
-        options = ("--records", "-o", output, "--store", store.url)
+    peaks_bytes = []
+    for shown in (("jsonl", "--records"), ("table", "--records"), ("table",)):
+        options = ("--store", store.url, "-o", *shown)
         process = subprocess.Popen(
             [*COMMAND, "segments", "dump", "t", *options],
             stdout=subprocess.DEVNULL,
@@ -340,5 +340,5 @@ def test_dump_with_records_holds_one_batch_at_a_time(tmp_path: Path) -> None:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0
-        peak_bytes[output] = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    assert peak_bytes["table"] < peak_bytes["jsonl"] + 30_000_000
+        peaks_bytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+    assert max(peaks_bytes) < peaks_bytes[0] + 30_000_000
