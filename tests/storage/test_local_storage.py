@@ -302,3 +302,26 @@ def test_uploads_need_little_memory(storage: LocalStorage) -> None:
         tracemalloc.stop()
     assert peak_bytes < 1 << 20
     assert storage.size("large") == 64 << 20
+
+
+def test_an_interrupt_leaves_no_unfinished_file(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a file is opened: it is there then, though nobody has its descriptor yet."""
+    real = os.open
+
+    def interrupted(path: Path, flags: int, *rest: int) -> int:
+        descriptor = real(path, flags, *rest)
+        if flags & os.O_CREAT:
+            os.close(descriptor)
+            raise KeyboardInterrupt
+        return descriptor
+
+    storage.put("kept", b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            storage.put_if_absent("a", b"x")
+        with pytest.raises(KeyboardInterrupt):
+            storage.upload("b")
+    assert list(storage.list_all("")) == [("kept", 1)]

@@ -73,8 +73,9 @@ class LocalStorage(Storage):
             # Saves the loser of a race that is over an fsync. The link below is what decides.
             if os.path.lexists(path):
                 return False
-            temporary = self._write_temporary(data)
+            temporary = self.temporary_path()
             try:
+                self._write_temporary(temporary, data)
                 return self._publish(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -184,17 +185,22 @@ class LocalStorage(Storage):
 
     # -- steps of writing ------------------------------------------------------------------------
 
-    def open_temporary(self) -> tuple[int, Path]:
-        """A new empty file in the store's own folder for such, on the same filesystem."""
-        folder = self._root / _TEMPORARY
-        path = folder / secrets.token_hex(16)
+    def temporary_path(self) -> Path:
+        """A unique name in the store's own folder for unfinished files, on the same filesystem.
+
+        Known before the file is: whoever is interrupted while it is opened can unlink it.
+        """
+        return self._root / _TEMPORARY / secrets.token_hex(16)
+
+    def open_temporary(self, path: Path) -> int:
+        """A new empty file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         for _ in range(_LINK_ATTEMPTS):
             # A loop, because somebody else's deletion may prune the folder at any moment.
             with suppress(FileNotFoundError):
-                return os.open(path, flags, 0o666), path
-            _make_folder(folder)
-        return os.open(path, flags, 0o666), path
+                return os.open(path, flags, 0o666)
+            _make_folder(path.parent)
+        return os.open(path, flags, 0o666)
 
     def publish_upload(self, descriptor: int, temporary: Path, name: str) -> None:
         """Sync a finished temporary file and link it to its name."""
@@ -204,19 +210,14 @@ class LocalStorage(Storage):
         if not self._publish(temporary, path):
             raise FileExistsError("the name is taken, though it should be unique")
 
-    def _write_temporary(self, data: bytes) -> Path:
-        descriptor, path = self.open_temporary()
+    def _write_temporary(self, path: Path, data: bytes) -> None:
+        descriptor = self.open_temporary(path)
         try:
-            try:
-                write_all(descriptor, data)
-                if self._fsync:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        return path
+            write_all(descriptor, data)
+            if self._fsync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _publish(self, temporary: Path, path: Path) -> bool:
         try:
@@ -282,10 +283,14 @@ class _LocalUpload(Upload):
         self._storage = storage
         self._name = name
         self._descriptor: int | None = None
+        self._temporary = storage.temporary_path()
         try:
-            self._descriptor, self._temporary = storage.open_temporary()
+            self._descriptor = storage.open_temporary(self._temporary)
         except OSError as error:
             raise failure("creating", storage.url, name, error) from error
+        except BaseException:  # Ctrl-C: nobody else knows of the file yet
+            self._temporary.unlink(missing_ok=True)
+            raise
 
     def write(self, data: bytes) -> int:
         if self._descriptor is None:
