@@ -12,7 +12,7 @@ import typer
 
 HELP_NAMES: Final[dict[str, object]] = {"help_option_names": ["-h", "--help"]}
 
-_TARGET = re.compile(r"([^:]+)(?::(\d{1,9}))?")
+_TARGET = re.compile(r"([^:]+)(?::(\d{1,9}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def parse_config(settings: Sequence[str]) -> dict[str, str]:
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key:
-            raise typer.BadParameter(f"--config {setting!r} is not of the form KEY=VALUE")
+            raise typer.BadParameter(f"setting {setting!r} is not of the form KEY=VALUE")
         if key in parsed:
-            raise typer.BadParameter(f"--config {key} is given twice")
+            raise typer.BadParameter(f"setting {key} is given twice")
         parsed[key] = value
     return parsed

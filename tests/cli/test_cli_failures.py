@@ -53,6 +53,8 @@ def test_wrong_usage_is_exit_2_and_repeats_no_secret(store_path: Path) -> None:
         (("topics", "ls", *store, "-o", "xml"), "xml"),
         (("topic", "ls", *store), "topics"),
         (("records", "read", "orders:x", *store), "orders:x"),
+        (("records", "read", "orders:\u0660", *store), "orders:\u0660"),
+        (("topics", "config", "set", "orders", "segment.bytes", *store), "setting 'segment.bytes'"),
         (("records", "read", "orders", "--from", "soon", *store), "soon"),
         (("records", "read", "orders", "--from", "@soon", *store), "@soon"),
         (("records", "read", "orders", "-n", "-1", *store), "--max-records"),

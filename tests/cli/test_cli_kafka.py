@@ -84,6 +84,9 @@ def test_a_folder_comes_in_and_goes_out(store: Store, folder: Path, tmp_path: Pa
     (part,) = done["partitions"]
     assert (done["url"], part["folder"], part["end_offset"]) == (str(out), "orders-0", 11)
     assert part["marker_count"] == 1  # ends what had not ended
+    kept = ("export", "orders", tmp_path / "kept", "--keep-offsets", "--store", store.url)
+    (part,) = cli(*kept, "-o", "json").json()["partitions"]
+    assert (part["marker_count"], part["end_offset"]) == (0, 10)
     old = cli("export", "orders", tmp_path / "old", "--magic", 1, "--store", store.url).lines()
     assert old[0].split() == ["topic", "orders"]
 
