@@ -6,18 +6,23 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from txnlog.cli.exits import Damaged
+import typer
+
+from txnlog.cli.exits import FAILURE, Damaged
 from txnlog.cli.output import warn
-from txnlog.errors import TxnlogError
+from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
 T = TypeVar("T")
 
 
 class Reporter:
-    """Says on stderr what is damaged; at the end of its block the command ends with exit code 3."""
+    """Says on stderr what is damaged; at the end of its block the command ends with exit code 3.
+
+    What could not be read for another reason is no damage: then the exit code is 1.
+    """
 
     def __init__(self) -> None:
-        self._found = False
+        self._found = self._failed = False
 
     def __enter__(self) -> Self:
         return self
@@ -30,6 +35,8 @@ class Reporter:
     ) -> None:
         if kind is None and self._found:
             raise Damaged
+        if kind is None and self._failed:
+            raise typer.Exit(FAILURE)
 
     def report(self, reason: str) -> None:
         """Say what is damaged."""
@@ -39,7 +46,10 @@ class Reporter:
     def healthy(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
         """The items that could be read; those that could not are reported."""
         for item in items:
-            if isinstance(item, TxnlogError):
+            if isinstance(item, (CorruptEntry, CorruptRecord)):
                 self.report(str(item))
+            elif isinstance(item, TxnlogError):
+                self._failed = True
+                warn(str(item))
             else:
                 yield item

@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
+from txnlog.cli.damage import Reporter
+from txnlog.cli.exits import Damaged
+from txnlog.errors import CorruptEntry, StorageError
 
 
 def test_an_empty_store_is_no_failure(empty_store: Path) -> None:
@@ -84,6 +88,16 @@ def test_a_damaged_log_is_exit_3_and_hides_no_other(own_store: Path) -> None:
     assert cli("groups", "ls", "--store", own_store).code == 3
     done = cli("records", "read", "paid", "--store", own_store)
     assert (done.code, done.out, "topics/paid/log" in done.err) == (3, "", True)
+
+
+def test_what_cannot_be_read_is_no_damage(capsys: pytest.CaptureFixture[str]) -> None:
+    """A storage that fails for one thing of a list: the others are shown, and the code is 1."""
+    with pytest.raises(typer.Exit) as failed, Reporter() as reporter:
+        assert [*reporter.healthy([StorageError("denied"), 1])] == [1]
+    assert failed.value.exit_code == 1
+    with pytest.raises(Damaged), Reporter() as reporter:
+        assert [*reporter.healthy([StorageError("denied"), CorruptEntry("torn"), 1])] == [1]
+    assert capsys.readouterr().err.split("\n")[:2] == ["txnlog: denied", "txnlog: denied"]
 
 
 def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
