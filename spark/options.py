@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txnlog.config import WriterCodec
 from txnlog.errors import InvalidOption
@@ -65,7 +65,7 @@ class ReadOptions:
     """What a read asks for. ``starting`` None: where the group is, else at the earliest."""
 
     path: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)  # secrets among them
     subscription: Subscription
     starting: Position | None
     ending: Position
@@ -85,7 +85,7 @@ class WriteOptions:
     """What a write asks for. ``include_headers`` None: if there is such a column."""
 
     path: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)  # secrets among them
     topic: str | None
     include_headers: bool | None
     partitioner: str

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,23 @@ os.environ["PYTHONSAFEPATH"] = "1"
 _COUNTER = itertools.count()
 
 
+@dataclass(frozen=True)
+class S3Request:
+    """What the S3 server was asked, and the access key that it was signed with."""
+
+    method: str
+    path: str
+    key_id: str
+
+
 @pytest.fixture(scope="session")
-def s3_options() -> Iterator[dict[str, Any]]:
+def s3_requests() -> list[S3Request]:
+    """All requests that the S3 server has got so far, whichever process sent them."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
     """Storage options of a real S3 protocol server on a free loopback port, with a bucket ``test``.
 
     moto checks the condition of a conditional PUT and writes afterwards, in several threads; S3
@@ -34,7 +50,12 @@ def s3_options() -> Iterator[dict[str, Any]]:
     lock = threading.Lock()
 
     def one_by_one(environ: Any, start_response: Any) -> Any:
+        _, _, signed = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")
+        request = S3Request(
+            environ["REQUEST_METHOD"], environ["PATH_INFO"], signed.partition("/")[0]
+        )
         with lock:
+            s3_requests.append(request)
             return list(application(environ, start_response))
 
     server = make_server("127.0.0.1", 0, one_by_one, threaded=True)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
-import site
-import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
-from checkout import CODE_FOLDERS, PYPROJECT, ROOT, modules
+from checkout import PYPROJECT, ROOT, modules
+from environments import build, run
 
 import txnlog
 
@@ -23,56 +20,10 @@ pytestmark = pytest.mark.xdist_group("packaging")  # one process builds the whee
 OPTIONAL = ("pyspark", "pandas", "s3fs", "typer", "rich")
 
 
-def run(python: str | Path, *arguments: str, cwd: Path) -> str:
-    """Output of a Python that sees neither this folder nor this user's settings."""
-    done = subprocess.run(
-        [python, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def build(folder: Path, *, symlinks: bool) -> Path:
-    """The wheel of a copy of the sources, with or without the three symlinks, built offline."""
-    sources = folder / "sources"
-    skipped = shutil.ignore_patterns("__pycache__", *([] if symlinks else CODE_FOLDERS))
-    for name in CODE_FOLDERS:
-        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=skipped)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_txnlog.py"):
-        shutil.copy(ROOT / name, sources)
-    command = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
-    run(sys.executable, *command, "--wheel-dir", str(folder), str(sources), cwd=folder)
-    [wheel] = folder.glob("*.whl")
-    return wheel
-
-
 def listing(wheel: Path) -> list[str]:
     """Sorted names in a wheel, its metadata left out."""
     with zipfile.ZipFile(wheel) as archive:
         return sorted(name for name in archive.namelist() if ".dist-info/" not in name)
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from sources without the symlinks."""
-    return build(tmp_path_factory.mktemp("wheel"), symlinks=False)
-
-
-@pytest.fixture(scope="session")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has the wheel, and borrows our dependencies.
-
-    A path file puts our site-packages behind its own, where nothing can fill a gap in the wheel:
-    a package is never put together from two places.
-    """
-    home = tmp_path_factory.mktemp("environment")
-    venv.create(home, with_pip=False, symlinks=True)
-    python = home / "bin" / "python"
-    pip = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
-    run(sys.executable, *pip, str(wheel), cwd=home)
-    [packages] = home.glob("lib/python*/site-packages")
-    (packages / "borrowed.pth").write_text("\n".join(site.getsitepackages()))
-    return python
 
 
 def test_wheel_holds_every_module_once_and_nothing_else(wheel: Path) -> None:

@@ -1,0 +1,204 @@
+"""spark-submit: with the wheel installed on every machine, and with the wheel sent along."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import run, spark_submit
+
+import txnlog
+
+# In the process that has built the wheel.
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("packaging")]
+
+JOBS = Path(__file__).parent / "jobs"
+REDACTION = "(?i)url|^storage[.]"
+"""The setting that docs/SPARK.md gives."""
+
+
+def said(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The line of JSON that a job has printed."""
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return last
+
+
+def test_py_files_are_enough_where_the_dependencies_are(
+    wheel: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    """Goal: an executor of its own reads, shuffles and writes with what was sent to it."""
+    for name in ("txnlog", "pyspark_txnlog"):
+        code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
+        assert run(bare_python, "-I", "-c", code, cwd=tmp_path).strip() == "None"
+    sent = tmp_path / "txnlog.zip"
+    shutil.copy(wheel, sent)
+    job = [str(JOBS / "py_files_job.py"), str(tmp_path / "store")]
+    cluster = ["--master", "local-cluster[1,2,1024]", "--conf", "spark.ui.enabled=false"]
+    done = said(spark_submit(bare_python, *cluster, "--py-files", str(sent), *job, cwd=tmp_path))
+    assert (done["committed"], done["read"]) == (100, 100)
+    assert done["driver"] == f"{sent}/txnlog/__init__.py"
+    [at_work] = done["workers"]
+    assert at_work.endswith("txnlog.zip/txnlog/__init__.py")
+    assert not at_work.startswith(str(sent))
+    values = txnlog.open(str(tmp_path / "store")).scan("out").to_arrow().column("value")
+    assert sorted(map(int, values.to_pylist())) == list(range(100))
+
+
+def test_a_wheel_in_py_files_is_refused_with_the_way_out(
+    wheel: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    """Goal: Spark takes it and its workers ignore it, so it is said before any job runs."""
+    local = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--py-files", str(wheel)]
+    job = [str(JOBS / "py_files_job.py"), str(tmp_path / "store")]
+    done = spark_submit(bare_python, *local, *job, cwd=tmp_path)
+    assert done.returncode == 1
+    # Spark prints a job's errors where it prints its output.
+    assert f"InvalidOption: --py-files {wheel.name}: Spark's workers do not look" in done.stdout
+    assert "--py-files txnlog.zip" in done.stdout
+
+
+# -- S3, with the wheel installed ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secrets() -> dict[str, str]:
+    """What must never show, by what it is."""
+    return {
+        "secret": "the/secret+of+the+options",
+        "token": "the-token-of-the-options",
+        "password": "the-password-of-the-options",
+        "nested secret": "the-nested-secret-of-the-options",
+        "hidden key": "AKIAHIDDENHIDDEN",
+        "hidden secret": "another/secret+of+the+options",
+        "environment": "the/secret+of+the+environment",
+    }
+
+
+@pytest.fixture(scope="module")
+def on_s3(
+    python: Path,
+    secrets: dict[str, str],
+    s3_options: dict[str, Any],
+    s3_requests: list[Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
+    """One job on S3, run with each kind of credentials: its counts, texts and requests."""
+    root, home = "s3://test/spark-submit", tmp_path_factory.mktemp("s3-job")
+    store = txnlog.open(root, create=True, storage_options=s3_options)
+    store.create_topic("in")
+    store.create_topic("out")
+    endpoint = {"endpoint_url": s3_options["endpoint_url"]}
+    region = json.dumps({"region_name": "us-east-1"})
+    nested = {"region_name": "us-east-1", "aws_access_key_id": "AKIANESTEDNESTED"}
+    nested["aws_secret_access_key"] = secrets["nested secret"]
+    runs = {
+        "options": {
+            "key": "AKIAOPTIONSOPTIO",
+            "secret": secrets["secret"],
+            "token": secrets["token"],
+            "client_kwargs": region,
+        },
+        "aliases": {
+            "username": "AKIAALIASESALIAS",
+            "password": secrets["password"],
+            "client_kwargs": region,
+        },
+        "nested": {"client_kwargs": json.dumps(nested)},
+        "environment": {"client_kwargs": region},
+        "hidden": {
+            "key": secrets["hidden key"],
+            "secret": secrets["hidden secret"],
+            "client_kwargs": region,
+        },
+    }
+    settings = {
+        "root": root,
+        "storage": {name: {**endpoint, **storage} for name, storage in runs.items()},
+        "only_read": ["aliases", "nested"],
+        "hidden": ["hidden"],
+        "regex": REDACTION,
+    }
+    (home / "settings.json").write_text(json.dumps(settings))
+    events = home / "events"
+    events.mkdir()
+    configuration = {
+        "spark.log.level": "INFO",
+        "spark.ui.port": "0",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.sql.shuffle.partitions": "2",
+    }
+    confs = [part for key, value in configuration.items() for part in ("--conf", f"{key}={value}")]
+    before = len(s3_requests)
+    done = spark_submit(
+        python,
+        *("--master", "local[2]", *confs),
+        *(str(JOBS / "s3_job.py"), str(home / "settings.json")),
+        cwd=home,
+        variables={
+            "AWS_ACCESS_KEY_ID": "AKIAENVIRONMENTS",
+            "AWS_SECRET_ACCESS_KEY": secrets["environment"],
+            "AWS_EC2_METADATA_DISABLED": "true",
+        },
+    )
+    found = said(done)
+    found["texts"]["log"] = done.stderr
+    for path in events.rglob("events*"):
+        if path.is_file():
+            found["texts"][f"event log {path.name}"] = path.read_text()
+    return {**found, "requests": s3_requests[before:]}
+
+
+def test_the_installed_wheel_is_found_and_works_on_s3(on_s3: dict[str, Any]) -> None:
+    """Goal: with no call to register, in DataFrames, a transaction and SQL; a whole run adds 11."""
+    assert on_s3["counts"] == {
+        "options": 10,
+        "aliases": 11,
+        "nested": 11,
+        "environment": 21,
+        "hidden": 32,
+    }
+
+
+def test_credentials_reach_driver_and_tasks(on_s3: dict[str, Any]) -> None:
+    """Goal: logs and data are put with the credentials given, or those of the environment."""
+    puts = [request for request in on_s3["requests"] if request.method == "PUT"]
+    for folder in ("/topics/in/data/", "/topics/in/log/", "/transactions/"):
+        keys = {request.key_id for request in puts if folder in request.path}
+        assert keys == {"AKIAOPTIONSOPTIO", "AKIAENVIRONMENTS", "AKIAHIDDENHIDDEN"}
+    keys = {r.key_id for r in on_s3["requests"] if r.method == "GET" and ".log" in r.path}
+    assert {"AKIAALIASESALIAS", "AKIANESTEDNESTED"} < keys
+
+
+def test_no_secret_shows_in_plans_ui_logs_or_errors(
+    on_s3: dict[str, Any], secrets: dict[str, str]
+) -> None:
+    """Goal: neither Spark's redaction nor our messages let a secret through, in whatever text."""
+    texts = on_s3["texts"]
+    leaks = [
+        (what, where)
+        for where, text in texts.items()
+        for what, secret in secrets.items()
+        if secret in text
+    ]
+    assert leaks == []
+    # The looking is no formality: the texts are there, and show what docs/SPARK.md says they show.
+    kinds = ("plan", "view", "sql", "error", "ui /api", "ui /SQL/execution", "log", "event log")
+    assert [kind for kind in kinds if not any(where.startswith(kind) for where in texts)] == []
+    assert all(len(text) > 100 for text in texts.values())
+    shown = {where.split(" ")[0] for where, text in texts.items() if "AKIAOPTIONSOPTIO" in text}
+    assert shown == {"ui", "event"}
+    assert "CorruptRecord" in texts["error task"] or "ObjectNotFound" in texts["error task"]
+    assert "The specified bucket does not exist" in texts["error bucket options"]
+
+
+def test_the_documented_setting_is_in_the_documents() -> None:
+    """Goal: what these tests run with is what a reader is told to set."""
+    document = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
+    assert f"spark.sql.redaction.options.regex {REDACTION}\n" in document
