@@ -5,6 +5,8 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check
 SOURCES := $(shell find txnlog segments spark cli -name __pycache__ -prune -o \
     \( -name '*.py' -o -name py.typed -o -type d \) -print) pyspark_txnlog.py README.md LICENSE
 ARGS ?=
+# The minor versions of Spark that pyproject.toml allows, each tested by `make test-matrix`.
+SPARK_VERSIONS := 4.1 4.2 4.3
 
 # Unless told otherwise Spark's workers run the python3 on PATH, and Spark looks up the host's name.
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
@@ -13,16 +15,24 @@ export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench soak venv wheel java clean
+.PHONY: help demo test test-matrix lint format bench soak venv wheel java clean
+.PHONY: $(SPARK_VERSIONS:%=test-spark-%)
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a folder
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
 
 test: java venv  ## Run the tests; ARGS="tests/segments -k index" narrows them
 	.venv/bin/pytest -n auto --dist loadgroup -m "not slow" $(ARGS)
+
+test-matrix: $(SPARK_VERSIONS:%=test-spark-%)  ## Run the Spark tests on each supported version of Spark
+
+$(SPARK_VERSIONS:%=test-spark-%): test-spark-%: java .venv-%/.installed
+	PYSPARK_PYTHON=$(CURDIR)/.venv-$*/bin/python \
+	    PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-$*/bin/python \
+	    .venv-$*/bin/pytest -n auto --dist loadgroup -m "spark and not slow" $(ARGS)
 
 lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
@@ -45,7 +55,7 @@ wheel: dist/.built  ## Build the wheel into dist/
 	@ls dist/*.whl
 
 clean:  ## Remove everything that make created
-	rm -rf .venv build dist txnlog.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist txnlog.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf spark-warehouse metastore_db derby.log demo-store
 
 java:
@@ -74,4 +84,14 @@ dist/.built: .venv/.dependencies $(SOURCES)
 
 .venv/.installed: dist/.built
 	$(PIP) install --quiet --no-deps --force-reinstall dist/*.whl
+	@touch $@
+
+# What .venv is, with one version of Spark.
+$(SPARK_VERSIONS:%=.venv-%/.installed): .venv-%/.installed: dist/.built
+	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python.sh) && set -x && \
+	    "$$python" -m venv .venv-$*
+	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet \
+	    "$$(ls dist/*.whl)[dev]" 'pyspark==$*.*'
+	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet \
+	    --no-deps --force-reinstall dist/*.whl
 	@touch $@

@@ -90,9 +90,8 @@ def test_it_is_connect(connected: dict[str, Any]) -> None:
 
 
 def test_a_session_that_was_not_registered_says_so(connected: dict[str, Any]) -> None:
-    """Goal: the server has no txnlog of its own; each session brings it."""
-    for when in ("before", "other session"):
-        assert "DATA_SOURCE_NOT_FOUND" in connected[when]
+    """Goal: the server has no txnlog of its own before the session brings it."""
+    assert "DATA_SOURCE_NOT_FOUND" in connected["before"]
 
 
 def test_every_part_works_through_connect(connected: dict[str, Any]) -> None:
@@ -117,6 +116,7 @@ def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     find_spec("pyspark.sql.streaming.datasource") is None,
     reason="reading a stream needs PySpark 4.2: 4.1 has no admission control",

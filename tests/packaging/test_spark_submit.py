@@ -28,17 +28,20 @@ def said(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return last
 
 
+@pytest.mark.parametrize(
+    "master", ["local[2]", pytest.param("local-cluster[1,2,1024]", marks=pytest.mark.slow)]
+)
 def test_py_files_are_enough_where_the_dependencies_are(
-    wheel: Path, bare_python: Path, tmp_path: Path
+    wheel: Path, bare_python: Path, tmp_path: Path, master: str
 ) -> None:
-    """Goal: an executor of its own reads, shuffles and writes with what was sent to it."""
+    """Goal: workers, also an executor's, read, shuffle and write with what was sent to them."""
     for name in ("txnlog", "pyspark_txnlog"):
         code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
         assert run(bare_python, "-I", "-c", code, cwd=tmp_path).strip() == "None"
     sent = tmp_path / "txnlog.zip"
     shutil.copy(wheel, sent)
     job = [str(JOBS / "py_files_job.py"), str(tmp_path / "store")]
-    cluster = ["--master", "local-cluster[1,2,1024]", "--conf", "spark.ui.enabled=false"]
+    cluster = ["--master", master, "--conf", "spark.ui.enabled=false"]
     done = said(spark_submit(bare_python, *cluster, "--py-files", str(sent), *job, cwd=tmp_path))
     assert (done["committed"], done["read"]) == (100, 100)
     assert done["driver"] == f"{sent}/txnlog/__init__.py"
@@ -49,6 +52,7 @@ def test_py_files_are_enough_where_the_dependencies_are(
     assert sorted(map(int, values.to_pylist())) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_wheel_in_py_files_is_refused_with_the_way_out(
     wheel: Path, bare_python: Path, tmp_path: Path
 ) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_helpers import dotted
 
 from txnlog import Store
+
+READS_STREAMS = find_spec("pyspark.sql.streaming.datasource") is not None
+reads_streams = pytest.mark.skipif(
+    not READS_STREAMS, reason="reading a stream needs PySpark 4.2: 4.1 has no admission control"
+)
 
 
 def stream(

@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_helpers import data_files, fill, numbers, placed_files, stored
-from stream_helpers import folder, forget_last_commit, run, stream
+from stream_helpers import folder, forget_last_commit, reads_streams, run, stream
 
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidTxnState
@@ -47,6 +47,7 @@ def each_batch(
     return writer.option("checkpointLocation", str(folder(store, checkpoint)))
 
 
+@reads_streams
 def test_a_function_writes_several_topics_in_one_transaction(
     spark: SparkSession, topics: Store
 ) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from stream_helpers import reads_streams
 
 from txnlog import Store
 
@@ -63,6 +64,7 @@ def test_backfill_copies_exactly_one_month(
     assert {row["time_hour"] for row in copied} == set(expected["time_hour"])
 
 
+@reads_streams
 def test_a_stream_copies_each_long_flight_once(
     spark: SparkSession, filled: Store, flights: pd.DataFrame
 ) -> None:

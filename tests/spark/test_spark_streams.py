@@ -10,10 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import data_files, fill, placed_files, stored
-from stream_helpers import batches, folder, forget_last_commit, run, sink, stream
+from stream_helpers import batches, folder, forget_last_commit, reads_streams, run, sink, stream
 
 from txnlog import Store, TopicPartition
 from txnlog.errors import TxnlogError
+
+pytestmark = reads_streams
 
 
 @pytest.fixture

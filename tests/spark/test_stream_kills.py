@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 import stream_job
 from spark_helpers import fill, stored
+from stream_helpers import reads_streams
 
 import txnlog
 from txnlog import Store
+
+pytestmark = reads_streams
 
 _TIMEOUT_S = 300
 

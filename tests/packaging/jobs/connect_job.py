@@ -169,7 +169,6 @@ def main(package: str, settings: dict[str, Any]) -> None:
         "context": error_of(lambda: spark.sparkContext),
         "before": before,
         **everything(spark, settings["root"]),
-        "other session": error_of(lambda: load(spark.newSession(), settings["root"], "in").count()),
     }
     texts = {**texts_of_options(spark, settings), **pages()}
     spark.stop()  # the server too, which it has started
