@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
+_STOPPED = (
+    "the SparkSession was stopped inside this transaction's block, so nothing was committed; stop "
+    "it after the block"
+)
+
+
 class _Phase(Enum):
     NEW = "not entered yet"
     OPEN = "open"
@@ -196,10 +202,7 @@ class SparkTransaction:
                 "committed; wait for it inside the block"
             )
         if kind is None:
-            raise InvalidTxnState(
-                "the SparkSession was stopped inside this transaction's block, so nothing was "
-                "committed; stop it after the block"
-            )
+            raise InvalidTxnState(_STOPPED)
 
     @property
     def result(self) -> TransactionResult:
@@ -259,6 +262,7 @@ class SparkTransaction:
             UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
         """
         self._require_open("read")
+        self._require_session()
         with self._failing():
             names = [check_topic(topic) for topic in topics]
             done = {where.topic for read in self._reads for where in read.offsets}
@@ -306,6 +310,7 @@ class SparkTransaction:
             compression_type: a codec for these records instead of the topics' own.
         """
         self._require_open("write")
+        self._require_session()
         from txnlog.spark.registration import register
 
         with self._failing():
@@ -477,6 +482,11 @@ class SparkTransaction:
                 f"{call}(): version {self._version} was committed before; look at "
                 "already_committed first"
             )
+
+    def _require_session(self) -> None:
+        if _is_stopped(self._spark):
+            self._phase = _Phase.FAILED
+            raise InvalidTxnState(_STOPPED)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
