@@ -27,8 +27,22 @@ from txnlog.topic_log import TopicSpec, UploadedSegment
 _logger = logging.getLogger(__name__)
 
 DEFAULT_MEMORY_BYTES = 64 << 20
-_MAX_OPEN_SEGMENTS = 128
-"""Open files are bounded too: past this, the fullest segment is finished early."""
+
+
+def _most_open_segments() -> int:
+    """Half of the files that this process may open, and no more than 512: 128 where nobody tells.
+
+    Past it the fullest segment is finished early, for each that begins: files get many and small.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 128
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 512 if allowed == resource.RLIM_INFINITY else min(max(allowed // 2, 64), 512)
+
+
+MAX_OPEN_SEGMENTS = _most_open_segments()
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +73,7 @@ class UploadBudget:
 
     def open(self, segment: _OpenSegment) -> None:
         """Take in a segment that begins; the fullest one is finished if there are too many."""
-        if len(self._open) >= _MAX_OPEN_SEGMENTS:
+        if len(self._open) >= MAX_OPEN_SEGMENTS:
             fullest = max(self._open, key=lambda open_: open_.size_bytes)
             fullest.uploader.finish_early(fullest)
         self._open[segment] = None

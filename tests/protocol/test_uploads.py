@@ -6,8 +6,9 @@ import random
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
-from txnlog import TopicPartition
+from txnlog import TopicPartition, uploads
 from txnlog.clock import SystemClock
 from txnlog.segments.records import normalize
 from txnlog.storage import open_storage
@@ -27,8 +28,9 @@ def _records(numbers: list[int], value_bytes: int) -> pa.RecordBatch:
     return normalize(pa.RecordBatch.from_arrays([values], names=["value"]), now_ms=1)
 
 
-def test_topics_share_one_budget_and_keep_their_order() -> None:
+def test_topics_share_one_budget_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what is held never passes the budget by more than a batch; nothing is lost or moved."""
+    monkeypatch.setattr(uploads, "MAX_OPEN_SEGMENTS", 128)
     topics, partitions, value_bytes = 10, 40, 1000
     store = _store("shared", topics, partitions)
     budget = UploadBudget(memory_bytes=200_000)
@@ -82,3 +84,16 @@ def test_discarding_frees_the_budget_of_others() -> None:
     first.discard()
     first.discard()
     assert budget.held_bytes == 0
+
+
+def test_two_hundred_partitions_are_two_hundred_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: where files enough may be open, no segment is cut short for another one."""
+    monkeypatch.setattr(uploads, "MAX_OPEN_SEGMENTS", 200)
+    store = _store("many", 1, 200)
+    uploader = SegmentUploader(store.storage, store.topic_spec("t0"), store.logs.clock)
+    chosen = np.arange(2_000, dtype=np.int32) % 200
+    for _ in range(5):
+        uploader.write(_records(list(range(2_000)), 100), chosen)
+    assert [segment.record_count for segment in uploader.finish()] == [50] * 200
