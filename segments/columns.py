@@ -25,6 +25,7 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.header import HEADER_BYTES, BatchHeader
 from txnlog.segments.records import (
+    RECORD_SCHEMA,
     TIMESTAMP_TYPE,
     DecodedRecords,
     Int32Array,
@@ -42,6 +43,7 @@ _ARROW_CODECS: Final = {
 _CRC_FIELD = slice(17, 21)
 # What one row of a column that was left out takes in memory once it is put back: at most 8 bytes.
 _LEFT_OUT_ROW_BYTES = 8
+_LEFT_OUT_TYPES: Final = {field.name: field.type for field in RECORD_SCHEMA}
 
 
 def header_check(header: bytes) -> bytes:
@@ -134,7 +136,9 @@ def _write_options(compression: Compression, level: int | None) -> pa.ipc.IpcWri
         most = pa.Codec.maximum_compression_level(name)
         if not least <= level <= most:
             raise UnsupportedCompression(f"{name} has levels {least} to {most}, not {level}")
-    return pa.ipc.IpcWriteOptions(compression=pa.Codec(name, compression_level=level))
+    return pa.ipc.IpcWriteOptions(
+        compression=pa.Codec(name, compression_level=level), use_threads=False
+    )
 
 
 def _leave_out(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatch:
@@ -143,8 +147,7 @@ def _leave_out(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatc
     arrays: list[pa.Array] = []
     for field, array in zip(records.schema, records.columns, strict=True):
         _check_storable(field, records.schema)
-        default = left_out_column(field.name, 0, 0)
-        if default is not None and default.type == field.type:
+        if field.type == _LEFT_OUT_TYPES.get(field.name):
             nothing = single_timestamp if field.name == "timestamp" else _says_nothing(array)
             if nothing:
                 field, array = pa.field(field.name, pa.null()), pa.nulls(len(array))
@@ -206,7 +209,7 @@ def _read(
     ]
     if not included:  # an empty list would mean all of them
         return {}
-    options = pa.ipc.IpcReadOptions(included_fields=included)
+    options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
     with pa.ipc.open_stream(pa.py_buffer(payload), options=options) as stream:
         batch = stream.read_next_batch()
     # CRCs are checked before, so this is about wrong writers, not bad disks; it costs under 10 %

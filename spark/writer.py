@@ -115,11 +115,14 @@ def upload(
     batches: Iterable[pa.RecordBatch],
 ) -> tuple[UploadedSegment, ...]:
     """Upload the rows of a task. On an error what was uploaded is deleted, best effort."""
-    from txnlog.spark.records import coalesced, split_by_topic, used_columns
+    import pyarrow as pa
+
+    from txnlog.spark.records import coalesced, split_by_topic, used_columns, work_bytes
 
     sink = _Sink(store, spec, options)
     try:
-        for batch in coalesced(batches):
+        at_once_bytes = work_bytes(spec.partitions if spec else 0)
+        for batch in coalesced(batches, at_once_bytes):
             rows = used_columns(batch, names, used)
             for topic, part in split_by_topic(rows, options.topic):
                 sink.write(topic, part)
@@ -127,6 +130,9 @@ def upload(
     except BaseException:
         sink.discard()
         raise
+    finally:
+        # The worker process lives on, idle or with something else to do.
+        pa.default_memory_pool().release_unused()
 
 
 def discard_unplaced(store: Store, messages: Sequence[WriterCommitMessage | None]) -> None:

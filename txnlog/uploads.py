@@ -7,7 +7,7 @@ somebody places it; what is never placed is an orphan and harms nobody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -189,39 +189,36 @@ class SegmentUploader:
     def finish_early(self, segment: _OpenSegment) -> None:
         """Finish one of the open segments: it is full, or others need its place."""
         self._budget.close(segment)
-        self._finish(segment)
+        self._finish([segment])
         del self._open[segment.partition]
 
-    def _finish(self, segment: _OpenSegment) -> None:
-        summary = segment.writer.finish()
-        segment.upload.close()
-        partition = segment.partition
-        if summary.batch_count > 1:
-            # Accelerators: a reader that does not find them reads the segment itself.
-            topic, name = self._spec.topic, segment.name
-            self._storage.gather(
-                [
-                    lambda: self._storage.put(
-                        names.offset_index_file(topic, partition, name), summary.index
-                    ),
-                    lambda: self._storage.put(
-                        names.time_index_file(topic, partition, name), summary.time_index
-                    ),
-                ]
+    def _finish(self, segments: Iterable[_OpenSegment]) -> None:
+        self._storage.gather(self._last_requests(segments))
+
+    def _last_requests(self, segments: Iterable[_OpenSegment]) -> Iterator[Callable[[], None]]:
+        """What ends segments, which are encoded one after the other while others are sent."""
+        for segment in segments:
+            summary = segment.writer.finish()
+            where = (self._spec.topic, segment.partition, segment.name)
+            self._finished.append(
+                UploadedSegment(
+                    topic=self._spec.topic,
+                    topic_id=self._spec.topic_id,
+                    partition=segment.partition,
+                    name=segment.name,
+                    record_count=summary.record_count,
+                    batch_count=summary.batch_count,
+                    size_bytes=summary.size_bytes,
+                    min_timestamp_ms=summary.min_timestamp_ms,
+                    max_timestamp_ms=summary.max_timestamp_ms,
+                )
             )
-        self._finished.append(
-            UploadedSegment(
-                topic=self._spec.topic,
-                topic_id=self._spec.topic_id,
-                partition=partition,
-                name=segment.name,
-                record_count=summary.record_count,
-                batch_count=summary.batch_count,
-                size_bytes=summary.size_bytes,
-                min_timestamp_ms=summary.min_timestamp_ms,
-                max_timestamp_ms=summary.max_timestamp_ms,
-            )
-        )
+            yield segment.upload.close
+            if summary.batch_count > 1:
+                # Accelerators: a reader that does not find them reads the segment itself.
+                put = self._storage.put
+                yield partial(put, names.offset_index_file(*where), summary.index)
+                yield partial(put, names.time_index_file(*where), summary.time_index)
 
     @property
     def written_bytes(self) -> int:
@@ -233,7 +230,7 @@ class SegmentUploader:
         segments = list(self._open.values())
         for segment in segments:
             self._budget.close(segment)
-        self._storage.gather([partial(self._finish, segment) for segment in segments])
+        self._finish(segments)
         self._open.clear()
         return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
 

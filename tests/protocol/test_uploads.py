@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +13,7 @@ import pytest
 
 from txnlog import TopicPartition, uploads
 from txnlog.clock import SystemClock
+from txnlog.errors import StorageError
 from txnlog.segments.records import normalize
 from txnlog.storage import open_storage
 from txnlog.store import Store, attach
@@ -97,3 +101,69 @@ def test_two_hundred_partitions_are_two_hundred_segments(
     for _ in range(5):
         uploader.write(_records(list(range(2_000)), 100), chosen)
     assert [segment.record_count for segment in uploader.finish()] == [50] * 200
+
+
+def test_what_cannot_be_finished_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: an upload that fails at its end is discarded whole: segments, indexes, open ones."""
+    store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
+    store.create_topic("t", partitions=3)
+    before = dict(store.storage.list_all(""))
+    uploader = SegmentUploader(
+        store.storage, store.topic_spec("t"), store.logs.clock, UploadBudget(memory_bytes=1)
+    )
+    numbers = np.arange(300, dtype=np.int32) % 3
+    for _ in range(2):
+        uploader.write(_records(list(range(300)), 100), numbers)
+    put, calls = store.storage.put, []
+
+    def put_once(name: str, data: bytes) -> None:
+        calls.append(name)
+        if len(calls) == 4:
+            raise StorageError("no")
+        put(name, data)
+
+    monkeypatch.setattr(store.storage, "put", put_once)
+    with pytest.raises(StorageError, match="no"):
+        uploader.finish()
+    uploader.discard()
+    assert len(calls) == 6
+    assert dict(store.storage.list_all("")) == before
+
+
+_MEMORY = """
+import sys
+import numpy as np
+import pyarrow as pa
+from txnlog.clock import SystemClock
+from txnlog.segments.records import normalize
+from txnlog.storage import open_storage
+from txnlog.store import attach
+from txnlog.uploads import SegmentUploader
+store = attach(open_storage(sys.argv[1]), create=True, clock=SystemClock())
+store.create_topic("t", partitions=200)
+rows = 36_000
+values = pa.array([bytes(100)] * rows, pa.binary())
+records = normalize(pa.RecordBatch.from_arrays([values], names=["value"]), now_ms=1)
+chosen = np.random.default_rng(5).integers(0, 200, rows, dtype=np.int32)
+def peak_kib():
+    # Not ru_maxrss: that begins with what the parent had.
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return int(line.split()[1])
+before = peak_kib()
+for task in range(2):
+    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
+    for _ in range(40):
+        uploader.write(records, chosen)
+    assert sum(s.record_count for s in uploader.finish()) == 40 * rows
+print(peak_kib() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_memory_is_bounded_with_many_partitions(tmp_path: Path) -> None:
+    """Goal: two hundred partitions take the 64 MiB that wait, and not a multiple of them."""
+    command = [sys.executable, "-c", _MEMORY, str(tmp_path / "store")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 50 < int(found.stdout) / 1024 < 170

@@ -18,7 +18,7 @@ from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
 from txnlog.partitioner import make_partitioner
 from txnlog.spark.options import parse_write
-from txnlog.spark.records import coalesced
+from txnlog.spark.records import coalesced, work_bytes
 from txnlog.spark.writer import TxnlogWriter
 from txnlog.topic_log import TopicLog, UploadedSegment
 
@@ -72,11 +72,12 @@ def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
     column = pa.array([bytes(1000)] * 1000)
     batches = [pa.record_batch({"n": pa.array([n] * 1000), "value": column}) for n in range(5)]
     large = pa.record_batch({"n": pa.array([9] * 3000), "value": pa.array([bytes(1000)] * 3000)})
-    joined = list(coalesced([*batches, large]))
+    joined = list(coalesced([*batches, large], 2 << 20))
     assert [batch.num_rows for batch in joined] == [3000, 5000]
     assert pa.Table.from_batches(joined).equals(pa.Table.from_batches([*batches, large]))
-    assert next(coalesced([large])) is large
-    assert not list(coalesced([]))
+    assert next(coalesced([large], 2 << 20)) is large
+    assert not list(coalesced([], 2 << 20))
+    assert [work_bytes(n) >> 20 for n in (0, 1, 32, 48, 64, 10_000)] == [2, 2, 2, 3, 4, 4]
 
 
 def test_a_copy_is_equal(spark: SparkSession, store: Store) -> None:

@@ -295,6 +295,8 @@ def test_gather_keeps_the_order_and_raises_the_first_error(any_storage: Storage)
         any_storage.gather([lambda n=n: call(n) for n in range(8)])
     assert sorted(done) == list(range(8))
     assert any_storage.gather([lambda n=n: n * 2 for n in range(40)]) == list(range(0, 80, 2))
+    assert any_storage.gather(iter([lambda: 1])) == [1]
+    assert any_storage.gather(iter([])) == []
 
 
 def test_ages_are_told_by_the_storages_clock_or_not_at_all(any_storage: Storage) -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -91,6 +93,19 @@ def test_a_folder_may_vanish_while_it_is_made(
     assert len(met) == 3
 
 
+def test_gathered_calls_run_while_the_next_ones_are_made(storage: LocalStorage) -> None:
+    """What is to be sent need not all be there at once: the first call runs before the last."""
+    began = threading.Event()
+
+    def calls() -> Iterator[Callable[[], bool]]:
+        yield lambda: began.set() or True
+        yield lambda: True
+        assert began.wait(30)
+        yield began.is_set
+
+    assert storage.gather(calls()) == [True, True, True]
+
+
 # -- durability ----------------------------------------------------------------------------------
 
 
@@ -130,6 +145,31 @@ def test_bytes_are_durable_before_the_name_is(
     calls.clear()
     storage.put_if_absent("a/second", b"y")
     assert calls == []
+    calls.clear()
+    storage.put_if_absent("a/b/c/first", b"x")
+    # Two new folders: their names and the one above, whose own name is durable already.
+    assert calls == ["fsync file", "link", "link"] + ["fsync folder"] * 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_the_name_of_a_folder_that_was_made_anew_is_synced_again(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was pruned and came back is another one, whoever made it, also by its inode."""
+    calls = note_calls(monkeypatch, "fsync")
+    storage.put("a/first", b"x")
+    storage.delete(["a/first"])
+    calls.clear()
+    storage.put("a/first", b"x")  # a new folder, mostly with the inode of the old one
+    assert calls == ["fsync file"] + ["fsync folder"] * 2
+    storage.delete(["a/first"])
+    root = Path(storage.url)
+    (root / "others").mkdir()
+    (root / "a").mkdir()
+    (root / "others").rename(root / "a")
+    calls.clear()
+    storage.put("a/second", b"x")
+    assert calls == ["fsync file"] + ["fsync folder"] * 2
 
 
 def test_syncing_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

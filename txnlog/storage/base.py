@@ -7,8 +7,9 @@ rename and no modification time in it. Knows names and bytes, and nothing of wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -157,13 +158,16 @@ class Storage(ABC):
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; one that is not there is no error."""
 
-    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         """Run calls in parallel and return their results in order.
 
-        If any raises, the others are waited for, and the first error in order is raised.
+        The next call is asked for while others run: what makes it is done meanwhile, here. If any
+        raises, the others are waited for, and the first error in order is raised.
         """
-        if len(calls) < 2:
-            return [call() for call in calls]
-        with ThreadPoolExecutor(min(len(calls), PARALLEL_REQUESTS)) as pool:
-            futures = [pool.submit(call) for call in calls]
+        calls = iter(calls)
+        first = list(islice(calls, 2))
+        if len(first) < 2:
+            return [call() for call in first]
+        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+            futures = [pool.submit(call) for call in chain(first, calls)]
         return [future.result() for future in futures]

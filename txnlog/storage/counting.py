@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from txnlog.storage.base import Storage, Upload
@@ -87,5 +87,5 @@ class CountingStorage(Storage):
             self._count("delete")
             self.inner.delete(doomed)
 
-    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return self.inner.gather(calls)

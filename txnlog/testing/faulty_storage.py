@@ -6,7 +6,7 @@ turn go wrong. Knows nothing of processes and time; a :class:`~txnlog.testing.Si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -152,7 +152,7 @@ class FaultyStorage(Storage):
         if doomed:
             self._request(f"delete {len(doomed)} objects", lambda: self.inner.delete(doomed))
 
-    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return one_by_one(calls)
 
 

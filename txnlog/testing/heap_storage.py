@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,7 +22,7 @@ _COUNTER = itertools.count()
 _LIVING: WeakValueDictionary[str, HeapStorage] = WeakValueDictionary()
 
 
-def one_by_one(calls: Sequence[Callable[[], T]]) -> list[T]:
+def one_by_one(calls: Iterable[Callable[[], T]]) -> list[T]:
     """What :meth:`Storage.gather` does, in the program's order instead of in parallel.
 
     As with real parallel requests, one that fails does not keep the others from running.
@@ -121,7 +121,7 @@ class HeapStorage(Storage):
             for folder, _, last in parted:
                 self._folders.get(folder, {}).pop(last, None)
 
-    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return one_by_one(calls)
 
 

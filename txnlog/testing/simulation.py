@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -316,14 +316,15 @@ class _ProcessStorage(FaultyStorage):
             (simulation.clock.time_ms + after_ms, simulation.trace[-1].request, call)
         )
 
-    def gather(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         # Parallel requests may run in any order.
-        order = list(range(len(calls)))
+        made = list(calls)
+        order = list(range(len(made)))
         if self._simulation.shuffles:
             self._chance.shuffle(order)
-        results = super().gather([calls[index] for index in order])
+        results = super().gather([made[index] for index in order])
         found = dict(zip(order, results, strict=True))
-        return [found[index] for index in range(len(calls))]
+        return [found[index] for index in range(len(made))]
 
 
 class _ProcessClock:
