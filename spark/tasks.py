@@ -11,7 +11,8 @@ from txnlog.spark.given import Given
 MAX_TASK_BYTES = 128 << 20
 """A task reads about so many stored bytes: Spark's own spark.sql.files.maxPartitionBytes."""
 MIN_TASK_BYTES = 32 << 20
-"""Smaller tasks would spend their time on being started."""
+"""Smaller tasks would spend their time on being started: 30 ms of CPU in Spark's Python worker,
+while this many bytes take 0.2 s."""
 _TASKS_WANTED = 16
 """What is less than 16 full tasks is split finer: the planner does not know how many cores wait."""
 

@@ -58,6 +58,15 @@ def test_small_segments_share_a_task() -> None:
     assert list(tasks[0]) == ranges
 
 
+def test_little_is_read_by_fewer_tasks() -> None:
+    """Goal: 16 tasks of less than 128 MiB, or fewer of 32: a task has a price of its own."""
+    found = [
+        len(group_ranges([_range(0, 0, 1_000_000, mebibytes << 20)]))
+        for mebibytes in (10, 32, 64, 320, 512, 1024, 2048, 4096)
+    ]
+    assert found == [1, 1, 2, 10, 16, 16, 16, 32]
+
+
 def test_min_partitions_splits_further() -> None:
     """Goal: minPartitions gives at least so many tasks while there are so many records."""
     rng = random.Random(1)
