@@ -56,15 +56,16 @@ def _reads(
         store.create_topic(topic, partitions=PARTITIONS, config={"compression.type": codec})
         _write_ours(source, store.url, topic)
         assert store.scan(topic).record_count == count
-        frames[name] = (
+        ours = (
             spark.read.format("txnlog").option("path", store.url).option("subscribe", topic).load()
         )
-        tasks = frames[name].rdd.getNumPartitions()
+        tasks = ours.rdd.getNumPartitions()
         for size in (10_000, 100_000):
             ceiling = f"no-op source, {tasks} tasks, batches of {size:,}"
             options = {"rows": count, "batch_rows": size, "tasks": tasks}
             frames[ceiling] = spark.read.format("noop_arrow").options(**options).load()
             ceilings.setdefault(name, []).append(ceiling)
+        frames[name] = ours
     rows_parquet = folder / "read.parquet"
     frames["txnlog lz4"].write.option("compression", "zstd").parquet(str(rows_parquet))
     frames["Parquet zstd"] = spark.read.parquet(str(rows_parquet))
@@ -185,6 +186,7 @@ def _small_jobs(spark: SparkSession, store: txnlog.Store, repetitions: int) -> l
             "write of 1 row, txnlog": lambda: _write_ours(row, store.url, "small"),
         },
         5 * repetitions,
+        settle_s=0.3,
     )
     seconds = {name: of.elapsed_s for name, of in taken.items()}
     lines = ["| small job | seconds | of the no-op's |", "|---|---|---|"]

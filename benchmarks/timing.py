@@ -29,16 +29,19 @@ def interleaved(
     runs: Mapping[str, Callable[[], object]],
     repetitions: int,
     cleanups: Mapping[str, Callable[[], object]] | None = None,
+    settle_s: float = 0.0,
 ) -> dict[str, Taken]:
     """Measure each; they take turns, so that what disturbs one disturbs all.
 
     One turn before the first is not counted: JVM and worker processes warm up. Nor are
-    ``cleanups``, which follow the run of their name.
+    ``cleanups``, which follow the run of their name, nor ``settle_s``, a pause before each run: a
+    Spark worker collects garbage for some 20 ms after its task has ended.
     """
     elapsed: dict[str, list[float]] = {name: [] for name in runs}
     used: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(repetitions + 1):
         for name, run in runs.items():
+            time.sleep(settle_s)
             start, cpu = time.perf_counter(), _cpu_s()
             run()
             if turn:

@@ -115,8 +115,6 @@ def upload(
     batches: Iterable[pa.RecordBatch],
 ) -> tuple[UploadedSegment, ...]:
     """Upload the rows of a task. On an error what was uploaded is deleted, best effort."""
-    import pyarrow as pa
-
     from txnlog.spark.records import coalesced, split_by_topic, used_columns, work_bytes
 
     sink = _Sink(store, spec, options)
@@ -130,9 +128,6 @@ def upload(
     except BaseException:
         sink.discard()
         raise
-    finally:
-        # The worker process lives on, idle or with something else to do.
-        pa.default_memory_pool().release_unused()
 
 
 def discard_unplaced(store: Store, messages: Sequence[WriterCommitMessage | None]) -> None:
