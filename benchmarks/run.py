@@ -88,8 +88,7 @@ def _session() -> Iterator[SparkSession]:
 def _memory(folder: Path, count: int) -> list[str]:
     import spark_memory
 
-    with _session() as spark:
-        return spark_memory.measure(spark, folder, count)
+    return spark_memory.measure(_session, folder, count)
 
 
 def _spark(folder: Path, count: int, repetitions: int) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from rows import ROW_BYTES, write_parquet
+from timing import descendants
 
 import txnlog
 from txnlog.clock import SystemClock
@@ -26,23 +27,28 @@ PARTITIONS = 200
 SEGMENTS = 10_000
 
 
-def measure(spark: SparkSession, folder: Path, count: int) -> list[str]:
-    """Lines of Markdown: memory of a write and a read of one large topic."""
-    register(spark)
+def measure(
+    session: Callable[[], AbstractContextManager[SparkSession]], folder: Path, count: int
+) -> list[str]:
+    """Lines of Markdown: memory of a write and a read of one large topic, each in new workers."""
     parquet = folder / "memory.parquet"
     write_parquet(parquet, min(count, 3_000_000), files=4)
-    source = spark.read.parquet(str(parquet))
-    for _ in range(-(-count // 3_000_000) - 1):
-        source = source.unionAll(spark.read.parquet(str(parquet)))
     store = txnlog.open(str(folder / "memory-store"), create=True)
     store.create_topic("large", partitions=PARTITIONS)
-    options = {"path": store.url, "topic": "large"}
-    idle_mb = _idle_mb(spark)
-    with _peak() as written:
-        source.write.format("txnlog").options(**options).mode("append").save()
-    given = {"path": store.url, "subscribe": "large"}
-    with _peak() as read:
-        _drain(spark.read.format("txnlog").options(**given).load())
+    with session() as spark:
+        register(spark)
+        idle_mb = _idle_mb(spark)
+        source = spark.read.parquet(str(parquet))
+        for _ in range(-(-count // 3_000_000) - 1):
+            source = source.unionAll(spark.read.parquet(str(parquet)))
+        options = {"path": store.url, "topic": "large"}
+        with _peak() as written:
+            source.write.format("txnlog").options(**options).mode("append").save()
+    with session() as spark:
+        register(spark)
+        given = {"path": store.url, "subscribe": "large"}
+        with _peak() as read:
+            _drain(spark.read.format("txnlog").options(**given).load())
     size_gb = store.scan("large").record_count * ROW_BYTES / 1e9
     head = (
         f"{size_gb:.1f} GB of keys and values in {PARTITIONS} partitions; the largest resident "
@@ -89,14 +95,13 @@ def _peak() -> Iterator[list[float]]:
 
 
 def _worker_sizes_mb() -> Iterator[float]:
-    mine, page_mb = os.getpid(), os.sysconf("SC_PAGE_SIZE") / 1e6
-    for process in Path("/proc").glob("[0-9]*"):
+    page_mb = os.sysconf("SC_PAGE_SIZE") / 1e6
+    for pid, fields in descendants().items():
+        if pid == os.getpid():
+            continue
         with suppress(OSError):
-            if b"pyspark" not in (process / "cmdline").read_bytes():
-                continue
-            if int(process.name) == mine or not (process / "exe").resolve().name.startswith("pyth"):
-                continue
-            yield int((process / "statm").read_text().split()[1]) * page_mb
+            if Path(f"/proc/{pid}/exe").resolve().name.startswith("python"):
+                yield int(fields[21]) * page_mb
 
 
 def _planning(folder: Path) -> list[str]:

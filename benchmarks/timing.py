@@ -55,20 +55,22 @@ def interleaved(
     }
 
 
-def _cpu_s() -> float:
-    """CPU seconds of this process and its descendants, also of those that have ended."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+def descendants() -> dict[int, list[str]]:
+    """This process and all below it: by pid, the fields of /proc/PID/stat after the name."""
+    found: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            pid = int(path.parent.name)
-            parents[pid] = int(fields[1])
-            ticks[pid] = sum(int(field) for field in fields[11:15])
+            found[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
     ours = {os.getpid()}
     grown = True
     while grown:
-        below = {pid for pid, parent in parents.items() if parent in ours}
+        below = {pid for pid, fields in found.items() if int(fields[1]) in ours}
         grown = not below <= ours
         ours |= below
-    return sum(ticks.get(pid, 0) for pid in ours) / _TICKS
+    return {pid: found[pid] for pid in ours if pid in found}
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and its descendants, also of those that have ended."""
+    ticks = (sum(map(int, fields[11:15])) for fields in descendants().values())
+    return sum(ticks) / _TICKS
