@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from txnlog import names
 from txnlog.clock import Clock
@@ -119,10 +118,7 @@ class SequenceLog:
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
         """The bytes of these entries, read in parallel. Raises ObjectNotFound if one is gone."""
-        paths = [self.path(number) for number in numbers]
-        if len(paths) == 1:
-            return [self.storage.get(paths[0])]
-        return self.storage.gather([partial(self.storage.get, path) for path in paths])
+        return self.storage.get_many([self.path(number) for number in numbers])
 
     def create(self, number: int, data: bytes) -> bool:
         """Put entry ``number``; see :func:`create_once`."""

@@ -299,6 +299,19 @@ def test_gather_keeps_the_order_and_raises_the_first_error(any_storage: Storage)
     assert any_storage.gather(iter([])) == []
 
 
+def test_many_are_read_in_the_order_of_their_names(any_storage: Storage) -> None:
+    """Whole objects, one for each name; one that is not there is an error."""
+    names = [f"some/{n}" for n in range(40)]
+    for name in names:
+        any_storage.put(name, name.encode())
+    names.reverse()
+    assert any_storage.get_many(names) == [name.encode() for name in names]
+    assert any_storage.get_many(names[:1]) == [b"some/39"]
+    assert any_storage.get_many([]) == []
+    with pytest.raises(ObjectNotFound, match="some/none"):
+        any_storage.get_many([*names, "some/none"])
+
+
 def test_ages_are_told_by_the_storages_clock_or_not_at_all(any_storage: Storage) -> None:
     """For people: a time near ours, or None; of what is not there there is none."""
     any_storage.put("a/one", b"1")

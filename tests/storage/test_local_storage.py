@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.storage import local
 from txnlog.storage.local import LocalStorage
 
 
@@ -104,6 +105,29 @@ def test_gathered_calls_run_while_the_next_ones_are_made(storage: LocalStorage) 
         yield began.is_set
 
     assert storage.gather(calls()) == [True, True, True]
+
+
+def test_a_slow_filesystem_is_read_in_threads(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many files are read here while that is quick; where it is not, all that are left at once."""
+    names = [f"a/{n}" for n in range(5)]
+    for name in names:
+        storage.put(name, name.encode())
+    readers: list[int] = []
+    read = storage.get
+    clock = iter([0.0, 0.0, 0.001, 0.1])
+
+    def noted(name: str) -> bytes:
+        readers.append(threading.get_ident())
+        return read(name)
+
+    monkeypatch.setattr(storage, "get", noted)
+    monkeypatch.setattr(local.time, "monotonic", lambda: next(clock))
+    assert storage.get_many(names) == [name.encode() for name in names]
+    here = threading.get_ident()
+    assert readers[:2] == [here, here]
+    assert here not in readers[2:]
 
 
 # -- durability ----------------------------------------------------------------------------------

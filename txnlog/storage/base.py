@@ -7,8 +7,9 @@ rename and no modification time in it. Knows names and bytes, and nothing of wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, islice
 from types import TracebackType
 from typing import Self, TypeVar
@@ -113,6 +114,10 @@ class Storage(ABC):
     @abstractmethod
     def get(self, name: str) -> bytes:
         """The whole object. Raises ObjectNotFound."""
+
+    def get_many(self, names: Sequence[str]) -> list[bytes]:
+        """Whole objects, in the order of their names. Raises ObjectNotFound."""
+        return self.gather(partial(self.get, name) for name in names)
 
     @abstractmethod
     def get_range(self, name: str, start: int, stop: int) -> bytes:

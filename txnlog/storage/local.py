@@ -12,20 +12,17 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure
 
-T = TypeVar("T")
-
 _TEMPORARY = ".tmp"
 _ALONE_S = 0.002
-"""How long calls are made one by one before threads are started for the rest."""
+"""How long files are read one by one before threads are started for the rest."""
 _LINK_ATTEMPTS = 100
 """How often a folder may be pruned from under a link before we give up."""
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV)
@@ -120,6 +117,19 @@ class LocalStorage(Storage):
         except OSError as error:
             raise failure("reading", self.url, name, error) from error
 
+    def get_many(self, names: Sequence[str]) -> list[bytes]:
+        """Most files are read sooner than a thread is started: a dozen take 0.4 ms, not 2.5.
+
+        Where the filesystem is slow, as on a network, there are threads for the rest.
+        """
+        stop_s = time.monotonic() + _ALONE_S
+        found: list[bytes] = []
+        while len(found) < len(names):
+            if time.monotonic() > stop_s:
+                return found + super().get_many(names[len(found) :])
+            found.append(self.get(names[len(found)]))
+        return found
+
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         wanted = max(stop - start, 0)
         try:
@@ -188,31 +198,6 @@ class LocalStorage(Storage):
             return []
         except OSError as error:
             raise failure("listing", self.url, folder, error) from error
-
-    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """As any storage does, but the first calls are made here, one by one.
-
-        Most files are read or written sooner than a thread is started: a dozen log entries take
-        0.4 ms this way, and 2.5 ms in a pool. A slow filesystem, as on a network, gets its threads.
-        """
-        left = iter(calls)
-        results: list[T] = []
-        failed: Exception | None = None
-        stop_s = time.monotonic() + _ALONE_S
-        for call in left:
-            try:
-                results.append(call())
-            except Exception as error:  # noqa: BLE001 - raised below
-                failed = failed or error
-            if time.monotonic() > stop_s:
-                break
-        try:
-            results += super().gather(left)
-        except Exception as error:  # noqa: BLE001 - raised below
-            failed = failed or error
-        if failed is not None:
-            raise failed
-        return results
 
     # -- steps of writing ------------------------------------------------------------------------
 
