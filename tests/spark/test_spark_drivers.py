@@ -86,7 +86,10 @@ def test_interrupted_drivers(tmp_path: Path) -> None:
             assert process.line(0.05) is None, process.errors()
         assert any(name.startswith("topics/sums/data/") for name in orphans(store))
         process.interrupt()
-        assert process.line() == "left by KeyboardInterrupt", process.errors()
+        # Spark's own handler asks the JVM to cancel: if the signal comes while it reads the JVM's
+        # answer, Py4J refuses that. Either way the block ends.
+        ways = ("left by KeyboardInterrupt", "left by Py4JError")
+        assert process.line() in ways, process.errors()
         check_nothing_shows(store)
         os.close(held)
     with start(*script, "stopped", "stopped-early") as process:
