@@ -128,6 +128,7 @@ class UnawaitedWriter:
                 segments = buffer.finish()
             except TxnlogError as error:
                 _logger.warning("acks=0: records for topic %r are lost: %s", topic, error)
+                buffer.discard()
                 continue
             if segments:
                 self._plain.add(topic, segments)

@@ -92,6 +92,8 @@ class RecordBuffers:
         """Upload everything that is held: by topic, in the order it is to be placed."""
         finished: dict[str, list[UploadedSegment]] = {}
         self._interrupted = True
+        for buffer in self._topics.values():
+            buffer.upload()  # of all, before any is given away: if one fails, all are discarded
         for topic, buffer in self._topics.items():
             if segments := buffer.finish():
                 finished[topic] = segments

@@ -160,9 +160,7 @@ class TopicBuffer:
     def change(self, spec: TopicSpec) -> None:
         """Go on with the topic's new partitions and settings; uploads what is gathered so far."""
         with self._losing():
-            if self._uploader:
-                self._finished += self._uploader.finish()
-                self._uploader = None
+            self._end_uploads()
             self._use(spec)
 
     def send(
@@ -245,13 +243,25 @@ class TopicBuffer:
                 self._uploader = SegmentUploader(storage, self._written, clock, budget)
             self._uploader.write(records, partitions)
 
-    def finish(self) -> list[UploadedSegment]:
-        """Upload everything that is held; the segments in the order they are to be placed."""
+    def upload(self) -> None:
+        """Upload everything that is held."""
         self.flush_rows()
         with self._losing():
-            uploader, self._uploader = self._uploader, None
-            finished, self._finished = self._finished, []
-            return [*finished, *(uploader.finish() if uploader else [])]
+            self._end_uploads()
+
+    def finish(self) -> list[UploadedSegment]:
+        """Upload everything that is held; the segments in the order they are to be placed.
+
+        On an error they stay here, for :meth:`discard`.
+        """
+        self.upload()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _end_uploads(self) -> None:
+        if self._uploader:
+            self._finished += self._uploader.finish()
+            self._uploader = None
 
     def discard(self) -> None:
         """Drop everything, best effort."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +18,7 @@ from txnlog import TopicPartition, uploads
 from txnlog.clock import SystemClock
 from txnlog.errors import StorageError
 from txnlog.segments.records import normalize
-from txnlog.storage import open_storage
+from txnlog.storage import local, open_storage
 from txnlog.store import Store, attach
 from txnlog.uploads import SegmentUploader, UploadBudget
 
@@ -130,6 +133,50 @@ def test_what_cannot_be_finished_leaves_no_file(
     uploader.discard()
     assert len(calls) == 6
     assert dict(store.storage.list_all("")) == before
+
+
+@pytest.mark.parametrize("options", [{"transactional_id": "x"}, {}, {"acks": 0}])
+def test_a_full_disk_at_the_end_leaves_no_file(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: what a producer cannot upload takes no room, in no topic.
+
+    Of the first topic all is uploaded when the disk is full, of the second the first segment.
+    """
+    store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
+    for topic in ("t", "u"):
+        store.create_topic(topic, partitions=3)
+    producer = store.producer(**options)
+    if "transactional_id" in options:
+        producer.init_transactions()
+        producer.begin_transaction()
+    for topic in ("t", "u"):
+        for partition in range(3):
+            producer.send(topic, b"x", partition=partition)
+    real, written = local.write_all, []
+
+    def write(descriptor: int, data: bytes) -> None:
+        written.append(len(data))
+        if len(written) == 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "write_all", write)
+        if options == {"acks": 0}:
+            producer.close()
+        else:
+            with pytest.raises(StorageError, match="No space"):
+                producer.flush()
+    if "transactional_id" in options:
+        producer.abort_transaction()
+    kept = store.scan("t").to_arrow().num_rows
+    files = [name for name, _ in store.storage.list_all("")]
+    assert [name for name in files if name.startswith((".tmp/", "topics/u/data/"))] == []
+    # acks=0 loses topic by topic.
+    assert len([name for name in files if "/data/" in name]) == kept
+    assert kept == (3 if options == {"acks": 0} else 0)
+    assert len(written) >= 5
 
 
 _MEMORY = """
