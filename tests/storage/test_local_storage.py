@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,21 +180,69 @@ def test_bytes_are_durable_before_the_name_is(
 def test_the_name_of_a_folder_that_was_made_anew_is_synced_again(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that was pruned and came back is another one, whoever made it, also by its inode."""
+    """A folder that went and came back is another one, whoever made it."""
     calls = note_calls(monkeypatch, "fsync")
     storage.put("a/first", b"x")
-    storage.delete(["a/first"])
-    calls.clear()
-    storage.put("a/first", b"x")  # a new folder, mostly with the inode of the old one
-    assert calls == ["fsync file"] + ["fsync folder"] * 2
-    storage.delete(["a/first"])
     root = Path(storage.url)
     (root / "others").mkdir()
-    (root / "a").mkdir()
+    (root / "a" / "first").rename(root / "others" / "first")
+    (root / "a").rmdir()
     (root / "others").rename(root / "a")
     calls.clear()
     storage.put("a/second", b"x")
-    assert calls == ["fsync file"] + ["fsync folder"] * 2
+    assert calls == ["fsync file"] + ["fsync folder"] * 3
+
+
+def _we_prune_and_make(storage: LocalStorage) -> None:
+    storage.delete(["a/b/first"])
+    storage.put("a/b/other", b"x")
+    storage.delete(["a/b/other"])
+
+
+def _we_prune_and_others_make(storage: LocalStorage) -> None:
+    storage.delete(["a/b/first"])
+    (Path(storage.url) / "a" / "b").mkdir(parents=True)
+
+
+def _others_prune_and_make_half(storage: LocalStorage) -> None:
+    shutil.rmtree(Path(storage.url) / "a")
+    storage.put("a/other", b"x")
+    (Path(storage.url) / "a" / "b").mkdir()
+
+
+def _others_remove_the_root(storage: LocalStorage) -> None:
+    shutil.rmtree(storage.url)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_we_prune_and_make, ["a/b", "a", "."]),
+        (_we_prune_and_others_make, ["a/b", "a", "."]),
+        (_others_prune_and_make_half, ["a/b", "a"]),
+        (_others_remove_the_root, ["a/b", "a", ".", ".."]),
+    ],
+)
+def test_a_new_folder_with_the_inode_of_an_old_one_is_another_one(
+    change: Callable[[LocalStorage], None],
+    named: list[str],
+    storage: LocalStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Filesystems use inodes again, at once if they can: here all folders have the same."""
+    synced: list[Path] = []
+    real = local._sync_folder
+
+    def sync_folder(folder: Path) -> int | None:
+        synced.append(folder)
+        return None if real(folder) is None else 7
+
+    monkeypatch.setattr(local, "_sync_folder", sync_folder)
+    storage.put("a/b/first", b"x")
+    change(storage)
+    synced.clear()
+    storage.put("a/b/second", b"x")
+    assert {os.path.normpath(Path(storage.url) / name) for name in named} <= set(map(str, synced))
 
 
 def test_syncing_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

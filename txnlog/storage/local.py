@@ -45,7 +45,8 @@ class LocalStorage(Storage):
         # Resolved once: a link put in place of the root later leads nobody elsewhere.
         self._root = Path(os.path.realpath(root))
         self._fsync = fsync
-        self._synced: dict[Path, int] = {}  # folders whose names are durable, and their inodes
+        # Folders whose names are durable, and their inodes. Begun anew when one of them goes.
+        self._synced: dict[Path, int] = {}
         self.url = str(self._root)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
@@ -215,7 +216,7 @@ class LocalStorage(Storage):
             # A loop, because somebody else's deletion may prune the folder at any moment.
             with suppress(FileNotFoundError):
                 return os.open(path, flags, 0o666)
-            _make_folder(path.parent)
+            self._make_folder(path.parent)
         return os.open(path, flags, 0o666)
 
     def publish_upload(self, descriptor: int, temporary: Path, name: str) -> None:
@@ -261,8 +262,7 @@ class LocalStorage(Storage):
                 # No folder yet; or somebody deleted the last object in it and pruned it.
                 if attempt == _LINK_ATTEMPTS - 1:
                     raise
-                self._forget_missing(path.parent)
-                _make_folder(path.parent)
+                self._make_folder(path.parent)
             else:
                 return True
         raise AssertionError("the loop returns or raises")
@@ -273,29 +273,38 @@ class LocalStorage(Storage):
         That of a folder which was there before is synced too: whoever made it may have died before
         its own sync. One that is still the same cannot have lost its name, nor those above it.
         """
+        known = self._synced
         synced: dict[Path, int] = {}
-        while (inode := _sync_folder(folder)) is not None and self._synced.get(folder) != inode:
+        while (inode := _sync_folder(folder)) is not None and inode != known.get(folder):
+            if folder in known:  # others have made it anew
+                self._synced = known = {}
             synced[folder] = inode
             if folder == self._root:
                 with suppress(OSError):  # the root's own name; its parent need not be readable
                     _sync_folder(folder.parent)
                 break
             folder = folder.parent
-        self._synced.update(synced)
+        if inode is not None:
+            known.update(synced)  # no longer in use if a folder has gone meanwhile
 
-    def _forget_missing(self, folder: Path) -> None:
-        """Forget that folders which are gone were synced: new ones may get their inodes."""
-        while not folder.is_dir():
-            self._synced.pop(folder, None)
-            if folder == self._root:
-                break
-            folder = folder.parent
+    def _make_folder(self, folder: Path) -> None:
+        """Try to make a folder that was missing, and those above it.
+
+        If one of them was known, a new one may get its inode, and so may those that were in it.
+        """
+        gone = folder
+        while gone not in self._synced and gone != self._root and not gone.parent.is_dir():
+            gone = gone.parent
+        if gone in self._synced:
+            self._synced = {}
+        _make_folder(folder)
 
     def _prune(self, folder: Path) -> None:
         """Remove a folder that has become empty, and those above it; the root stays."""
         with suppress(OSError):  # not empty, gone already, or not ours to remove
             while folder != self._root:
                 folder.rmdir()
+                self._synced = {}
                 folder = folder.parent
 
 
