@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -15,8 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, ObjectNotFound, PutIfAbsentBroken, StorageError
 from txnlog.sequence_log import create_once
-from txnlog.storage import open_storage
-from txnlog.storage.base import Storage
+from txnlog.storage import base, open_storage
+from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.probe import probe
 from txnlog.testing import HeapStorage
@@ -310,6 +312,57 @@ def test_many_are_read_in_the_order_of_their_names(any_storage: Storage) -> None
     assert any_storage.get_many([]) == []
     with pytest.raises(ObjectNotFound, match="some/none"):
         any_storage.get_many([*names, "some/none"])
+
+
+class ReleasingPool(ThreadPoolExecutor):
+    """Sets ``released`` when somebody begins to wait for its threads."""
+
+    released: threading.Event
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if wait:
+            self.released.set()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+def test_an_interrupted_gather_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C calls that run have ended, and no other begins behind what cleans up."""
+    released = ReleasingPool.released = threading.Event()
+    monkeypatch.setattr(base, "ThreadPoolExecutor", ReleasingPool)
+    busy = threading.Barrier(PARALLEL_REQUESTS + 1)
+    began: list[int] = []
+    ended: list[int] = []
+
+    def call(number: int) -> None:
+        began.append(number)
+        if number < PARALLEL_REQUESTS:
+            busy.wait(30)
+        assert released.wait(30)
+        ended.append(number)
+
+    def calls() -> Iterator[Callable[[], None]]:
+        for number in range(3 * PARALLEL_REQUESTS):
+            yield partial(call, number)
+        busy.wait(30)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_storage(f"memory://conformance-{next(_SINGLE)}").gather(calls())
+    assert sorted(began) == sorted(ended) == list(range(PARALLEL_REQUESTS))
+
+
+def test_gathered_calls_are_made_while_others_run() -> None:
+    """What is to be sent need not all be there at once: the first call runs before the last."""
+    began = threading.Event()
+
+    def calls() -> Iterator[Callable[[], bool]]:
+        yield lambda: began.set() or True
+        yield lambda: True
+        assert began.wait(30)
+        yield began.is_set
+
+    storage = open_storage(f"memory://conformance-{next(_SINGLE)}")
+    assert storage.gather(calls()) == [True, True, True]
 
 
 def test_ages_are_told_by_the_storages_clock_or_not_at_all(any_storage: Storage) -> None:

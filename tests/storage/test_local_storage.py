@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -93,19 +92,6 @@ def test_a_folder_may_vanish_while_it_is_made(
     monkeypatch.setattr(os, "mkdir", mkdir)
     assert storage.put_if_absent("a/b", b"x")
     assert len(met) == 3
-
-
-def test_gathered_calls_run_while_the_next_ones_are_made(storage: LocalStorage) -> None:
-    """What is to be sent need not all be there at once: the first call runs before the last."""
-    began = threading.Event()
-
-    def calls() -> Iterator[Callable[[], bool]]:
-        yield lambda: began.set() or True
-        yield lambda: True
-        assert began.wait(30)
-        yield began.is_set
-
-    assert storage.gather(calls()) == [True, True, True]
 
 
 def test_a_slow_filesystem_is_read_in_threads(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain, islice
 from types import TracebackType
@@ -167,12 +167,18 @@ class Storage(ABC):
         """Run calls in parallel and return their results in order.
 
         The next call is asked for while others run: what makes it is done meanwhile, here. If any
-        raises, the others are waited for, and the first error in order is raised.
+        raises, the others are waited for, and the first error in order is raised. After an
+        interrupt, or if a call cannot be made, those that run are waited for; no other begins.
         """
         calls = iter(calls)
         first = list(islice(calls, 2))
         if len(first) < 2:
             return [call() for call in first]
         with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-            futures = [pool.submit(call) for call in chain(first, calls)]
+            try:
+                futures = [pool.submit(call) for call in chain(first, calls)]
+                wait(futures)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return [future.result() for future in futures]
