@@ -77,7 +77,7 @@ def append(store: Store, segments: SegmentsByTopic) -> None:
     except TxnlogError:
         discard_segments(store.storage, placed)
         raise
-    log.checkpoint_if_due()
+    store.logs.tidy([log])
 
 
 def commit_transaction(

@@ -19,7 +19,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.scan import LATEST, SegmentRange
-from txnlog.snapshot import Snapshot, TopicView, check_isolation_level, take_snapshot
+from txnlog.snapshot import Snapshot, TopicView, check_reading_on, take_snapshot
 from txnlog.spark.planning import cut_ranges, span_of, wanted_partitions
 from txnlog.spark.positions import resolve
 from txnlog.spark.stream_offsets import StreamOffset, proportional_shares
@@ -166,7 +166,7 @@ class StreamPlanner:
             if moved:
                 log = self._store.logs.fresh_group(group_id)
                 log.commit(moved, refreshed=True)
-                log.checkpoint_if_due()
+                self._store.logs.tidy([log])
             self._committed = done
         except TxnlogError as error:
             _logger.warning("the offsets of group %r were not moved: %s", group_id, error)
@@ -197,7 +197,7 @@ class StreamPlanner:
         return take_snapshot(
             self._store.logs,
             topics,
-            check_isolation_level(self._options.read.isolation_level),
+            check_reading_on(self._options.read.isolation_level),
             leave_out_missing=True,
             refreshed=True,
         )

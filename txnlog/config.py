@@ -252,7 +252,8 @@ class StoreConfig:
             transaction_max_timeout_ms=get["transaction.max.timeout.ms"],
             transactional_id_expiration_ms=get["transactional.id.expiration.ms"],
             producer_id_expiration_ms=get["producer.id.expiration.ms"],
-            log_cleanup_age_ms=get["log.cleanup.age.ms"],
+            # Older versions took any age. Below it what a transaction needs could be cleaned up.
+            log_cleanup_age_ms=max(get["log.cleanup.age.ms"], get["transaction.max.timeout.ms"]),
             offsets_retention_ms=get["offsets.retention.ms"],
         )
 
@@ -298,6 +299,13 @@ def check_store_config(config: Mapping[str, object] | None) -> dict[str, str]:
         raise InvalidConfig(
             "producer.id.expiration.ms must not be shorter than transaction.max.timeout.ms: "
             "a producer with an open transaction would be forgotten"
+        )
+    cleanup_age_ms = int(checked.get("log.cleanup.age.ms", settings.log_cleanup_age_ms))
+    if cleanup_age_ms < settings.transaction_max_timeout_ms:
+        raise InvalidConfig(
+            f"log.cleanup.age.ms is {cleanup_age_ms}; it must not be shorter than "
+            f"transaction.max.timeout.ms ({settings.transaction_max_timeout_ms}): entries of a "
+            "transaction could be cleaned up while it is open"
         )
     return checked
 

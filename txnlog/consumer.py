@@ -26,7 +26,7 @@ from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.scan import SegmentRange, check_columns, read_range
-from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_isolation_level, take_snapshot
+from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_reading_on, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit
 
 _RESETS = ("earliest", "latest", "none")
@@ -75,7 +75,7 @@ class Consumer:
             raise InvalidOption(f"max_poll_records must be 1 or more, not {max_poll_records!r}")
         self._logs = logs
         self._group_id = None if group_id is None else check_group_id(group_id)
-        self._isolation_level = check_isolation_level(isolation_level)
+        self._isolation_level = check_reading_on(isolation_level)
         self._reset: Literal["earliest", "latest", "none"] = auto_offset_reset  # type: ignore[assignment]
         self._max_poll_records = max_poll_records
         self._topics: tuple[str, ...] = ()
@@ -408,7 +408,7 @@ class Consumer:
             return
         log = self._logs.fresh_group(group_id)
         log.commit(commits, refreshed=True)
-        log.checkpoint_if_due()
+        self._logs.tidy([log])
         self._starts.update({where: at.offset for where, at in chosen.items()})
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:

@@ -21,6 +21,7 @@ from typing import NoReturn
 from txnlog.errors import (
     CommitStateUnknown,
     ConcurrentTransactions,
+    CorruptTransactionState,
     InvalidTxnState,
     ProducerFenced,
     StorageError,
@@ -111,7 +112,11 @@ class Coordinator:
         transactions, settlement, clock = logs.transactions, logs.settlement, logs.clock
         while True:
             since = transactions.now()
-            head = transactions.head(self.transactional_id)
+            try:
+                head = transactions.head(self.transactional_id)
+            except CorruptTransactionState:
+                settlement.end_damaged(self.transactional_id, {})
+                continue
             head = head or transactions.expired(self.transactional_id)
             state = head.state if head else None
             if state is not None and check is not None:
@@ -395,8 +400,10 @@ class Coordinator:
         try:
             ours = transactions.put(decision.number, decision.state, decision.since)
             newest = None if ours else transactions.head(self.transactional_id)
-        except StorageError as error:
+        except BaseException as error:
             self._decision = replace(decision, in_doubt=True)
+            if not isinstance(error, StorageError):
+                raise
             what = "commit" if decision.state.outcome is Outcome.COMMIT else "abort"
             raise CommitStateUnknown(
                 f"the {what} of {decision.state.ref} may or may not have happened: {error}. "
@@ -448,8 +455,8 @@ class Coordinator:
             self._finish_prepared()
         except (StorageError, ProducerFenced) as error:
             _logger.warning("%s is decided but not finished: %s", self.state.ref, error)
-        for entry in self._entries:
-            self._logs.log(entry.log, entry.name).checkpoint_if_due()
+        written = {(entry.log, entry.name) for entry in self._entries}
+        self._logs.tidy(self._logs.log(*name) for name in sorted(written))
         if not self.state.prepared:
             self._entries = []
         self._clean_behind()
@@ -470,14 +477,13 @@ class Coordinator:
         assert self._head is not None
         number = self._head.number + 1
         since = self._logs.transactions.now()
-        try:
-            ours = self._logs.transactions.put(number, state, self._since)
-        except StorageError:
-            self._lost_begin = Head(number, state)
-            raise
-        if not ours:
+        # Noted before: whatever interrupts us, Ctrl-C too, may come when it is there already.
+        self._lost_begin = Head(number, state)
+        if not self._logs.transactions.put(number, state, self._since):
+            self._lost_begin = None
             self._fenced(self._logs.transactions.head(self.transactional_id, number))
         self._adopt(Head(number, state), since)
+        self._lost_begin = None
 
     def _find_lost_begin(self) -> None:
         """If an Ongoing of ours, whose outcome was unknown, has landed, it is ours to end."""

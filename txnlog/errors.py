@@ -21,6 +21,7 @@ __all__ = [
     "ConcurrentTransactions",
     "CorruptEntry",
     "CorruptRecord",
+    "CorruptTransactionState",
     "GroupIdNotFound",
     "IllegalState",
     "InvalidConfig",
@@ -103,6 +104,15 @@ class UnsupportedVersion(TxnlogError):
 
 class CorruptEntry(TxnlogError):
     """A log entry, checkpoint or store file is damaged: it does not decode as it was written."""
+
+
+class CorruptTransactionState(CorruptEntry):
+    """The newest state of a transactional id is damaged or gone.
+
+    Its transaction is taken for aborted when the store's longest timeout has passed, unless a
+    commit marker shows that it was committed; ``Store.abort_transaction(..., force=True)`` does so
+    at once.
+    """
 
 
 # -- what the caller asked for ---------------------------------------------------------------------

@@ -106,7 +106,7 @@ def _by_number(files: Sequence[str]) -> list[_Files]:
     found: dict[int, _Files] = {}
     for name in files:
         parsed = names.parse_log_file(name)
-        if parsed is not None:
+        if parsed is not None and parsed[1] is not LogFile.SEEN:
             found.setdefault(parsed[0], _Files(parsed[0])).kinds.add(parsed[1])
     return [found[number] for number in sorted(found)]
 

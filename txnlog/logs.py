@@ -7,6 +7,7 @@ of them refreshes by one listing whatever the others have read before.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from txnlog.clock import Clock
@@ -18,8 +19,11 @@ from txnlog.storage.base import Storage
 from txnlog.topic_log import TopicLog, TopicSpec
 from txnlog.transaction_log import TransactionLog
 
-_SKEW_MS = 60_000
-_CHAIN = 8
+SKEW_MS = 60_000
+"""By how much the times of one transaction's entries may be wrong without harm to a cut."""
+_TIMEOUTS = 4
+"""A cut falls behind the oldest open transaction by one timeout at most, what it hides there began
+one before, and the open one is ended after one; and one for good measure."""
 
 
 class Logs:
@@ -30,11 +34,12 @@ class Logs:
         self.config = config
         self.clock = clock
         self.transactions = TransactionLog(storage, clock, config.log_cleanup_age_ms)
-        self.settlement = Settlement(storage, self.transactions, clock, self)
-        # A timeout for the transaction to be cut, and one for each it may hide behind in a chain.
+        self.settlement = Settlement(
+            storage, self.transactions, clock, self, config.transaction_max_timeout_ms
+        )
         self._policy = LogPolicy(
             cleanup_age_ms=config.log_cleanup_age_ms,
-            recent_ms=_CHAIN * config.transaction_max_timeout_ms + _SKEW_MS,
+            recent_ms=_TIMEOUTS * config.transaction_max_timeout_ms + SKEW_MS,
         )
         self._lock = threading.Lock()
         self._topics: dict[str, TopicLog] = {}
@@ -74,6 +79,16 @@ class Logs:
         log = self.topic(topic)
         log.refresh()
         return log.spec()
+
+    def tidy(self, logs: Iterable[StateLog[Any, Any]]) -> None:
+        """What a writer does for others when it has appended: end what hangs, leave a checkpoint.
+
+        Failures are logged, and left to the next writer.
+        """
+        chosen = list(logs)
+        self.settlement.settle_stuck(chosen)
+        for log in chosen:
+            log.checkpoint_if_due()
 
     def fresh_topic(self, topic: str) -> TopicLog:
         """A topic's log, refreshed and settled. Raises UnknownTopicOrPartition if there is none."""

@@ -25,7 +25,7 @@ _MAX_TOPIC_CHARS = 249
 _MAX_ENCODED_BYTES = 250
 """Local filesystems take 255 bytes for one path component."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
-_LOG_FILE = re.compile(r"(\d{20})\.(json|commit|abort|checkpoint)")
+_LOG_FILE = re.compile(r"(\d{20})\.(?:(json|commit|abort|checkpoint)|(seen)-\d{1,16})")
 _DATA_FILE = re.compile(
     rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
 )
@@ -48,6 +48,7 @@ class LogFile(Enum):
     COMMIT = "commit"
     ABORT = "abort"
     CHECKPOINT = "checkpoint"
+    SEEN = "seen"
 
 
 def check_topic(topic: str) -> str:
@@ -164,7 +165,17 @@ def log_file_prefix(number: int) -> str:
 def parse_log_file(name: str) -> tuple[int, LogFile] | None:
     """The entry number and kind of a file in a log folder; None if it is something else."""
     match = _LOG_FILE.fullmatch(name)
-    return (int(match[1]), LogFile(match[2])) if match else None
+    return (int(match[1]), LogFile(match[2] or match[3])) if match else None
+
+
+def witness_file(number: int, at_ms: int) -> str:
+    """The name of a witness: by somebody's clock, entry ``number`` was there at that time."""
+    return f"{log_file(number, LogFile.SEEN)}-{max(at_ms, 0):d}"
+
+
+def witness_time_ms(name: str) -> int:
+    """The time in the name of a witness."""
+    return int(name.rpartition("-")[2])
 
 
 def segment_name(writer: str, counter: int) -> str:

@@ -75,7 +75,7 @@ class PlainWriter:
             self.give_up()
             raise
         self._unplaced.pop(0)
-        self._logs.topic(waiting.topic).checkpoint_if_due()
+        self._logs.tidy([self._logs.topic(waiting.topic)])
         return placed
 
     def _place(self, waiting: _Unplaced) -> dict[TopicPartition, range]:

@@ -61,11 +61,15 @@ def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one listing of a log folder shows. Numbers ascend."""
+    """What one listing of a log folder shows. Numbers ascend.
+
+    ``witnesses`` are the times (ms, by several clocks) at which somebody has seen an entry.
+    """
 
     entries: tuple[int, ...]
     outcomes: dict[int, Outcome]
     checkpoints: tuple[int, ...]
+    witnesses: dict[int, tuple[int, ...]]
 
     def contiguous(self, first: int) -> tuple[int, ...]:
         """The entries from ``first`` on, up to the first gap.
@@ -88,6 +92,10 @@ class SequenceLog:
         """The name of a file of this log within the store."""
         return f"{self.folder}/{names.log_file(number, kind)}"
 
+    def witness_path(self, number: int, at_ms: int) -> str:
+        """The name of a witness of entry ``number`` within the store."""
+        return f"{self.folder}/{names.witness_file(number, at_ms)}"
+
     def listing(self, first: int = 0) -> Listing:
         """Everything from entry ``first`` on, in one listing.
 
@@ -98,6 +106,7 @@ class SequenceLog:
         entries: list[int] = []
         checkpoints: list[int] = []
         outcomes: dict[int, Outcome] = {}
+        witnesses: dict[int, tuple[int, ...]] = {}
         for name in self.storage.list_names(self.folder, start_after):
             parsed = names.parse_log_file(name)
             if parsed is None:
@@ -107,6 +116,9 @@ class SequenceLog:
                 entries.append(number)
             elif kind is LogFile.CHECKPOINT:
                 checkpoints.append(number)
+            elif kind is LogFile.SEEN:
+                seen_ms = names.witness_time_ms(name)
+                witnesses[number] = (*witnesses.get(number, ()), seen_ms)
             else:
                 outcome = Outcome(kind.value)
                 if outcomes.setdefault(number, outcome) is not outcome:
@@ -114,7 +126,7 @@ class SequenceLog:
                         f"{self.path(number)} has both a commit and an abort marker; "
                         "run `txnlog log dump` and keep the store as it is"
                     )
-        return Listing(tuple(entries), outcomes, tuple(checkpoints))
+        return Listing(tuple(entries), outcomes, tuple(checkpoints), witnesses)
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
         """The bytes of these entries, read in parallel. Raises ObjectNotFound if one is gone."""
@@ -137,13 +149,19 @@ class SequenceLog:
         return self.storage.put_if_absent(self.path(number, LogFile.CHECKPOINT), data)
 
     def delete_below(self, number: int) -> int:
-        """Delete every file of the entries below ``number``; returns how many there were."""
+        """Delete every file of the entries below ``number``; returns how many there were.
+
+        The entries go first, and the rest only when all of them are gone: a deletion has no order
+        and may fail in part, and an entry without its marker would pass for one that was never
+        decided. So who finds an entry finds its marker too, or there never was one.
+        """
         doomed = [
-            f"{self.folder}/{name}"
+            (kind, f"{self.folder}/{name}")
             for name in self.storage.list_names(self.folder)
-            if (parsed := names.parse_log_file(name)) is not None and parsed[0] < number
+            if (kind := names.parse_log_file(name)) is not None and kind[0] < number
         ]
-        self.storage.delete(doomed)
+        self.storage.delete([path for kind, path in doomed if kind[1] is LogFile.ENTRY])
+        self.storage.delete([path for kind, path in doomed if kind[1] is not LogFile.ENTRY])
         return len(doomed)
 
     def delete_entries(self, first: int, end: int) -> None:
@@ -151,14 +169,28 @@ class SequenceLog:
         self.storage.delete([self.path(number) for number in range(first, end)])
 
     def was_freed(self, number: int) -> bool:
-        """True if entry ``number``, which we have just put, fills a name that cleaning had freed.
+        """True if entry ``number``, which we have put, may fill a name that cleaning had freed.
 
-        Cleaning deletes everything below a checkpoint, so if our name was freed, the entry
-        before it was too, or (for entry 0) later ones stand without entry 1 (hazard 3).
+        Cleaning deletes what lies below a checkpoint. So where there is one at this entry or
+        beyond, nobody can tell any more, and the answer is yes (hazard 3).
         """
         listing = self.listing(max(number - 1, 0))
-        if number > 0 and listing.entries[:1] != (number - 1,):
-            return True
-        later = [n for n in listing.entries if n > number]
-        later += [n for n in listing.checkpoints if n > number]
-        return bool(later) and number + 1 not in listing.entries
+        return any(n >= number for n in listing.checkpoints) or _is_stray(listing, number)
+
+    def is_stray(self, number: int) -> bool:
+        """True if entry ``number`` surely fills a name that cleaning had freed: nobody reads it."""
+        return _is_stray(self.listing(max(number - 1, 0)), number)
+
+
+def _is_stray(listing: Listing, number: int) -> bool:
+    """Whether an entry has no neighbours, in a listing from the entry before it on.
+
+    Cleaning deletes everything below a checkpoint, so if the name was freed, the entry before it
+    was too, or (for entry 0) later ones stand without entry 1.
+    """
+    if number not in listing.entries:
+        return True
+    if number > 0 and listing.entries[:1] != (number - 1,):
+        return True
+    later = [n for n in (*listing.entries, *listing.checkpoints) if n > number]
+    return bool(later) and number + 1 not in listing.entries

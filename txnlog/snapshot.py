@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
-from txnlog.logs import Logs
+from txnlog.errors import InvalidOption, UnknownTopicOrPartition
+from txnlog.logs import SKEW_MS, Logs
 from txnlog.names import TopicPartition
 from txnlog.scan import Offsets, Scan, first_at_or_after, plan_scan
 from txnlog.state.cut import Part, consistent_cut
-from txnlog.state.topic import Partition, RecentEntry
+from txnlog.state.topic import Partition, RecentEntry, TopicState
 from txnlog.state.transaction import TransactionKey
 from txnlog.topic_log import TopicLog
 
-IsolationLevel = Literal["read_committed", "read_uncommitted"]
-ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
+IsolationLevel = Literal["read_committed", "snapshot", "read_uncommitted"]
+ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "read_uncommitted")
+"""``read_committed``: what lies before the first undecided record of each partition. ``snapshot``:
+every committed transaction, whole, wherever undecided ones lie. ``read_uncommitted``: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class TopicView:
     """One topic as a snapshot has pinned it.
 
     ``partitions`` end at the snapshot's cut; ``last_stable_offsets`` and ``log_end_offsets``
-    are what the log itself had;
-    ``hidden_entries`` are those whose data was aborted (none under read_uncommitted).
+    are what the log itself had; ``hidden_entries`` are those whose data does not show: it was
+    aborted, or (at level ``snapshot``) is not committed yet.
     """
 
     topic: str
@@ -46,17 +48,26 @@ class TopicView:
 
 
 class Snapshot:
-    """Topics at one consistent cut: of each transaction, all or nothing is in it.
+    """Topics as they were at one time. What it shows never changes.
 
-    What it shows never changes; it holds the places of segments, and reads no record itself.
+    It holds the places of segments, and reads no record itself. ``is_atomic`` tells whether of
+    each transaction all or nothing is in it. That holds at level ``snapshot``, and at level
+    ``read_committed`` unless transactions overlap so long that no such cut is fresh enough: then
+    each partition shows what lies before its own last stable offset, as in Kafka.
     """
 
     def __init__(
-        self, logs: Logs, views: Mapping[str, TopicView], isolation_level: IsolationLevel
+        self,
+        logs: Logs,
+        views: Mapping[str, TopicView],
+        isolation_level: IsolationLevel,
+        *,
+        is_atomic: bool,
     ) -> None:
         self._logs = logs
         self._views = dict(views)
         self.isolation_level = isolation_level
+        self.is_atomic = is_atomic
 
     @property
     def topics(self) -> list[str]:
@@ -112,7 +123,7 @@ class Snapshot:
             starting_offsets,
             ending_offsets,
             columns,
-            hides_aborted=self.isolation_level == "read_committed",
+            hides_aborted=self.isolation_level != "read_uncommitted",
         )
 
     def offset_for_time(
@@ -142,6 +153,18 @@ def check_isolation_level(isolation_level: str) -> IsolationLevel:
     )
 
 
+def check_reading_on(isolation_level: str) -> IsolationLevel:
+    """The same for whoever keeps offsets to read on from. Raises InvalidOption."""
+    level = check_isolation_level(isolation_level)
+    if level == "snapshot":
+        raise InvalidOption(
+            "isolation_level 'snapshot' is for scans and snapshots, not for reading on from "
+            "offsets: it leaves out what is undecided wherever that lies, so what is committed "
+            "later would be passed over. Use read_committed"
+        )
+    return level
+
+
 def take_snapshot(
     logs: Logs,
     topics: Sequence[str],
@@ -150,21 +173,21 @@ def take_snapshot(
     leave_out_missing: bool = False,
     refreshed: bool = False,
 ) -> Snapshot:
-    """Read every topic once, list each again, and cut (invariant S1).
+    """Read every topic once, list each again, and leave out what is not whole (invariant S1).
 
-    The second listing finds the transactions that reached a topic only after it was read. It is
-    left out for a single topic whose listing has decided all: it cannot disagree with itself.
+    A listing is not one instant, and several are not one either. The second one finds what belongs
+    to a transaction that the first has shown in part. It is left out for a single topic whose
+    listing has decided nothing: what it shows was there before it began, or is not decided.
 
     Args:
         logs: of the store.
         topics: their names.
-        isolation_level: whether open and aborted transactions show.
+        isolation_level: which transactions show.
         leave_out_missing: go on with the other topics where some do not exist.
         refreshed: the topics' logs were refreshed just now, so that this is their first reading.
 
     Raises:
         UnknownTopicOrPartition: one of the topics does not exist, or none of them.
-        ConcurrentTransactions: a cut would have to fall so far back that it could tear.
     """
     names = list(dict.fromkeys(topics))
     if not names:
@@ -172,71 +195,144 @@ def take_snapshot(
     opened = [logs.topic(name) for name in names]
     if not refreshed:
         logs.storage.gather([log.refresh for log in opened])
-    if isolation_level == "read_committed":
+    if isolation_level != "read_uncommitted":
         logs.settlement.settle(opened)
     views: dict[str, TopicView] = {}
+    first = _FirstReading()
     missing: list[UnknownTopicOrPartition] = []
     once = len(opened) == 1
     for log in opened:
         try:
             with log.lock:
                 views[log.name] = _pin(log, isolation_level)
+                first.add(log)
                 once = once and not log.ahead
         except UnknownTopicOrPartition as error:
             missing.append(error)
     if missing and not (leave_out_missing and views):
         raise missing[0]
     if isolation_level == "read_uncommitted":
-        return Snapshot(logs, views, isolation_level)
+        return Snapshot(logs, views, isolation_level, is_atomic=False)
     opened = [log for log in opened if log.name in views]
     if not once:
         logs.storage.gather([log.refresh for log in opened])
     if any(_topic_id(log) != views[log.name].topic_id for log in opened):
         # Deleted since it was pinned: what its log says now is of another topic, or of none.
         return take_snapshot(logs, names, isolation_level, leave_out_missing=leave_out_missing)
-    parts = [part for log in opened for part in _parts(log)]
-    cut = consistent_cut(
-        {
-            TopicPartition(view.topic, number): partition.end_offset
-            for view in views.values()
-            for number, partition in enumerate(view.partitions)
-        },
-        parts,
-    )
-    _check_cut(opened, cut, parts)
-    for where, end in cut.items():
-        partition = views[where.topic].partitions[where.partition]
-        partition.end_offset = max(end, partition.log_start_offset)
-    return Snapshot(logs, views, isolation_level)
+    if isolation_level == "snapshot":
+        whole = {log.name: first.pin_whole(log) for log in opened}
+        is_atomic = _is_kept_apart(logs, opened, first.left_out_ms)
+        return Snapshot(logs, whole, isolation_level, is_atomic=is_atomic)
+    return Snapshot(logs, views, isolation_level, is_atomic=_cut(logs, opened, views))
 
 
 def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
     """Copy what a reader may see of a topic at this moment, each partition up to its own end."""
     with log.reading() as state:
-        state.check_exists(log.name)
-        assert state.topic_id is not None
-        committed = isolation_level == "read_committed"
-        stable = state.last_stable_offsets()
-        log_ends = [partition.end_offset for partition in state.partitions]
-        return TopicView(
-            topic=log.name,
-            topic_id=state.topic_id,
-            config=dict(state.config),
-            partitions=tuple(
-                Partition(partition.log_start_offset, end, list(partition.segments))
-                for partition, end in zip(
-                    state.partitions, stable if committed else log_ends, strict=True
-                )
-            ),
-            last_stable_offsets=tuple(stable),
-            log_end_offsets=tuple(log_ends),
-            hidden_entries=frozenset(state.aborted) if committed else frozenset(),
-        )
+        committed = isolation_level != "read_uncommitted"
+        hidden = frozenset(state.aborted) if committed else frozenset()
+        return _view(log.name, state, hidden, to_stable_offsets=committed)
+
+
+def _view(
+    topic: str, state: TopicState, hidden_entries: frozenset[int], *, to_stable_offsets: bool
+) -> TopicView:
+    state.check_exists(topic)
+    assert state.topic_id is not None
+    stable = state.last_stable_offsets()
+    log_ends = [partition.end_offset for partition in state.partitions]
+    return TopicView(
+        topic=topic,
+        topic_id=state.topic_id,
+        config=dict(state.config),
+        partitions=tuple(
+            Partition(partition.log_start_offset, end, list(partition.segments))
+            for partition, end in zip(
+                state.partitions, stable if to_stable_offsets else log_ends, strict=True
+            )
+        ),
+        last_stable_offsets=tuple(stable),
+        log_end_offsets=tuple(log_ends),
+        hidden_entries=hidden_entries,
+    )
 
 
 def _topic_id(log: TopicLog) -> str | None:
     with log.reading() as state:
         return state.topic_id
+
+
+# -- each transaction whole, wherever others lie: isolation level "snapshot" ----------------------
+
+
+class _FirstReading:
+    """Which transactions were decided when the topics were read first.
+
+    What was committed then had placed all its entries, so the second reading shows it whole. What
+    was decided since may be there in part, and is left out.
+    """
+
+    def __init__(self) -> None:
+        self._undecided: set[TransactionKey] = set()
+        self._committed: set[TransactionKey] = set()
+        self._next_entries: dict[str, int] = {}
+        self.left_out_ms: list[int] = []
+        """The times of the appends that do not show because they are not whole."""
+
+    def add(self, log: TopicLog) -> None:
+        """Take note of what is known of one topic."""
+        with log.reading() as state:
+            self._next_entries[log.name] = state.next_entry
+            self._undecided |= {ref.key for ref in state.undecided.values()}
+            unseen = {*state.undecided, *state.aborted}
+            self._committed |= {
+                entry.transaction.key
+                for entry in state.recent
+                if entry.transaction is not None and entry.number not in unseen
+            }
+
+    def pin_whole(self, log: TopicLog) -> TopicView:
+        """Copy what a topic holds now, without what was not committed at the first reading."""
+        with log.reading() as state:
+            new = self._next_entries[log.name]
+            unfinished = [
+                entry
+                for entry in state.recent
+                if entry.transaction is not None
+                and (
+                    entry.transaction.key in self._undecided
+                    or (entry.number >= new and entry.transaction.key not in self._committed)
+                )
+            ]
+            self.left_out_ms += [entry.at_ms for entry in unfinished]
+            hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
+            return _view(log.name, state, frozenset(hidden), to_stable_offsets=False)
+
+
+# -- a prefix of each partition: isolation level "read_committed" ---------------------------------
+
+
+def _cut(logs: Logs, opened: Sequence[TopicLog], views: Mapping[str, TopicView]) -> bool:
+    """Cut the views so that each transaction shows whole or not at all; True if that can be had.
+
+    Otherwise each partition is left as it is, up to its last stable offset.
+    """
+    ends = {
+        TopicPartition(view.topic, number): partition.end_offset
+        for view in views.values()
+        for number, partition in enumerate(view.partitions)
+    }
+    parts = [part for log in opened for part in _parts(log)]
+    cut = consistent_cut(ends, parts)
+    hidden = (p for p in parts if isinstance(p.unit, TransactionKey) and p.reaches(cut))
+    if not _is_kept_apart(logs, opened, (part.at_ms for part in hidden)):
+        return False
+    if not _is_fresh(logs, opened, parts, ends, cut):
+        return False
+    for where, end in cut.items():
+        partition = views[where.topic].partitions[where.partition]
+        partition.end_offset = max(end, partition.log_start_offset)
+    return True
 
 
 def _parts(log: TopicLog) -> list[Part]:
@@ -247,41 +343,56 @@ def _parts(log: TopicLog) -> list[Part]:
             Part(
                 _unit(log, entry),
                 {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
+                entry.at_ms,
             )
             for entry in state.recent
             if entry.number not in aborted
         ]
 
 
-def _check_cut(
-    logs: Sequence[TopicLog], cut: Mapping[TopicPartition, int], parts: Sequence[Part]
-) -> None:
-    """Raise unless all appends that this cut hides, and what belongs to them, were kept apart."""
-    hidden = {
-        part.unit
-        for part in parts
-        for where, offset in part.first_offsets.items()
-        if where in cut and offset >= cut[where]
-    }
-    for log in logs:
+def _is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) -> bool:
+    """True if all that belongs to transactions with appends of these times is kept apart still.
+
+    Else one of their appends might show while others do not (invariant L6).
+    """
+    kept_since_ms = -1
+    for log in opened:
         with log.reading() as state:
-            torn = any(
-                isinstance(unit, TransactionKey)
-                and state.let_go.get(unit.producer_id, -1) >= unit.number
-                for unit in hidden
-            )
-            torn = torn or any(
-                max(cut[where], partition.log_start_offset) < partition.cut_floor
-                for number, partition in enumerate(state.partitions)
-                if (where := TopicPartition(log.name, number)) in cut
-            )
-        if torn:
-            waiting = sorted({str(ref) for other in logs for ref in other.undecided().values()})
-            raise ConcurrentTransactions(
-                f"no consistent cut of {', '.join(other.name for other in logs)}: transactions lie "
-                f"behind open ones, and topic {log.name!r} has let go of where they began; read "
-                f"again when what is open has ended: {', '.join(waiting) or 'nothing any more'}"
-            )
+            kept_since_ms = max(kept_since_ms, state.kept_since_ms)
+    longest_ms = logs.config.transaction_max_timeout_ms + SKEW_MS
+    return kept_since_ms < 0 or all(time - longest_ms > kept_since_ms for time in at_ms)
+
+
+def _is_fresh(
+    logs: Logs,
+    opened: Sequence[TopicLog],
+    parts: Sequence[Part],
+    ends: Mapping[TopicPartition, int],
+    cut: Mapping[TopicPartition, int],
+) -> bool:
+    """True unless the cut hides what was there long before the oldest transaction that is open.
+
+    Where each transaction overlaps the next one, it could fall back behind all of them.
+    """
+    lost_ms = [part.at_ms for part in parts if part.reaches(cut) and not part.reaches(ends)]
+    if not lost_ms:
+        return True
+    began_ms: dict[Hashable, int] = {}
+    for part in parts:
+        if part.reaches(ends):
+            began_ms[part.unit] = min(part.at_ms, began_ms.get(part.unit, part.at_ms))
+    undecided = {ref.key for log in opened for ref in log.undecided().values()}
+    open_ones = began_ms.keys() & undecided or began_ms.keys()
+    oldest_ms = min(
+        began_ms[unit]
+        - (
+            logs.settlement.timeout_ms(unit)
+            if isinstance(unit, TransactionKey)
+            else logs.config.transaction_max_timeout_ms
+        )
+        for unit in open_ones
+    )
+    return min(lost_ms) >= oldest_ms
 
 
 def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -21,8 +21,8 @@ from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageEr
 from txnlog.names import LogFile
 from txnlog.sequence_log import Listing, SequenceLog
 from txnlog.state import envelope
-from txnlog.state.log_state import LogState
-from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
+from txnlog.state.log_state import LogState, Unsettled
+from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Outcome, TransactionRef
 
 CHECKPOINT_INTERVAL = 32
 """Entries between checkpoints: opening a log reads at most about this many small files."""
@@ -81,14 +81,15 @@ class StateLog(Generic[EntryT, StateT]):
         self.state: StateT = new_state()
         self._dropped = False
         self.ahead = False
-        """True if an outcome was learnt since the last listing, which may lack entries of its
-        transaction that came after it."""
+        """True if an outcome was learnt by the last listing or since: it may lack entries of that
+        transaction, because a listing is not one instant."""
         self._new_state = new_state
         self._entry_decoder = entry_decoder
         self._checkpoint_decoder = checkpoint_decoder
         self._policy = policy
         self._listed_at = self._now()
         self._newest_checkpoint = -1
+        self._looked_at = (-1, 0.0)
 
     def ref(self, number: int) -> EntryRef:
         """How a decision's list names entry ``number`` of this log."""
@@ -98,6 +99,26 @@ class StateLog(Generic[EntryT, StateT]):
         """The entries whose outcome is not known yet, as they are now."""
         with self.reading() as state:
             return dict(state.undecided_entries())
+
+    def looks_stuck(self) -> bool:
+        """True if the oldest undecided entry is so old that its writer may be dead.
+
+        Then not again for a while, so that a long transaction costs others next to nothing.
+        """
+        with self.lock:
+            oldest = min(self.state.undecided_entries(), default=None)
+            if oldest is None:
+                return False
+            now_s, now_ms = self._now()
+            known, since_s = self._looked_at
+            if known == oldest and (now_s - since_s) * 1000 < HELP_AFTER_MS:
+                return False
+            self._looked_at = oldest, now_s
+            return (
+                known == oldest
+                or self.state.next_entry - oldest >= CHECKPOINT_INTERVAL
+                or abs(now_ms - self.state.time_of_undecided_ms(oldest)) > HELP_AFTER_MS
+            )
 
     @contextmanager
     def reading(self) -> Iterator[StateT]:
@@ -138,7 +159,7 @@ class StateLog(Generic[EntryT, StateT]):
         first = min([state.next_entry, *state.undecided_entries()])
         listed_at = self._now()
         listing = self.log.listing(first)
-        if not set(state.undecided_entries()) <= set(listing.entries):
+        if not state.undecided_entries().keys() <= set(listing.entries):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
             self._drop()
             return False
@@ -153,6 +174,7 @@ class StateLog(Generic[EntryT, StateT]):
                 state.next_entry == 0 and newest >= 0
             ):
                 state = self._load_checkpoint(listing) or state
+                self._decide_cleaned(state, listing)
                 numbers = listing.contiguous(state.next_entry)
                 end = state.next_entry + len(numbers)
             self._fold(state, numbers)
@@ -163,16 +185,18 @@ class StateLog(Generic[EntryT, StateT]):
             # Half a fold is no state; what is folded next time is folded from the start.
             self._drop()
             raise
-        for number, outcome in listing.outcomes.items():
+        undecided = state.undecided_entries()
+        decided = [(n, outcome) for n, outcome in listing.outcomes.items() if n in undecided]
+        for number, outcome in decided:
             state.decide(number, outcome)
         self.state = state
-        self._dropped = self.ahead = False
+        self._dropped = False
+        self.ahead = bool(decided)
         self._listed_at = listed_at
         if numbers:
             self._forget()
         gap = bool(listing.entries) and listing.entries[-1] >= end
-        unlisted = any(number < first for number in state.undecided_entries())
-        if gap or unlisted:
+        if gap or not state.undecided_entries().keys() <= set(listing.entries):
             return False
         state.expire()
         return True
@@ -182,14 +206,60 @@ class StateLog(Generic[EntryT, StateT]):
         for number in reversed(listing.checkpoints):
             if number < self.state.next_entry:
                 break
-            path = self.log.path(number, LogFile.CHECKPOINT)
-            try:
-                return envelope.decode(
-                    self.log.read_checkpoint(number), self._checkpoint_decoder, path
-                )
-            except CorruptEntry as error:
-                _logger.warning("%s; going on from an older checkpoint", error)
+            state = self._read_checkpoint(number)
+            if state is not None:
+                return state
         return None
+
+    def _read_checkpoint(self, number: int) -> StateT | None:
+        """The state after entry ``number``; None if the checkpoint is damaged."""
+        path = self.log.path(number, LogFile.CHECKPOINT)
+        try:
+            return envelope.decode(self.log.read_checkpoint(number), self._checkpoint_decoder, path)
+        except CorruptEntry as error:
+            _logger.warning("%s; going on from an older checkpoint", error)
+            return None
+
+    def _decide_cleaned(self, state: StateT, listing: Listing) -> None:
+        """Decide what a checkpoint calls undecided and cleaning has deleted all the same.
+
+        Whoever cleaned up knew the outcome, and has put it into an older checkpoint: the newest
+        one may be of somebody who knew less.
+        """
+        gone = [n for n in state.undecided_entries() if n not in listing.entries]
+        for number, outcome in self.checkpointed(gone, listing).items():
+            if isinstance(outcome, Outcome):
+                state.decide(number, outcome)
+            elif outcome == "gone":
+                # Nothing is left of it there, so nothing of it shows here.
+                state.decide(number, Outcome.ABORT)
+
+    def checkpointed(
+        self, numbers: Iterable[int], listing: Listing
+    ) -> dict[int, Outcome | Unsettled]:
+        """What the checkpoints in a listing say of undecided entries, the newest first.
+
+        Returns:
+            By entry, its outcome in any of them; else what the newest one says. An entry beyond
+            them all is left out.
+        """
+        found: dict[int, Outcome | Unsettled] = {}
+        wanted = set(numbers)
+        for number in reversed(listing.checkpoints):
+            asked = {n for n in wanted if n <= number}
+            if not asked:
+                break
+            state = self._read_checkpoint(number)
+            if state is None:
+                continue
+            for entry in asked:
+                outcome = state.outcome_of(entry)
+                if isinstance(outcome, Outcome) or outcome == "gone":
+                    found[entry] = outcome
+                    wanted.discard(entry)
+                else:
+                    found.setdefault(entry, outcome)
+        return found
 
     def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
         if not numbers:
@@ -280,6 +350,21 @@ class StateLog(Generic[EntryT, StateT]):
                 state.apply(state.next_entry, entry)
             return state
 
+    def reload(self) -> None:
+        """Begin anew from the newest checkpoint: what it has passed is not to be had otherwise."""
+        with self.lock:
+            self._drop()
+
+    def is_entry_of(self, number: int, transaction: TransactionRef) -> bool:
+        """True if entry ``number`` is there and belongs to a transaction. Reads it."""
+        try:
+            data = self.log.read([number])[0]
+        except ObjectNotFound:
+            return False
+        entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+        owner: TransactionRef | None = getattr(entry, "transaction", None)
+        return owner is not None and owner.key == transaction.key
+
     def mark(self, number: int, outcome: Outcome, transaction: TransactionRef) -> None:
         """Put the control marker of an entry, and take note of it."""
         self.log.mark(number, outcome, envelope.encode(Marker(outcome, transaction)))
@@ -311,9 +396,15 @@ class StateLog(Generic[EntryT, StateT]):
             self._newest_checkpoint = max(self._newest_checkpoint, number)
             # It names itself, so that whoever loads it can clean up behind it one day.
             self.state.checkpoints.append((number, now_ms))
-            if not self.log.put_checkpoint(number, envelope.encode(self.state)):
-                self.state.checkpoints.pop()
-            self._clean(now_ms)
+            ours = False
+            try:
+                ours = self.log.put_checkpoint(number, envelope.encode(self.state))
+            finally:
+                if not ours:
+                    self.state.checkpoints.pop()
+            # Only behind a checkpoint that knows what we know: whoever finds entries gone asks it.
+            if ours:
+                self._clean(now_ms)
 
     def _clean(self, now_ms: int) -> None:
         """Delete what lies behind the newest checkpoint that is old enough (hazard 3)."""

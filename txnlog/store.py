@@ -333,7 +333,12 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     def snapshot(
         self, topics: str | Sequence[str], *, isolation_level: str = "read_committed"
     ) -> Snapshot:
-        """Pin several topics at one consistent cut: of each transaction, all or nothing shows."""
+        """Pin several topics at one consistent cut: of each transaction, all or nothing shows.
+
+        At level 'snapshot' that always holds. At 'read_committed', which shows a prefix of each
+        partition, ``is_atomic`` of the snapshot tells: where transactions overlap without end there
+        may be no cut that is fresh, and each partition ends at its own last stable offset.
+        """
         chosen = [topics] if isinstance(topics, str) else topics
         return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level))
 
@@ -354,7 +359,9 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             ending_offsets: 'latest' (also None), 'earliest', or offsets by partition, exclusive.
             columns: of key, value, topic, partition, offset, timestamp, timestampType, headers;
                 those left out are not decompressed either.
-            isolation_level: 'read_committed' or 'read_uncommitted'.
+            isolation_level: 'read_committed' (up to the first undecided record of each
+                partition), 'snapshot' (every committed transaction, whole, wherever undecided ones
+                lie) or 'read_uncommitted' (everything that was placed).
         """
         snapshot = self.snapshot([topic], isolation_level=isolation_level)
         return snapshot.scan(topic, starting_offsets, ending_offsets, columns)

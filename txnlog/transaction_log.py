@@ -6,14 +6,22 @@ Every entry is the whole state, so only the newest counts. Knows nothing of topi
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
+
+import msgspec
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import CorruptEntry, ObjectNotFound, TransactionalIdNotFound
+from txnlog.errors import (
+    CorruptEntry,
+    CorruptTransactionState,
+    ObjectNotFound,
+    TransactionalIdNotFound,
+)
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import envelope
-from txnlog.state.transaction import DECODER, TransactionState
+from txnlog.state.transaction import DECODER, TransactionState, may_follow
 from txnlog.storage.base import Storage
 
 _KEPT_ENTRIES = 64
@@ -25,10 +33,33 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest state of a transactional id, and its place in the id's log."""
+    """The newest state of a transactional id, and its place in the id's log.
+
+    ``witnesses`` are the times (ms, by several clocks) at which others have seen it.
+    """
 
     number: int
     state: TransactionState
+    witnesses: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A newest state that cannot be read (``number`` -1: all of the id's log is gone).
+
+    ``before`` is the state before it, as far as that is there.
+    """
+
+    number: int
+    reason: str
+    before: Head | None
+    witnesses: tuple[int, ...] = ()
+
+
+class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
+    """The content of a witness, for people: its name alone counts. By the clock of who put it."""
+
+    at_ms: int
 
 
 class Cleaner:
@@ -91,7 +122,7 @@ class TransactionLog:
             known: the number of an entry that is known to exist, to list no older ones.
 
         Raises:
-            CorruptEntry: the newest state is damaged; other ids are not affected.
+            CorruptTransactionState: the newest state is damaged; other ids are not affected.
         """
         log = self._log(transactional_id)
         known = max(known, self._newest.get(transactional_id, 0))
@@ -108,10 +139,49 @@ class TransactionLog:
                 return None
             self._newest[transactional_id] = number
             try:
-                return Head(number, self._decode(log, number))
+                state = self._decode(log, number)
             except ObjectNotFound:
                 continue
+            except CorruptEntry as error:
+                raise CorruptTransactionState(
+                    f"{error}. Until then nobody can tell what became of a transaction of "
+                    f"{transactional_id!r} that is not marked; it is taken for aborted when the "
+                    "store's longest timeout has passed, or at once by `txnlog txns abort --force`"
+                ) from error
+            return Head(number, state, listing.witnesses.get(number, ()))
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
+
+    def damage(self, transactional_id: str) -> Damage | None:
+        """What is wrong with the newest state of an id that has one; None if it can be read."""
+        log = self._log(transactional_id)
+        listing = log.listing()
+        if not listing.entries:
+            reason = f"{log.folder} is gone"
+            return Damage(-1, reason, None, listing.witnesses.get(0, ()))
+        number = listing.entries[-1]
+        try:
+            self._decode(log, number)
+        except CorruptEntry as error:
+            before = None
+            if number - 1 in listing.entries:
+                with suppress(CorruptEntry, ObjectNotFound):
+                    before = Head(number - 1, self._decode(log, number - 1))
+            return Damage(number, str(error), before, listing.witnesses.get(number, ()))
+        return None
+
+    def created_ms(self, transactional_id: str, number: int) -> int | None:
+        """When a state was put, by the storage's clock; None if it does not tell.
+
+        Raises StorageError, ObjectNotFound.
+        """
+        return self._storage.modified_ms(self._log(transactional_id).path(number))
+
+    def witness(self, transactional_id: str, number: int, now_ms: int) -> int | None:
+        """Tell others that a state is there; returns the storage's time, None if it is not told."""
+        path = self._log(transactional_id).witness_path(max(number, 0), now_ms)
+        if not self._storage.put_if_absent(path, envelope.encode(Witness(now_ms))):
+            return None
+        return self._storage.modified_ms(path)
 
     def _is_stray(self, transactional_id: str, number: int) -> bool:
         """True if the id has expired since entry ``number`` was due.
@@ -182,7 +252,22 @@ class TransactionLog:
         elapsed_ms = max((monotonic_s - since[0]) * 1000, now_ms - since[1])
         if elapsed_ms <= self._cleanup_age_ms / 4:
             return True
-        return not log.was_freed(number) and not self._is_stray(state.transactional_id, number)
+        return not (
+            log.was_freed(number)
+            or self._is_stray(state.transactional_id, number)
+            or self._was_passed(log, number, state)
+        )
+
+    def _was_passed(self, log: SequenceLog, number: int, state: TransactionState) -> bool:
+        """True if the entry after ours was built on another one than ours.
+
+        A cleaning that failed in part leaves neighbours to a name that it has freed.
+        """
+        try:
+            later = self._decode(log, number + 1)
+        except ObjectNotFound:
+            return False
+        return not may_follow(later, state)
 
     def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
         """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.
@@ -198,7 +283,11 @@ class TransactionLog:
             return False
         if found.nonce != state.nonce:
             return True
-        return not in_doubt and number + 1 not in log.listing(number).entries
+        try:
+            later = self._decode(log, number + 1)
+        except ObjectNotFound:
+            return not in_doubt
+        return not may_follow(later, state)
 
     def now(self) -> tuple[float, int]:
         """The monotonic clock in seconds and the wall clock in ms; see :meth:`put`."""

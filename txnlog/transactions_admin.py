@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from txnlog import names
 from txnlog.descriptions import (
     HangingTransaction,
     ProducerDescription,
@@ -23,6 +24,7 @@ from txnlog.descriptions import (
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
+    CorruptTransactionState,
     InvalidOption,
     InvalidTxnState,
     StorageError,
@@ -201,6 +203,7 @@ class TransactionAdmin:
         reason: str,
         number: int | None = None,
         dry_run: bool = False,
+        force: bool = False,
     ) -> TransactionDescription:
         """Abort the open transaction of an id, and fence its producer.
 
@@ -212,8 +215,13 @@ class TransactionAdmin:
             reason: kept in the id's state, and told to the producer when it is refused.
             number: only this transaction of the id.
             dry_run: find out whether it could be aborted, and change nothing.
+            force: also where the newest state of the id is damaged, so that nobody can tell what
+                became of its transaction. If a commit marker shows that it was committed, its
+                commit is finished; else it is aborted. What is given up is a commit of which
+                nothing told but the damaged state.
 
         Raises:
+            CorruptTransactionState: the newest state is damaged, and ``force`` was not given.
             TransactionalIdNotFound: there is no such id.
             InvalidTxnState: there is no open transaction, or it is not the one that is meant.
             CommitStateUnknown: the storage failed; it may or may not be aborted.
@@ -226,7 +234,12 @@ class TransactionAdmin:
         transactions, settlement = self._logs.transactions, self._logs.settlement
         while True:
             since = transactions.now()
-            head = transactions.describe(transactional_id)
+            try:
+                head = transactions.describe(transactional_id)
+            except CorruptTransactionState:
+                if not force or dry_run:
+                    raise
+                return describe_transaction(self._end_damaged(transactional_id))
             _check_abortable(head.state, number)
             if dry_run:
                 return describe_transaction(head)
@@ -247,6 +260,23 @@ class TransactionAdmin:
                 except StorageError as error:
                     _logger.warning("%s is aborted but not finished: %s", head.state.ref, error)
             return describe_transaction(head)
+
+    def _end_damaged(self, transactional_id: str) -> Head:
+        """Put a state behind a damaged one, and finish what it decides."""
+        storage, settlement = self._logs.storage, self._logs.settlement
+        topics = storage.list_folders(names.TOPICS)
+        groups = names.decoded(storage.list_folders(names.GROUPS))
+        everything = [self._logs.log("topic", name) for name in topics]
+        everything += [self._logs.log("group", name) for name in groups]
+        storage.gather([log.refresh for log in everything])
+        undecided = {
+            log.ref(number): ref
+            for log in everything
+            for number, ref in log.undecided().items()
+            if ref.transactional_id == transactional_id
+        }
+        head = settlement.end_damaged(transactional_id, undecided, force=True)
+        return (settlement.finish(head) or head) if head.state.prepared else head
 
     def expire_transactional_ids(self, *, older_than_ms: int | None = None) -> list[str]:
         """Forget the transactional ids that have not been used for so long.

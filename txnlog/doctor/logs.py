@@ -88,7 +88,7 @@ class Replay(Generic[EntryT, StateT]):
             return
         try:
             reasons = self._reasons(state, entry)
-            if reasons and self.log.was_freed(number):
+            if reasons and self.log.is_stray(number):
                 # Cleaned up since the listing, and put again by a writer that was asleep: nobody
                 # reads that (hazard 3).
                 self.state = None

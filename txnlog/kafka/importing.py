@@ -124,7 +124,7 @@ def import_log_dirs(
     except TxnlogError:
         copier.discard()
         raise  # whatever else comes, an interrupt above all, the files may be placed and must stay
-    log.checkpoint_if_due()
+    store.logs.tidy([log])
     return Imported(topic, tuple(copier.partitions), tuple(copier.damages))
 
 

@@ -18,11 +18,17 @@ class Part:
     """What one append wrote, as a unit of visibility.
 
     ``unit`` is the same for all appends of one transaction, and its own for any other append.
-    ``first_offsets`` holds the first offset that the append wrote, by partition.
+    ``first_offsets`` holds the first offset that the append wrote, by partition; ``at_ms`` is the
+    time that it carries.
     """
 
     unit: Hashable
     first_offsets: Mapping[TopicPartition, int]
+    at_ms: int = 0
+
+    def reaches(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """True if any of it lies at or beyond these ends."""
+        return any(where in ends and at >= ends[where] for where, at in self.first_offsets.items())
 
 
 def consistent_cut(

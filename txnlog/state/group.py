@@ -14,7 +14,7 @@ import msgspec
 
 from txnlog.errors import CommitFailed, ConcurrentTransactions, GroupIdNotFound
 from txnlog.names import TopicPartition
-from txnlog.state.log_state import LogState
+from txnlog.state.log_state import LogState, Unsettled
 from txnlog.state.transaction import Outcome, TransactionRef
 
 
@@ -86,6 +86,9 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
             if entry.transaction is not None
         }
 
+    def time_of_undecided_ms(self, number: int) -> int:
+        return self.pending[number].at_ms
+
     def fold(self, entry: GroupEntry, number: int) -> int:
         match entry:
             case OffsetsCommitted(transaction=None):
@@ -122,6 +125,12 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
                 self.committed.setdefault(moved.topic, {})[moved.partition] = CommittedOffset(
                     moved.offset, moved.metadata, entry.at_ms, number, moved.topic_id
                 )
+
+    def outcome_of(self, number: int) -> Outcome | Unsettled:
+        if number in self.pending:
+            return "undecided"
+        moved = any(at.entry == number for by in self.committed.values() for at in by.values())
+        return Outcome.COMMIT if moved else "gone"
 
     def decide(self, number: int, outcome: Outcome) -> None:
         entry = self.pending.pop(number, None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 from txnlog.state.transaction import Outcome, TransactionRef
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+
+Unsettled = Literal["undecided", "gone"]
+"""What a state may say of an entry instead of its outcome; see ``LogState.outcome_of``."""
 
 
 class LogState(msgspec.Struct, Generic[EntryT]):
@@ -26,8 +29,19 @@ class LogState(msgspec.Struct, Generic[EntryT]):
         """The transactional entries whose outcome is not known yet, by entry number."""
         raise NotImplementedError
 
+    def time_of_undecided_ms(self, number: int) -> int:
+        """The wall-clock time that an undecided entry carries."""
+        raise NotImplementedError
+
     def fold(self, entry: EntryT, number: int) -> int:
         """Fold ``entry`` in; returns the wall-clock time that it carries."""
+        raise NotImplementedError
+
+    def outcome_of(self, number: int) -> Outcome | Unsettled:
+        """How a transactional entry before ``next_entry`` was decided.
+
+        "gone" if nothing of it is left, so that its outcome does not matter any more.
+        """
         raise NotImplementedError
 
     def decide(self, number: int, outcome: Outcome) -> None:

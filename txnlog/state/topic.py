@@ -21,7 +21,7 @@ from txnlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from txnlog.state.log_state import LogState
+from txnlog.state.log_state import LogState, Unsettled
 from txnlog.state.producers import (
     ProducerRef,
     ProducerState,
@@ -34,6 +34,7 @@ from txnlog.state.transaction import Outcome, TransactionRef
 MAX_PARTITIONS = 100_000
 RECENT_ENTRIES = 256
 """How many of the newest appends a consistent cut can always fall before."""
+_DAY_MS = 86_400_000
 
 
 class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -171,16 +172,11 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Partition(msgspec.Struct):
-    """One partition: its ends and its segments in the order of their offsets.
-
-    A consistent cut below ``cut_floor`` could tear: it would hide appends of which it is not
-    known any more what else they belong to.
-    """
+    """One partition: its ends and its segments in the order of their offsets."""
 
     log_start_offset: int = 0
     end_offset: int = 0
     segments: list[Segment] = []
-    cut_floor: int = 0
 
     @property
     def is_untouched(self) -> bool:
@@ -211,9 +207,9 @@ class RecentEntry(msgspec.Struct, frozen=True):
 class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
     """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``.
 
-    ``recent`` holds the appends that are kept apart for consistent cuts; ``let_go``, by producer
-    id, the newest transaction of which an append is kept apart no more. ``append_time_ms`` is the
-    log's time at the newest append; what is idle is idle up to then.
+    ``recent`` holds the appends that are kept apart for consistent cuts: the newest ones, without
+    gaps. ``kept_since_ms`` is the time of the newest append that is kept apart no more.
+    ``append_time_ms`` is the log's time at the newest append; what is idle is idle up to then.
     """
 
     topic_id: str | None = None
@@ -223,15 +219,25 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     undecided: dict[int, TransactionRef] = {}
     aborted: list[int] = []
     recent: list[RecentEntry] = []
-    let_go: dict[int, int] = {}
+    kept_since_ms: int = -1
     producers: dict[int, ProducerState] = {}
     append_time_ms: int = 0
     producer_id_expiration_ms: int = 86_400_000
+    let_go: dict[int, int] = {}
+    """What older versions have put in the place of ``kept_since_ms``."""
+
+    def __post_init__(self) -> None:
+        if self.let_go:
+            self.kept_since_ms = max(self.kept_since_ms, self.log_time_ms)
+            self.let_go = {}
 
     # -- folding ---------------------------------------------------------------------------------
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
         return self.undecided
+
+    def time_of_undecided_ms(self, number: int) -> int:
+        return next((entry.at_ms for entry in self.recent if entry.number == number), 0)
 
     def fold(self, entry: TopicEntry, number: int) -> int:
         match entry:
@@ -260,7 +266,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                 self.undecided = {}
                 self.aborted = []
                 self.recent = []
-                self.let_go = {}
+                self.kept_since_ms = -1
                 self.producers = {}
         return entry.at_ms
 
@@ -331,33 +337,41 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         used = {segment.entry for part in self.partitions for segment in part.segments}
         self.aborted = [number for number in self.aborted if number in used]
 
+    def outcome_of(self, number: int) -> Outcome | Unsettled:
+        if number in self.undecided:
+            return "undecided"
+        if number in self.aborted:
+            return Outcome.ABORT
+        for partition in self.partitions:
+            at = bisect_right(partition.segments, number, key=lambda segment: segment.entry) - 1
+            if at >= 0 and partition.segments[at].entry == number:
+                return Outcome.COMMIT
+        return "gone"
+
     def decide(self, number: int, outcome: Outcome) -> None:
         if self.undecided.pop(number, None) is not None and outcome is Outcome.ABORT:
             self.aborted.append(number)
 
     def forget(self, before_ms: int) -> None:
         # The newest ones are kept whatever the clocks say, because a clock may be wrong, and what
-        # lies behind an open transaction, because it is where cuts fall. That others were let go
-        # is noted, so that a cut which would need them is refused (invariant L6).
+        # lies behind an open transaction, because it is where cuts fall. No append is younger than
+        # a later one says, so no clock that runs ahead holds this up. How new what was let go is,
+        # is noted: a cut that might need it is not called atomic (invariant L6).
         kept = min([self.next_entry - RECENT_ENTRIES, *self.undecided])
-        old = [e for e in self.recent if e.at_ms < before_ms and e.number < kept]
-        if not old:
-            return
-        self.recent = [e for e in self.recent if e.at_ms >= before_ms or e.number >= kept]
+        old = 0
+        for index, entry in enumerate(self.recent):
+            if entry.number >= kept:
+                break
+            if entry.at_ms < before_ms:
+                old = index + 1
+        if self.kept_since_ms > before_ms + _DAY_MS:
+            # Somebody's clock ran ahead by days. All of it was let go before now.
+            self.kept_since_ms = before_ms
         aborted = set(self.aborted)
-        for entry in old:
+        for entry in self.recent[:old]:
             if entry.number not in aborted:
-                self._let_go(entry)
-
-    def _let_go(self, entry: RecentEntry) -> None:
-        if entry.transaction is not None:
-            producer_id, number = entry.transaction.producer_id, entry.transaction.number
-            self.let_go[producer_id] = max(self.let_go.get(producer_id, 0), number)
-        elif len(entry.first_offsets) == 1:
-            return  # there is nothing else that it belongs to
-        for index, offset in entry.first_offsets.items():
-            partition = self.partitions[index]
-            partition.cut_floor = max(partition.cut_floor, offset + 1)
+                self.kept_since_ms = max(self.kept_since_ms, min(entry.at_ms, before_ms))
+        del self.recent[:old]
 
     # -- reading ---------------------------------------------------------------------------------
 

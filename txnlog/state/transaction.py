@@ -335,6 +335,27 @@ def prepare_abort(
     )
 
 
+def begun(ref: TransactionRef, timeout_ms: int, *, now_ms: int) -> TransactionState:
+    """The open transaction that an entry belongs to, where nothing else is left of its state."""
+    return TransactionState(
+        transactional_id=ref.transactional_id,
+        status=Status.ONGOING,
+        producer_id=ref.producer_id,
+        producer_epoch=ref.producer_epoch,
+        number=ref.number,
+        timeout_ms=timeout_ms,
+        updated_at_ms=now_ms,
+        nonce="",
+        started_at_ms=now_ms,
+    )
+
+
+def fence(state: TransactionState) -> TransactionState:
+    """The same with the next epoch, which nobody else owns."""
+    epoch = min(state.producer_epoch + 1, MAX_PRODUCER_EPOCH)
+    return msgspec.structs.replace(state, producer_epoch=epoch)
+
+
 def complete(state: TransactionState, *, now_ms: int, nonce: str) -> TransactionState:
     """End a prepared transaction. Of a commit all markers must be there (invariant T4)."""
     if not state.prepared:
@@ -352,6 +373,29 @@ def expire(state: TransactionState, *, now_ms: int, nonce: str, reason: str) -> 
     return msgspec.structs.replace(
         state, status=Status.DEAD, updated_at_ms=now_ms, nonce=nonce, reason=reason
     )
+
+
+def may_follow(later: TransactionState, state: TransactionState) -> bool:
+    """True if ``later`` can be what somebody has put right behind ``state``."""
+    if state.prepared:
+        return (
+            later.ref.key == state.ref.key
+            and later.outcome is state.outcome
+            and not later.prepared
+            and later.entries == state.entries
+        )
+    if state.open:
+        bump = later.producer_epoch - state.producer_epoch
+        return later.ref.key == state.ref.key and (
+            (bump == 0 and (later.open or later.prepared))
+            or (bump == 1 and later.status is Status.PREPARE_ABORT)
+        )
+    if later.status is Status.EMPTY:
+        return later.number == state.number and later.ref != state.ref
+    if later.status is Status.DEAD:
+        return later.ref == state.ref
+    owned = (later.producer_id, later.producer_epoch) == (state.producer_id, state.producer_epoch)
+    return later.open and owned and later.number == state.number + 1
 
 
 def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:
