@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
@@ -343,11 +344,24 @@ def _parts(log: TopicLog) -> list[Part]:
             Part(
                 _unit(log, entry),
                 {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
-                entry.at_ms,
+                at_ms,
             )
-            for entry in state.recent
+            for entry, at_ms in zip(state.recent, _probable_times(state), strict=True)
             if entry.number not in aborted
         ]
+
+
+def _probable_times(state: TopicState) -> list[int]:
+    """When the recent appends were made: by their own clocks, unless those before and after say otherwise.
+
+    One was not made before the ones before it, nor after the ones after it: of these and its own
+    time the middle one is taken, so no single clock can be far off.
+    """
+    times = [entry.at_ms for entry in state.recent]
+    before_all_ms = max(state.created_at_ms, state.kept_since_ms)
+    latest_before = accumulate(times[:-1], max, initial=before_all_ms)
+    earliest_after = [*[*accumulate(reversed(times), min)][-2::-1], *times[-1:]]
+    return [sorted(three)[1] for three in zip(latest_before, times, earliest_after, strict=False)]
 
 
 def _is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) -> bool:
@@ -377,9 +391,10 @@ def _is_fresh(
     lost_ms = [part.at_ms for part in parts if part.reaches(cut) and not part.reaches(ends)]
     if not lost_ms:
         return True
+    beyond = {part.unit for part in parts if part.reaches(ends)}
     began_ms: dict[Hashable, int] = {}
     for part in parts:
-        if part.reaches(ends):
+        if part.unit in beyond:
             began_ms[part.unit] = min(part.at_ms, began_ms.get(part.unit, part.at_ms))
     undecided = {ref.key for log in opened for ref in log.undecided().values()}
     open_ones = began_ms.keys() & undecided or began_ms.keys()

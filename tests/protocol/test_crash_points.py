@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
 
+from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import ProducerFenced, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.storage import open_storage
@@ -199,7 +200,7 @@ def test_expiry_by_a_reader_that_fails_at_each_request(fault: Fault) -> None:
         hanging.flush()
         with attach(storage, clock=clock).producer() as producer:
             producer.send("b", b"behind it")
-        clock.time_ms += 60_001
+        clock.time_ms += 60_001 + CLOCK_MARGIN_MS
         faulty = FaultyStorage(storage, {number: fault})
         with suppress(ProcessStopped, TxnlogError):
             attach(faulty, clock=clock).snapshot(["a", "b"])

@@ -34,6 +34,7 @@ RETRIABLE = {"CommitStateUnknown", "ConcurrentTransactions", "StorageError"}
 CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "CorruptEntry",
     "CorruptRecord",
+    "CorruptTransactionState",
     "GroupIdNotFound",
     "IllegalState",
     "InvalidConfig",

@@ -66,13 +66,13 @@ def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
     A commit that was sent only then has surely not happened, and is called so.
     """
     inner, clock = HeapStorage(), VirtualClock()
-    config = {"log.cleanup.age.ms": 10_000, "transaction.max.timeout.ms": 60_000}
+    config = {"log.cleanup.age.ms": 60_000, "transaction.max.timeout.ms": 60_000}
     store = attach(inner, create=True, clock=clock, config=config)
     store.create_topic("in")
 
     def meanwhile(_: Fault) -> None:
         for _ in range(100):
-            clock.time_ms += 10_001
+            clock.time_ms += 60_001
             store.producer(transactional_id="p").init_transactions()
 
     slow = FaultyStorage(inner, on_wait=meanwhile)
@@ -96,7 +96,7 @@ def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
 def test_a_commit_in_doubt_that_is_repeated_after_cleaning_stays_in_doubt(landed: bool) -> None:
     """Repeating it puts it into a name that was freed; that tells nothing of the first time."""
     inner, clock = HeapStorage(), VirtualClock()
-    config = {"log.cleanup.age.ms": 10_000, "transaction.max.timeout.ms": 60_000}
+    config = {"log.cleanup.age.ms": 60_000, "transaction.max.timeout.ms": 60_000}
     store = attach(inner, create=True, clock=clock, config=config)
     store.create_topic("in")
     away = FaultyStorage(inner)
@@ -112,7 +112,7 @@ def test_a_commit_in_doubt_that_is_repeated_after_cleaning_stays_in_doubt(landed
     with pytest.raises(CommitStateUnknown):
         producer.commit_transaction()
     for _ in range(100):
-        clock.time_ms += 10_001
+        clock.time_ms += 60_001
         store.producer(transactional_id="p").init_transactions()
     for _ in range(2):
         with pytest.raises(CommitStateUnknown, match="cleaned up"):
@@ -124,7 +124,8 @@ def test_a_commit_in_doubt_that_is_repeated_after_cleaning_stays_in_doubt(landed
 def test_an_append_that_was_answered_after_cleaning_can_only_be_aborted() -> None:
     """It is found placed, but not as which entry: an error that says so, where an assert failed."""
     inner, clock = HeapStorage(), VirtualClock()
-    store = attach(inner, create=True, clock=clock, config={"log.cleanup.age.ms": 10_000})
+    config = {"log.cleanup.age.ms": 10_000, "transaction.max.timeout.ms": 10_000}
+    store = attach(inner, create=True, clock=clock, config=config)
     store.create_topic("in")
 
     def meanwhile(_: Fault) -> None:
@@ -138,7 +139,9 @@ def test_an_append_that_was_answered_after_cleaning_can_only_be_aborted() -> Non
             slow.faults.setdefault(len(slow.requests), Fault.DELAY)
 
     slow = FaultyStorage(inner, before_request=before, on_wait=meanwhile)
-    producer = attach(slow, clock=clock).producer(transactional_id="p")
+    producer = attach(slow, clock=clock).producer(
+        transactional_id="p", transaction_timeout_ms=10_000
+    )
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("in", b"x")

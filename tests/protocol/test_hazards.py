@@ -22,7 +22,7 @@ from txnlog.store import Store, attach
 from txnlog.uploads import SegmentUploader
 
 T0 = TopicPartition("t", 0)
-CLEANUP_AGE_MS = 10_000
+CLEANUP_AGE_MS = 60_000
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from txnlog.store import Store, attach
 from txnlog.uploads import SegmentUploader
 
 EXPIRATION_MS = 1_000_000
-CLEANUP_AGE_MS = 40_000
+CLEANUP_AGE_MS = 60_000
 _STORES = itertools.count()
 
 
@@ -48,6 +48,7 @@ def new_store(storage: Storage, clock: VirtualClock) -> Store:
         config={
             "transactional.id.expiration.ms": EXPIRATION_MS,
             "log.cleanup.age.ms": CLEANUP_AGE_MS,
+            "transaction.max.timeout.ms": CLEANUP_AGE_MS,
         },
     )
     store.create_topic("t")

@@ -149,10 +149,11 @@ def test_the_stable_offset_stays_at_the_log_start(store: Store, clock: VirtualCl
             plain.send("t", b"%d" % number, partition=0)
     store.delete_records({T0: 3})
     names = [f"transactions/p/{name}" for name in store.storage.list_names("transactions/p")]
-    lost = names[-1]
-    kept = store.storage.get(lost)
-    store.storage.delete([f"topics/t/log/{1:020d}.abort", lost])
-    store.storage.put(lost, b"damaged")
+    lost = names[-2:]
+    kept = [store.storage.get(name) for name in lost]
+    store.storage.delete([f"topics/t/log/{1:020d}.abort", *lost])
+    for name in lost:
+        store.storage.put(name, b"damaged")
     reader = another(store)
     assert reader.logs.fresh_topic("t").undecided()
     assert stable(reader) == [3, 0]
@@ -162,8 +163,9 @@ def test_the_stable_offset_stays_at_the_log_start(store: Store, clock: VirtualCl
     snapshot = reader.snapshot(["t"])
     assert snapshot.beginning_offsets("t") == snapshot.end_offsets("t") == {0: 3, 1: 0}
     assert read(reader) == []
-    store.storage.delete([lost])
-    store.storage.put(lost, kept)
+    store.storage.delete(lost)
+    for name, data in zip(lost, kept, strict=True):
+        store.storage.put(name, data)
     assert stable(reader) == [5, 0]
     assert read(reader) == [b"2", b"3"]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import (
     ProducerFenced,
     TopicAlreadyExists,
@@ -23,8 +24,8 @@ from txnlog.store import Store
 from txnlog.testing import HeapStorage, Process, Simulation, preemptions
 
 Body = Callable[[Process], None]
-CLEANUP_AGE_MS = 10_000
-TIMEOUT_MS = 60_000
+CLEANUP_AGE_MS = 20_000
+TIMEOUT_MS = 20_000
 
 
 def prepared(*topics: str) -> HeapStorage:
@@ -99,7 +100,7 @@ def test_a_timeout_meets_a_late_decision() -> None:
 
         def reader(process: Process) -> None:
             store = process.store()
-            simulation.clock.time_ms += TIMEOUT_MS + 1
+            simulation.clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
             seen.extend(of_snapshot(store, "a", "b") for _ in range(2))
 
         return {"writer": writer, "reader": reader}

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults import FaultyStorage, VirtualClock
+from timed_storage import TimedStorage
 
+from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import (
     CommitFailed,
     ConcurrentTransactions,
@@ -186,11 +188,12 @@ def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> No
 
 def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock) -> None:
     """Goal (18, 29): a reader past the timeout aborts it, and fences it (hazard 6)."""
+    store = attach(TimedStorage(store.storage), clock=clock)
     stuck = producing(store, "stuck")
     send(stuck, b"stuck")
     with store.producer() as plain:
         plain.send("t", b"behind")
-    clock.time_ms += TIMEOUT_MS
+    clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS
     assert values(store) == []
     clock.time_ms += 1
     assert values(another(store, clock)) == [b"behind"]
