@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
 
-from txnlog.descriptions import TransactionDescription, describe_producers
 from txnlog.deadlines import CLOCK_MARGIN_MS
+from txnlog.descriptions import TransactionDescription, describe_producers
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
