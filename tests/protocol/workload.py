@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ledger import Fate, Intent, Ledger, Place, Violation
 
@@ -26,16 +26,41 @@ from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
 from txnlog.store import Store
-from txnlog.testing import FaultRates, Process, Simulation
+from txnlog.testing import ClockFaults, FaultRates, Process, Simulation
 
-CALM = FaultRates()
+CALM = FaultRates(tear_listing=0.1, tear_delete=0.5)
 ROUGH = FaultRates(
-    fail=0.004, lose_response=0.004, land_late=0.002, delay=0.004, pause=0.0005, stop=0.0005
+    fail=0.004,
+    lose_response=0.004,
+    land_late=0.002,
+    delay=0.004,
+    pause=0.0005,
+    stop=0.0005,
+    partial=0.002,
+    tear_listing=0.1,
+    tear_delete=0.5,
 )
 STORMY = FaultRates(
-    fail=0.02, lose_response=0.02, land_late=0.01, delay=0.01, pause=0.002, stop=0.003
+    fail=0.02,
+    lose_response=0.02,
+    land_late=0.01,
+    delay=0.01,
+    pause=0.002,
+    stop=0.003,
+    partial=0.01,
+    tear_listing=0.1,
+    tear_delete=0.5,
 )
-STALLING = FaultRates(delay=0.01, pause=0.004, delay_ms=(1_000, 200_000), stop=0.001)
+STALLING = FaultRates(
+    delay=0.01,
+    pause=0.004,
+    stop=0.001,
+    partial=0.002,
+    tear_listing=0.1,
+    tear_delete=0.5,
+    delay_ms=(1_000, 200_000),
+)
+CLOCKS = ClockFaults(most_ms=2_000, drift_ppm=200, monotonic_ppm=50, jump=0.0005, asleep=0.5)
 TURNS = 60
 DAY_MS = 86_400_000
 
@@ -379,7 +404,9 @@ def long_run(
     cleaning age must be more than clocks differ.
     """
     cast = random.Random(seed)
-    simulation = Simulation(seed, storage=storage, rates=rates, step_ms=(0, 30))
+    simulation = Simulation(
+        seed, storage=storage, rates=rates, step_ms=(0, 30), clocks=replace(CLOCKS, most_ms=skew_ms)
+    )
     world = prepare(simulation, cast.choice(cleanup_ages_ms), TURNS, skew_ms)
     banks, copiers = [transfer] * 3, [copy] * 2
     if cast.random() < 0.3:
