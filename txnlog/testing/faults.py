@@ -21,6 +21,10 @@ class Fault(Enum):
     SYNC_FAILS = "the object shows, but a power cut may take it; the caller is told (others fail)"
 
 
+_SYNCED = ("put", "put_if_absent", "upload", "confirm")
+"""The kinds of requests that a failing sync can hit."""
+
+
 @dataclass(frozen=True, slots=True)
 class FaultRates:
     """How often each thing happens, as a probability per request; times in milliseconds.
@@ -28,10 +32,12 @@ class FaultRates:
     ``stop`` is divided evenly between before and after the request. A delay lasts for any time
     between the two numbers of ``delay_ms``, and so a pause and a late landing.
 
-    What is no fault, but the way of storages, has rates of its own: ``tear_listing`` for listings
-    and ``tear_delete`` for deletions that take several steps, with other processes in between.
-    ``power_cut`` is a probability per step of the whole simulation, see
-    :meth:`~txnlog.testing.Simulation.power_cut`; the rates of single processes have no part in it.
+    ``partial`` is a probability per deletion, ``sync_fails`` per put, upload and confirmation. What
+    is no fault, but the way of storages, has rates of its own: ``tear_listing`` for listings and
+    ``tear_delete`` for deletions that take several steps, each ``tear_ms`` after the one before it
+    at least, with other processes in between. ``power_cut`` is a probability per step of the
+    whole simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; the rates of single
+    processes have no part in it.
     """
 
     fail: float = 0.0
@@ -47,13 +53,20 @@ class FaultRates:
     power_cut: float = 0.0
     delay_ms: tuple[int, int] = (50, 5_000)
     pause_ms: tuple[int, int] = (1_000, 120_000)
+    tear_ms: tuple[int, int] = (0, 0)
     landing_ms: tuple[int, int] = (10, 30_000)
 
     def __post_init__(self) -> None:
         rates = [rate for _, rate in self._rates()]
         if min(rates) < 0 or sum(rates) > 1:
             raise ValueError(f"rates must not be negative and add up to at most 1: {rates}")
-        others = [self.tear_listing, self.tear_delete, self.power_cut]
+        others = [
+            self.partial,
+            self.sync_fails,
+            self.tear_listing,
+            self.tear_delete,
+            self.power_cut,
+        ]
         if min(others) < 0 or max(others) > 1:
             raise ValueError(f"a rate is a probability from 0 to 1: {others}")
 
@@ -66,17 +79,20 @@ class FaultRates:
             (Fault.PAUSE, self.pause),
             (Fault.STOP_BEFORE, self.stop / 2),
             (Fault.STOP_AFTER, self.stop / 2),
-            (Fault.PARTIAL, self.partial),
-            (Fault.SYNC_FAILS, self.sync_fails),
         )
 
-    def draw(self, chance: random.Random) -> Fault | None:
-        """What happens at one request; None if nothing does."""
+    def draw(self, chance: random.Random, request: str = "") -> Fault | None:
+        """What happens at one request, whose text tells what kind it is; None if nothing does."""
         drawn = chance.random()
         for fault, rate in self._rates():
             if drawn < rate:
                 return fault
             drawn -= rate
+        kind = request.partition(" ")[0]
+        if kind == "delete" and self.partial and chance.random() < self.partial:
+            return Fault.PARTIAL
+        if kind in _SYNCED and self.sync_fails and chance.random() < self.sync_fails:
+            return Fault.SYNC_FAILS
         return None
 
     def duration_ms(self, fault: Fault, chance: random.Random) -> int:

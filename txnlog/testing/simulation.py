@@ -348,7 +348,7 @@ class _ProcessStorage(FaultyStorage):
         simulation.trace.append(Event(simulation.clock.time_ms, actor.name, text, fault))
 
     def _fault(self, text: str) -> Fault | None:
-        fault = super()._fault(text) or self._actor.rates.draw(self.chance)
+        fault = super()._fault(text) or self._actor.rates.draw(self.chance, text)
         self._note(text, fault)
         return fault
 
@@ -360,7 +360,7 @@ class _ProcessStorage(FaultyStorage):
 
     def _amid(self, text: str) -> None:
         """Others go on; what goes wrong at requests can go wrong here too."""
-        self._actor.wait()
+        self._actor.wait(self.chance.randint(*self._actor.rates.tear_ms))
         self._check_running(text)
         fault = self._actor.rates.draw(self.chance)
         self._note(f"in the middle of {text}", fault)
