@@ -46,6 +46,10 @@ class Intent:
     """By topic, in the order of writing."""
     consumed: dict[Place, range] = field(default_factory=dict)
     """What it read of each partition, to be committed as the group's offsets with it."""
+    learnt: int | None = None
+    """By when its writer had learnt where its group was, if that group may be reset."""
+    asked: int = 0
+    """When its writer first asked to commit it. Both are ticks of the ledger."""
 
 
 @dataclass
@@ -65,6 +69,14 @@ class Ledger:
         self._places: dict[tuple[str, int, int], str] = {}
         self._seen: set[str] = set()
         self._orders: dict[str, int] = {}
+        self._shown: dict[Place, set[int]] = {}
+        self._resets: list[tuple[int, int]] = []
+        self._ticks = 0
+
+    def tick(self) -> int:
+        """A number greater than those before it: which of two things came first."""
+        self._ticks += 1
+        return self._ticks
 
     # -- what writers tell -----------------------------------------------------------------------
 
@@ -85,6 +97,26 @@ class Ledger:
         if intent.fate is Fate.ABORTED:
             raise Violation("outcome", f"{intent.name} was aborted, and is committed now")
         intent.fate, intent.committed_at_ms = Fate.COMMITTED, at_ms
+        self._check_resets(intent)
+
+    def reset(self, begun: int) -> None:
+        """A group was reset: the call began at this tick, and has returned."""
+        self._resets.append((begun, self.tick()))
+
+    def power_cut(self) -> None:
+        """Everything has stopped. What nobody was told of may be gone, and its places taken."""
+        unsure = {
+            value
+            for intent in self.intents.values()
+            if intent.fate is not Fate.COMMITTED
+            for values in intent.values.values()
+            for value in values
+        }
+        self._seen -= unsure
+        for place, value in [*self._places.items()]:
+            if value in unsure:
+                del self._places[place]
+                self._shown.get(place[:2], set()).discard(place[2])
 
     def aborted(self, intent: Intent) -> None:
         if intent.fate is Fate.COMMITTED:
@@ -99,8 +131,15 @@ class Ledger:
 
     # -- what readers tell -----------------------------------------------------------------------
 
-    def saw(self, view: View, who: str) -> None:
-        """Judge a consistent view of whole topics under read_committed."""
+    def saw(self, view: View, who: str, *, atomic: bool = True, prefix: bool = True) -> None:
+        """Judge a view of whole topics from which what is open or aborted is left out.
+
+        Args:
+            view: what was seen.
+            who: by whom.
+            atomic: each transaction is in it as a whole or not at all.
+            prefix: in each partition nothing is missing before what is there.
+        """
         seen: set[str] = set()
         for place, records in view.items():
             self._check_records(place, records, who)
@@ -114,6 +153,8 @@ class Ledger:
                     raise Violation("duplicate", f"{who} saw {value} twice")
                 seen.add(value)
             self._check_order(place, records, who)
+            if prefix:
+                self._check_prefix(place, records, who)
         topics = {topic for topic, _ in view}
         intents = {self._meanings[value].intent.name for value in seen}
         consumed: dict[Place, list[range]] = {}
@@ -121,7 +162,7 @@ class Ledger:
             intent = self.intents[name]
             for topic in topics & intent.values.keys():
                 missing = set(intent.values[topic]) - seen
-                if missing:
+                if missing and atomic:
                     raise Violation("torn", f"{who} saw a part of {name}, but not {missing}")
             for place, offsets in intent.consumed.items():
                 consumed.setdefault(place, []).append(offsets)
@@ -130,7 +171,8 @@ class Ledger:
             for before, after in pairwise(ranges):
                 if after.start < before.stop:
                     raise Violation("duplicate", f"{place} was consumed twice: {before}, {after}")
-        self._check_bank(topics, seen, who)
+        if atomic:
+            self._check_bank(topics, seen, who)
         self._seen |= seen
 
     def saw_everything(self, view: View, who: str) -> None:
@@ -176,6 +218,7 @@ class Ledger:
             if intent.fate is Fate.COMMITTED and not values <= seen:
                 raise Violation("lost", f"{intent.name} was committed; not found: {values - seen}")
             if values <= seen:
+                self._check_resets(intent)
                 for place, consumed in intent.consumed.items():
                     tiles.setdefault(place, []).append(consumed)
         for place in tiles.keys() | offsets.keys():
@@ -211,6 +254,21 @@ class Ledger:
                 if meaning.order <= newest.get(meaning.key, 0):
                     raise Violation("order", f"{who} saw {value} too late in {place}")
                 newest[meaning.key] = meaning.order
+
+    def _check_prefix(self, place: Place, records: list[tuple[int, str]], who: str) -> None:
+        """What was shown once is shown to everybody who sees something behind it."""
+        shown = self._shown.setdefault(place, set())
+        offsets = {offset for offset, _ in records}
+        missing = {offset for offset in shown - offsets if offset < max(offsets, default=0)}
+        if missing:
+            raise Violation("hole", f"{who} did not see offsets {sorted(missing)} of {place}")
+        shown |= offsets
+
+    def _check_resets(self, intent: Intent) -> None:
+        """Who had read before a reset must not commit after it."""
+        for begun, done in self._resets:
+            if intent.learnt is not None and intent.learnt < begun and done < intent.asked:
+                raise Violation("reset", f"{intent.name} read before a reset and commits after it")
 
     def _check_bank(self, topics: set[str], seen: set[str], who: str) -> None:
         """Where all topics of a transfer are looked at, money is neither made nor lost."""

@@ -1,5 +1,6 @@
 """Eight processes that transfer, copy, feed and read, and tell a ledger what they mean and see.
 
+In some runs more of them overlap their transactions, reset a group, clean up, or sleep for long.
 Everything runs in a :class:`txnlog.testing.Simulation`. Processes that are stopped begin anew; the
 ledger stands outside of them and remembers what each was told.
 """
@@ -7,103 +8,74 @@ ledger stands outside of them and remembers what each was told.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from ledger import Fate, Intent, Ledger, Place, Violation
+from ledger import Fate, Intent, Place
+from readers import doze, read, settle
+from world import MOST_SKEW_MS, PARTITIONS, TIMEOUT_MS, Body, World, prepare, survived
 
 from txnlog.consumer import ConsumerRecord
 from txnlog.errors import (
+    CommitFailed,
     CommitStateUnknown,
     ConcurrentTransactions,
-    CorruptEntry,
-    CorruptRecord,
     InvalidTxnState,
     TxnlogError,
 )
+from txnlog.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
 from txnlog.store import Store
-from txnlog.testing import FaultRates, Process, Simulation
+from txnlog.testing import ClockFaults, FaultRates, Process, Simulation
 
-CALM = FaultRates()
-ROUGH = FaultRates(
-    fail=0.004, lose_response=0.004, land_late=0.002, delay=0.004, pause=0.0005, stop=0.0005
-)
-STORMY = FaultRates(
-    fail=0.02, lose_response=0.02, land_late=0.01, delay=0.01, pause=0.002, stop=0.003
-)
-STALLING = FaultRates(delay=0.01, pause=0.004, delay_ms=(1_000, 200_000), stop=0.001)
 TURNS = 60
 DAY_MS = 86_400_000
+LEAST_AGE_MS = 1_000
+RESETS_FENCE = False
+"""Whether a reset fences whoever read before it, also one to where the group was."""
 
-PARTITIONS = {"left": 2, "right": 1, "in": 2, "out": 1}
-OUTPUTS = ("left", "right", "out")
-TIMEOUT_MS = 10_000
-MOST_SKEW_MS = 2_000
-
-
-Body = Callable[["World", Process], None]
-
-
-@dataclass
-class World:
-    """One store and all that its processes share besides it."""
-
-    simulation: Simulation
-    transactions: int
-    skew_ms: int = MOST_SKEW_MS
-    ledger: Ledger = field(default_factory=Ledger)
-    done: dict[str, int] = field(default_factory=dict)
-    running: int = 0
-    names: int = 0
-    refused: int = 0
-
-    def new_intent(self, process: Process) -> Intent:
-        self.names += 1
-        return self.ledger.begin(f"{process.name}.{self.names}")
-
-    def left_for(self, process: Process) -> bool:
-        """Count one more turn of a process, over all its incarnations."""
-        self.done[process.name] = self.done.get(process.name, 0) + 1
-        return self.done[process.name] <= self.transactions
-
-    def spawn(self, name: str, body: Callable[[World, Process], None], *, skew_ms: int = 0) -> None:
-        """Add a process that begins anew when it is stopped; writers keep readers going."""
-        writes = body is not read
-        self.running += writes
-
-        def outer(process: Process) -> None:
-            body(self, process)
-            self.running -= writes
-
-        self.simulation.spawn(name, outer, restart=True, skew_ms=skew_ms)
-
-
-def prepare(simulation: Simulation, cleanup_age_ms: int, transactions: int, skew_ms: int) -> World:
-    """A store with the topics of all these processes."""
-    store = simulation.store(
-        config={
-            "transaction.max.timeout.ms": TIMEOUT_MS,
-            "log.cleanup.age.ms": cleanup_age_ms,
-        }
-    )
-    for topic, partitions in PARTITIONS.items():
-        store.create_topic(topic, partitions=partitions)
-    return World(simulation, transactions, skew_ms)
-
-
-@contextmanager
-def survived() -> Iterator[None]:
-    """Errors are a part of life, and the next turn begins anew; damage is not."""
-    try:
-        yield
-    except (CorruptEntry, CorruptRecord) as error:
-        raise Violation("damage", repr(error)) from error
-    except TxnlogError:
-        pass
+CALM = FaultRates(tear_listing=0.1, tear_delete=0.5, tear_ms=(0, 300))
+ROUGH = FaultRates(
+    fail=0.004,
+    lose_response=0.004,
+    land_late=0.002,
+    delay=0.004,
+    pause=0.0005,
+    stop=0.0005,
+    partial=0.05,
+    tear_listing=0.1,
+    tear_delete=0.5,
+    tear_ms=(0, 300),
+)
+STORMY = FaultRates(
+    fail=0.02,
+    lose_response=0.02,
+    land_late=0.01,
+    delay=0.01,
+    pause=0.002,
+    stop=0.003,
+    partial=0.2,
+    tear_listing=0.1,
+    tear_delete=0.5,
+    tear_ms=(0, 300),
+)
+STALLING = FaultRates(
+    delay=0.01,
+    pause=0.004,
+    stop=0.001,
+    partial=0.05,
+    tear_listing=0.1,
+    tear_delete=0.5,
+    tear_ms=(0, 300),
+    delay_ms=(1_000, 200_000),
+)
+CLOCKS = ClockFaults(most_ms=2_000, drift_ppm=200, monotonic_ppm=50, jump=0.0005, asleep=0.5)
+TURNS = 60
+DAY_MS = 86_400_000
 
 
 def attempt(
@@ -123,6 +95,7 @@ def attempt(
         producer.abort_transaction()
         raise
     intent.fate = Fate.COMMITTING
+    intent.asked = ledger.tick()
     unknown = False
     for _ in range(4):
         try:
@@ -267,134 +240,6 @@ def flush(world: World, process: Process, producer: Producer, intent: Intent) ->
     return False
 
 
-class Reader:
-    """Reads topics bit by bit: what was settled once is not read again, mostly."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._known: dict[Place, list[tuple[int, str]]] = {}
-        self._read_to: dict[Place, int] = {}
-
-    def view(self, topics: list[str], *, afresh: bool) -> dict[Place, list[tuple[int, str]]]:
-        """All that a snapshot of these topics shows."""
-        snapshot = self._store.snapshot(topics)
-        found: dict[Place, list[tuple[int, str]]] = {}
-        for topic in topics:
-            ends = snapshot.end_offsets(topic)
-            known = {} if afresh else self._read_to
-            starts = {p: min(known.get((topic, p), 0), end) for p, end in ends.items()}
-            fresh = records_of(snapshot.scan(topic, starts).to_arrow(), topic, len(ends))
-            for partition, end in ends.items():
-                place = (topic, partition)
-                before = [] if afresh else self._known.get(place, [])
-                whole = [r for r in before if r[0] < starts[partition]] + fresh[place]
-                if end >= self._read_to.get(place, 0):
-                    self._known[place], self._read_to[place] = whole, end
-                found[place] = whole
-        return found
-
-
-def records_of(table: object, topic: str, partitions: int) -> dict[Place, list[tuple[int, str]]]:
-    """Offsets and values by partition."""
-    found: dict[Place, list[tuple[int, str]]] = {(topic, p): [] for p in range(partitions)}
-    columns = [table.column(name).to_pylist() for name in ("partition", "offset", "value")]  # type: ignore[attr-defined]
-    for partition, offset, value in zip(*columns, strict=True):
-        found[topic, partition].append((offset, value.decode()))
-    return found
-
-
-def read(world: World, process: Process) -> None:
-    """Look at the outputs in all ways until all writers are done."""
-    chance = process.chance
-    while world.running:
-        with survived():
-            store = process.store()
-            reader = Reader(store)
-            while world.running:
-                process.clock.sleep(chance.random() * 2)
-                try:
-                    look(world, process, store, reader)
-                except ConcurrentTransactions:
-                    world.refused += 1
-
-
-def look(world: World, process: Process, store: Store, reader: Reader) -> None:
-    """One look, of a kind that chance picks."""
-    chance, ledger, who = process.chance, world.ledger, process.name
-    begun_ms, faults = world.simulation.clock.time_ms, process.faults
-    late_ms = begun_ms - TIMEOUT_MS - 2 * world.skew_ms
-    kind = chance.random()
-    if kind < 0.5:
-        topics = chance.sample(OUTPUTS, chance.choice([2, 3, 3]))
-        ledger.saw(reader.view(topics, afresh=chance.random() < 0.1), who)
-    elif kind < 0.8:
-        topic = chance.choice(["right", "out"])  # of one partition: nothing waits for a chain
-        view = reader.view([topic], afresh=False)
-        ledger.saw(view, who)
-        if process.faults == faults:
-            ledger.saw_by((v for _, v in view[topic, 0]), topic, late_ms, who)
-    elif kind < 0.9:
-        consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
-        offsets = {}
-        for partition in range(PARTITIONS["in"]):
-            found = consumer.committed(TopicPartition("in", partition))
-            offsets["in", partition] = found.offset if found else 0
-        if process.faults == faults:
-            ledger.saw_offsets(offsets, who, begun_ms)
-    else:
-        topic = chance.choice(OUTPUTS)
-        table = store.scan(topic, isolation_level="read_uncommitted").to_arrow()
-        ledger.saw_everything(records_of(table, topic, PARTITIONS[topic]), who)
-
-
-def settle(world: World) -> None:
-    """An hour later somebody new reads everything, and the ledger judges."""
-    world.simulation.clock.time_ms += 3_600_000
-    store = world.simulation.store()
-    view = Reader(store).view(list(PARTITIONS), afresh=True)
-    everything: dict[Place, list[tuple[int, str]]] = {}
-    for topic, partitions in PARTITIONS.items():
-        table = store.scan(topic, isolation_level="read_uncommitted").to_arrow()
-        everything |= records_of(table, topic, partitions)
-        assert not store.describe_topic(topic).open_transactions, topic
-    consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
-    offsets = {}
-    for partition in range(PARTITIONS["in"]):
-        found = consumer.committed(TopicPartition("in", partition))
-        offsets["in", partition] = found.offset if found else 0
-    world.ledger.settle(view, everything, offsets)
-
-
-def long_run(
-    seed: int,
-    rates: FaultRates,
-    *,
-    storage: Storage | None = None,
-    cleanup_ages_ms: tuple[int, ...] = (DAY_MS, 40_000),
-    skew_ms: int = MOST_SKEW_MS,
-) -> World:
-    """Eight processes, each with so many turns, then the last judgement.
-
-    The seed casts them too: some share a transactional id, some clocks are wrong. A quarter of the
-    cleaning age must be more than clocks differ.
-    """
-    cast = random.Random(seed)
-    simulation = Simulation(seed, storage=storage, rates=rates, step_ms=(0, 30))
-    world = prepare(simulation, cast.choice(cleanup_ages_ms), TURNS, skew_ms)
-    banks, copiers = [transfer] * 3, [copy] * 2
-    if cast.random() < 0.3:
-        banks[:2] = [named(transfer, "bank")] * 2
-    if cast.random() < 0.3:
-        copiers = [named(copy, "copy")] * 2
-    bodies = [*banks, *copiers, feed, read, read]
-    for number, body in enumerate(bodies):
-        ahead_ms = cast.choice([0, 0, cast.randint(-skew_ms, skew_ms)])
-        world.spawn(f"{body.__name__}-{number}", body, skew_ms=ahead_ms)
-    simulation.run()
-    settle(world)
-    return world
-
-
 def named(body: Callable[[World, Process, str], None], transactional_id: str) -> Body:
     """The same for several processes that share a transactional id."""
 
@@ -402,3 +247,148 @@ def named(body: Callable[[World, Process, str], None], transactional_id: str) ->
         body(world, process, transactional_id)
 
     return shared
+
+
+def overlap(world: World, process: Process) -> None:
+    """Transactions of several flushes with pauses in between, so that one reaches into the next."""
+    chance, ledger = process.chance, world.ledger
+    topics = chance.sample([("left", -1), ("right", 1)], 2)
+
+    def turn(store: Store, producer: Producer) -> None:
+        intent = world.new_intent(process)
+
+        def fill() -> None:
+            for _ in range(chance.randint(3, 5)):
+                for topic, sign in topics:
+                    value = ledger.write(intent, topic, f"{process.name}-{topic}", sign)
+                    producer.send(topic, value, key=f"{process.name}-{topic}")
+                    producer.flush()
+                process.clock.sleep(chance.random())
+
+        attempt(world, process, producer, intent, fill)
+
+    insistent(world, process, process.name, turn)
+
+
+def recopy(world: World, process: Process) -> None:
+    """Copy with one consumer for many transactions, while somebody resets its group."""
+    chance, ledger = process.chance, world.ledger
+
+    def turns(store: Store, producer: Producer) -> None:
+        consumer = store.consumer("in", group_id="r", auto_offset_reset="earliest")
+        learnt: int | None = None
+        while world.left_for(process):
+            records = consumer.poll(chance.randint(1, 8))
+            metadata = consumer.group_metadata()
+            learnt = learnt or ledger.tick()
+            if not records:
+                process.clock.sleep(1)
+                continue
+            intent = world.new_intent(process)
+            intent.learnt = learnt
+            moved = {TopicPartition(*p): at.stop for p, at in consumed(records).items()}
+            process.clock.sleep(chance.choice([0, 0, 2]))
+
+            def fill(
+                intent: Intent = intent,
+                moved: dict[TopicPartition, int] = moved,
+                metadata: GroupMetadata = metadata,
+            ) -> None:
+                producer.send("again", ledger.write(intent, "again"))
+                producer.send_offsets_to_transaction(moved, metadata)
+
+            try:
+                attempt(world, process, producer, intent, fill)
+                if intent.fate is not Fate.COMMITTED:
+                    return
+                learnt = ledger.tick()
+            except CommitFailed:
+                # Begins anew where the group is by now.
+                learnt = ledger.tick()
+                for where in consumer.assignment():
+                    found = consumer.committed(where)
+                    consumer.seek(where, found.offset if found else 0)
+
+    insistent(world, process, process.name, turns)
+
+
+def reset(world: World, process: Process) -> None:
+    """Move the group of ``recopy`` back and forth, also to where it is."""
+    chance, ledger = process.chance, world.ledger
+    while world.running:
+        with survived():
+            store = process.store()
+            while world.running:
+                process.clock.sleep(chance.random() * 20)
+                begun = ledger.tick()
+                how: list[dict[str, Any]] = [{"to": "earliest"}, {"to": "latest"}]
+                how += [{"shift_by": chance.choice([0, -1, -5])}] * 2
+                store.reset_group_offsets("r", "in", **chance.choice(how))
+                if RESETS_FENCE:
+                    ledger.reset(begun)
+
+
+def tidy(world: World, process: Process) -> None:
+    """Leave checkpoints and clean up much more often than writers do."""
+    chance = process.chance
+    while world.running:
+        with survived():
+            logs = process.store().logs
+            while world.running:
+                process.clock.sleep(chance.random() * min(world.cleanup_age_ms, 10_000) / 1000)
+                log = chance.choice(
+                    [*[partial(logs.topic, name) for name in PARTITIONS], partial(logs.group, "g")]
+                )()
+                log.refresh()
+                if chance.random() < 0.7:
+                    logs.settlement.settle([log])
+                if log.state.next_entry:
+                    log.checkpoint()
+
+
+def long_run(
+    seed: int,
+    rates: FaultRates,
+    *,
+    storage: Storage | None = None,
+    cleanup_ages_ms: tuple[int, ...] = (DAY_MS, 40_000, LEAST_AGE_MS),
+    skew_ms: int = MOST_SKEW_MS,
+    storage_ahead_ms: int | None = 0,
+) -> World:
+    """Eight processes and some more, each with so many turns, then the last judgement.
+
+    The seed casts them: some share a transactional id, some clocks are wrong at the beginning, and
+    all of them later. A quarter of the cleaning age must be more than clocks differ.
+    """
+    cast = random.Random(seed)
+    age_ms = cast.choice(cleanup_ages_ms)
+    skew_ms = min(skew_ms, age_ms // 10)
+    simulation = Simulation(
+        seed,
+        storage=storage,
+        rates=rates,
+        step_ms=(0, 30),
+        clocks=replace(CLOCKS, most_ms=skew_ms),
+        storage_ahead_ms=storage_ahead_ms,
+    )
+    world = prepare(simulation, age_ms, TURNS, skew_ms)
+    banks, copiers = [transfer] * 3, [copy] * 2
+    if cast.random() < 0.3:
+        banks[:2] = [named(transfer, "bank")] * 2
+    if cast.random() < 0.3:
+        copiers = [named(copy, "copy")] * 2
+    bodies: list[Body] = [*banks, *copiers, feed, read, read]
+    bodies += cast.choice([[], [overlap, overlap], [recopy, recopy, reset]])
+    bodies += cast.choice([[], [doze], [doze, tidy], [tidy]])
+    world.overlaps = overlap in bodies
+    for number, body in enumerate(bodies):
+        ahead_ms = cast.choice([0, 0, cast.randint(-skew_ms, skew_ms)])
+        world.spawn(
+            f"{body.__name__}-{number}",
+            body,
+            writes=body not in (read, doze, tidy, reset),
+            skew_ms=ahead_ms,
+        )
+    simulation.run()
+    settle(world)
+    return world

@@ -127,6 +127,13 @@ class Storage(ABC):
     def size(self, name: str) -> int:
         """The object's length in bytes. Raises ObjectNotFound."""
 
+    def confirm(self, name: str) -> None:  # noqa: B027 - a store that has no sync need do nothing
+        """Make an object that is there durable, or raise.
+
+        For an object that a put may have left visible and not durable: its put failed, or it was
+        put by somebody else. Where what shows is durable, as on an object store, it does nothing.
+        """
+
     def modified_ms(self, name: str) -> int | None:  # noqa: ARG002 - for those who can tell
         """When the object was created, by the storage's clock; None if it does not tell.
 

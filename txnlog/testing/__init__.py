@@ -17,7 +17,7 @@ tells more. Nothing here is imported by ``import txnlog``, and nothing beyond tx
 
 from __future__ import annotations
 
-from txnlog.testing.faults import Fault, FaultRates
+from txnlog.testing.faults import ClockFaults, Fault, FaultRates
 from txnlog.testing.faulty_storage import FaultyStorage, ProcessStopped
 from txnlog.testing.heap_storage import HeapStorage
 from txnlog.testing.schedules import Choose, preemptions, random_choice
@@ -26,6 +26,7 @@ from txnlog.testing.virtual_clock import VirtualClock
 
 __all__ = [
     "Choose",
+    "ClockFaults",
     "Event",
     "Fault",
     "FaultRates",

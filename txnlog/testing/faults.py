@@ -1,4 +1,4 @@
-"""What can go wrong at a storage request, and how often it shall."""
+"""What can go wrong at a storage request or with a clock, and how often it shall."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Fault(Enum):
     LAND_LATE = "the caller is told that it failed, and it takes effect later (puts; others fail)"
     DELAY = "the request takes effect, and the answer comes late"
     PAUSE = "the process stands still before the request is sent, and goes on later"
+    PARTIAL = "some of the objects are deleted, and the caller is told that it failed (others fail)"
+    SYNC_FAILS = "the object shows, but a power cut may take it; the caller is told (others fail)"
+
+
+_SYNCED = ("put", "put_if_absent", "upload", "confirm")
+"""The kinds of requests that a failing sync can hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,13 @@ class FaultRates:
 
     ``stop`` is divided evenly between before and after the request. A delay lasts for any time
     between the two numbers of ``delay_ms``, and so a pause and a late landing.
+
+    ``partial`` is a probability per deletion, ``sync_fails`` per put, upload and confirmation. What
+    is no fault, but the way of storages, has rates of its own: ``tear_listing`` for listings and
+    ``tear_delete`` for deletions that take several steps, each ``tear_ms`` after the one before it
+    at least, with other processes in between. ``power_cut`` is a probability per step of the
+    whole simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; the rates of single
+    processes have no part in it.
     """
 
     fail: float = 0.0
@@ -33,14 +46,29 @@ class FaultRates:
     delay: float = 0.0
     pause: float = 0.0
     stop: float = 0.0
+    partial: float = 0.0
+    sync_fails: float = 0.0
+    tear_listing: float = 0.0
+    tear_delete: float = 0.0
+    power_cut: float = 0.0
     delay_ms: tuple[int, int] = (50, 5_000)
     pause_ms: tuple[int, int] = (1_000, 120_000)
+    tear_ms: tuple[int, int] = (0, 0)
     landing_ms: tuple[int, int] = (10, 30_000)
 
     def __post_init__(self) -> None:
         rates = [rate for _, rate in self._rates()]
         if min(rates) < 0 or sum(rates) > 1:
             raise ValueError(f"rates must not be negative and add up to at most 1: {rates}")
+        others = [
+            self.partial,
+            self.sync_fails,
+            self.tear_listing,
+            self.tear_delete,
+            self.power_cut,
+        ]
+        if min(others) < 0 or max(others) > 1:
+            raise ValueError(f"a rate is a probability from 0 to 1: {others}")
 
     def _rates(self) -> tuple[tuple[Fault, float], ...]:
         return (
@@ -53,13 +81,18 @@ class FaultRates:
             (Fault.STOP_AFTER, self.stop / 2),
         )
 
-    def draw(self, chance: random.Random) -> Fault | None:
-        """What happens at one request; None if nothing does."""
+    def draw(self, chance: random.Random, request: str = "") -> Fault | None:
+        """What happens at one request, whose text tells what kind it is; None if nothing does."""
         drawn = chance.random()
         for fault, rate in self._rates():
             if drawn < rate:
                 return fault
             drawn -= rate
+        kind = request.partition(" ")[0]
+        if kind == "delete" and self.partial and chance.random() < self.partial:
+            return Fault.PARTIAL
+        if kind in _SYNCED and self.sync_fails and chance.random() < self.sync_fails:
+            return Fault.SYNC_FAILS
         return None
 
     def duration_ms(self, fault: Fault, chance: random.Random) -> int:
@@ -70,3 +103,24 @@ class FaultRates:
             Fault.LAND_LATE: self.landing_ms,
         }
         return chance.randint(*ranges[fault])
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFaults:
+    """How wrong the clocks of a simulation's processes are: each has a wall and a monotonic one.
+
+    Args:
+        most_ms: no jump or drift takes a wall clock further than this from the true time; one
+            that :meth:`~txnlog.testing.Simulation.spawn` sets wrong by more stays as wrong.
+        drift_ppm: a wall clock is fast or slow by up to this.
+        monotonic_ppm: and so a monotonic clock. It never goes backwards.
+        jump: how often a wall clock is set to another time, back or forth, per request.
+        asleep: how many of the pauses are those of a machine that sleeps: its monotonic clock
+            stands still, and its wall clock goes on.
+    """
+
+    most_ms: int = 0
+    drift_ppm: float = 0.0
+    monotonic_ppm: float = 0.0
+    jump: float = 0.0
+    asleep: float = 0.0

@@ -6,16 +6,18 @@ turn go wrong. Knows nothing of processes and time; a :class:`~txnlog.testing.Si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from txnlog.errors import StorageError
+from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage, Upload
 from txnlog.testing.faults import Fault
-from txnlog.testing.heap_storage import one_by_one
+from txnlog.testing.heap_storage import HeapStorage, one_by_one
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 class ProcessStopped(BaseException):
@@ -28,11 +30,17 @@ class FaultyStorage(Storage):
     Requests run one by one, so that their order is the program's; an upload is one request, made
     when it is closed. After a stop every request raises :class:`ProcessStopped`.
 
+    Listings and deletions are not atomic where ``amid`` is given. A listing looks twice, with
+    ``amid`` in between: what was there both times shows, and what came or went does or does not, as
+    :attr:`shows` decides name by name. A deletion calls it between its objects.
+
     Args:
         inner: the real storage.
         faults: what happens at which request, counted from 0. May be set later too.
         before_request: called with the request's text before each.
         on_wait: called for the faults DELAY and PAUSE; may move a clock, or run other code.
+        amid: called with the request's text in the middle of each listing and deletion.
+        seed: decides what a torn listing shows, and what a PARTIAL deletion deletes.
     """
 
     def __init__(
@@ -41,6 +49,8 @@ class FaultyStorage(Storage):
         faults: Mapping[int, Fault] | None = None,
         before_request: Callable[[str], None] | None = None,
         on_wait: Callable[[Fault], None] | None = None,
+        amid: Callable[[str], None] | None = None,
+        seed: int = 0,
     ) -> None:
         self.inner = inner
         self.url = inner.url
@@ -50,8 +60,14 @@ class FaultyStorage(Storage):
         self.in_flight: list[Callable[[], object]] = []
         """Puts that failed for their callers and take effect later, by :meth:`land`."""
         self.stopped = False
+        self.chance = random.Random(seed)
+        self.shows: Callable[[str], bool] = lambda _: self.chance.random() < 0.5
+        """Whether a listing shows a name that came or went while it was made."""
+        self.deletes: Callable[[Sequence[str]], Sequence[str]] = self._some
+        """Which objects a PARTIAL deletion deletes."""
         self._before_request = before_request
         self._on_wait = on_wait
+        self._in_between = amid
 
     def land(self) -> None:
         """Let everything that is in flight take effect."""
@@ -75,9 +91,36 @@ class FaultyStorage(Storage):
     def _land_later(self, call: Callable[[], object]) -> None:
         self.in_flight.append(call)
 
+    def _amid(self, text: str) -> None:
+        if self._in_between is not None:
+            self._in_between(text)
+
+    def _looks(self) -> int:
+        """How often a listing looks."""
+        return 1 if self._in_between is None else 2
+
+    def _portions(self, names: Sequence[str]) -> list[Sequence[str]]:
+        """What a deletion deletes at once, one portion after the other."""
+        return [names] if self._in_between is None else [[name] for name in names]
+
     # -- requests --------------------------------------------------------------------------------
 
-    def _request(self, text: str, call: Callable[[], T], *, lands: bool = False) -> T:
+    def _request(
+        self,
+        text: str,
+        call: Callable[[], T],
+        *,
+        puts: str = "",
+        part: Callable[[], object] | None = None,
+    ) -> T:
+        """Make one request.
+
+        Args:
+            text: what it is.
+            call: its effect.
+            puts: the name of the object if it is a put: it can land late, and be synced or not.
+            part: what a part of it does, if it has parts.
+        """
         self._check_running(text)
         self._before(text)
         self._check_running(text)
@@ -87,13 +130,21 @@ class FaultyStorage(Storage):
             case Fault.STOP_BEFORE:
                 self.stopped = True
             case Fault.STOP_AFTER:
-                self.stopped = True
                 with suppress(StorageError):
-                    call()
+                    self._unsynced(puts, call)
+                self.stopped = True
             case Fault.FAIL:
                 raise StorageError(f"injected failure of {text}")
+            case Fault.PARTIAL:
+                if part is not None:
+                    part()
+                raise StorageError(f"injected failure in the middle of {text}")
+            case Fault.SYNC_FAILS:
+                if puts and (result := self._unsynced(puts, call)) is False:
+                    return result  # the name is taken: there is nothing to sync
+                raise StorageError(f"injected failure of the sync of {text}")
             case Fault.LAND_LATE:
-                if lands:
+                if puts:
                     self._land_later(call)
                 raise StorageError(f"injected failure of {text}")
             case Fault.PAUSE:
@@ -101,25 +152,68 @@ class FaultyStorage(Storage):
             case _:
                 pass
         self._check_running(text)
+        if fault is Fault.DELAY:
+            result = self._unsynced(puts, call)
+            self._wait(fault)
+            self._check_running(text)
+            if puts and result is not False:
+                with suppress(ObjectNotFound):
+                    self.inner.confirm(puts)
+            return result
         result = call()
         if fault is Fault.LOSE_RESPONSE:
             raise StorageError(f"injected loss of the response to {text}")
-        if fault is Fault.DELAY:
-            self._wait(fault)
-            self._check_running(text)
         return result
 
     def _check_running(self, text: str) -> None:
         if self.stopped:
             raise ProcessStopped(text)
 
+    def _unsynced(self, puts: str, call: Callable[[], T]) -> T:
+        """Make a request; a put shows, as on a disk, before it is durable."""
+        if puts and isinstance(self.inner, HeapStorage):
+            with self.inner.failing_sync():
+                return call()
+        return call()
+
+    def _some(self, names: Sequence[str]) -> Sequence[str]:
+        """Any of them, but neither none nor all if there are several."""
+        fewest, most = (1, len(names) - 1) if len(names) > 1 else (0, 1)
+        return self.chance.sample(names, self.chance.randint(fewest, most))
+
+    def _listing(
+        self, text: str, look: Callable[[], Iterable[K]], name_of: Callable[[K], str]
+    ) -> list[K]:
+        """A listing of several looks; what changes between them shows or not, name by name."""
+        looks = [list(look())]
+        for _ in range(1, self._looks()):
+            self._amid(text)
+            self._check_running(text)
+            looks.append(list(look()))
+        if all(found == looks[0] for found in looks):
+            return looks[0]
+        always = set(looks[0]).intersection(*looks)
+        ever = {item for found in looks for item in found}
+        return [
+            item
+            for item in sorted(ever, key=name_of)
+            if item in always or self.shows(name_of(item))
+        ]
+
+    def _delete(self, text: str, names: Sequence[str]) -> None:
+        for number, portion in enumerate(self._portions(names)):
+            if number:
+                self._amid(text)
+                self._check_running(text)
+            self.inner.delete(portion)
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self._request(
-            f"put_if_absent {name}", lambda: self.inner.put_if_absent(name, data), lands=True
+            f"put_if_absent {name}", lambda: self.inner.put_if_absent(name, data), puts=name
         )
 
     def put(self, name: str, data: bytes) -> None:
-        self._request(f"put {name}", lambda: self.inner.put(name, data), lands=True)
+        self._request(f"put {name}", lambda: self.inner.put(name, data), puts=name)
 
     def upload(self, name: str) -> Upload:
         return _FaultyUpload(self, name)
@@ -138,19 +232,39 @@ class FaultyStorage(Storage):
     def modified_ms(self, name: str) -> int | None:
         return self._request(f"modified {name}", lambda: self.inner.modified_ms(name))
 
+    def confirm(self, name: str) -> None:
+        self._request(f"confirm {name}", lambda: self.inner.confirm(name))
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        return self._request(f"list {folder}", lambda: self.inner.list_names(folder, start_after))
+        text = f"list {folder}"
+        return self._request(
+            text,
+            lambda: self._listing(text, lambda: self.inner.list_names(folder, start_after), str),
+        )
 
     def list_folders(self, folder: str) -> list[str]:
-        return self._request(f"list_folders {folder}", lambda: self.inner.list_folders(folder))
+        text = f"list_folders {folder}"
+        return self._request(
+            text, lambda: self._listing(text, lambda: self.inner.list_folders(folder), str)
+        )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
-        return self._request(f"list_all {folder}", lambda: self.inner.list_all(folder))
+        text = f"list_all {folder}"
+        found = self._request(
+            text,
+            lambda: self._listing(text, lambda: self.inner.list_all(folder), lambda item: item[0]),
+        )
+        return iter(found)
 
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)
         if doomed:
-            self._request(f"delete {len(doomed)} objects", lambda: self.inner.delete(doomed))
+            text = f"delete {len(doomed)} objects"
+            self._request(
+                text,
+                lambda: self._delete(text, doomed),
+                part=lambda: self.inner.delete(self.deletes(doomed)),
+            )
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return one_by_one(calls)
@@ -173,9 +287,9 @@ class _FaultyUpload(Upload):
     def close(self) -> None:
         taken, self._data = self._data, None
         if taken is not None:
-            data, inner = bytes(taken), self._storage.inner
+            data, name, inner = bytes(taken), self._name, self._storage.inner
             self._storage._request(  # noqa: SLF001 - two halves of one thing
-                f"upload {self._name}", lambda: inner.put(self._name, data), lands=True
+                f"upload {name}", lambda: inner.put(name, data), puts=name
             )
 
     def discard(self) -> None:

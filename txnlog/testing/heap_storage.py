@@ -7,9 +7,11 @@ everything that any test has put there. For one process.
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -40,12 +42,22 @@ def one_by_one(calls: Iterable[Callable[[], T]]) -> list[T]:
 
 
 class HeapStorage(Storage):
-    """Objects in a dictionary. Put-if-absent and everything else is done under one lock."""
+    """Objects in a dictionary. Put-if-absent and everything else is done under one lock.
+
+    It can behave like a disk whose syncs fail (:meth:`failing_sync`): such objects show, and a
+    :meth:`power_cut` may take them, unless somebody has confirmed them before, or has put another
+    object into the same folder and so synced its names.
+    """
 
     def __init__(self) -> None:
         self.url = f"heap://{next(_COUNTER)}"
+        self.time_ms: Callable[[], int] | None = None
+        """The storage's own clock, for :meth:`modified_ms`; None if it does not tell."""
         self._lock = threading.Lock()
         self._folders: dict[str, dict[str, bytes]] = {}
+        self._created_ms: dict[str, int] = {}
+        self._unsynced: dict[str, set[str]] = {}
+        self._syncs = True
         _LIVING[self.url] = self
 
     def __reduce__(self) -> tuple[Callable[[str], HeapStorage], tuple[str]]:
@@ -57,7 +69,59 @@ class HeapStorage(Storage):
         other = HeapStorage()
         with self._lock:
             other._folders = {folder: dict(found) for folder, found in self._folders.items()}
+            other._created_ms = dict(self._created_ms)
+            other._unsynced = {folder: set(found) for folder, found in self._unsynced.items()}
         return other
+
+    # -- what a power cut takes ------------------------------------------------------------------
+
+    @contextmanager
+    def failing_sync(self) -> Iterator[None]:
+        """What is put within the block shows, and is not durable. For one thread."""
+        self._syncs = False
+        try:
+            yield
+        finally:
+            self._syncs = True
+
+    def confirm(self, name: str) -> None:
+        """Make an object that is there durable. Raises ObjectNotFound."""
+        folder, _, last = check_name(name).rpartition("/")
+        with self._lock:
+            if last not in self._folders.get(folder, {}):
+                raise ObjectNotFound(f"there is no {self.url}/{name}")
+            self._unsynced.get(folder, set()).discard(last)
+
+    @property
+    def unsynced(self) -> list[str]:
+        """The objects that a power cut may take."""
+        with self._lock:
+            return sorted(
+                f"{folder}/{last}" if folder else last
+                for folder, names in self._unsynced.items()
+                for last in names
+            )
+
+    def power_cut(self, survives: Callable[[str], bool] | random.Random | None = None) -> list[str]:
+        """Lose objects that are not durable; those that survive it are durable from then on.
+
+        Args:
+            survives: by name, or by chance; none does if left out.
+
+        Returns:
+            What is gone.
+        """
+        if isinstance(survives, random.Random):
+            chance = survives
+            gone = [name for name in self.unsynced if chance.random() < 0.5]
+        else:
+            gone = [name for name in self.unsynced if survives is None or not survives(name)]
+        self.delete(gone)
+        with self._lock:
+            self._unsynced.clear()
+        return gone
+
+    # -- requests --------------------------------------------------------------------------------
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         folder, _, last = check_name(name).rpartition("/")
@@ -66,6 +130,13 @@ class HeapStorage(Storage):
             if last in objects:
                 return False
             objects[last] = bytes(data)
+            if self.time_ms is not None:
+                self._created_ms[name] = self.time_ms()
+            if self._syncs:
+                # What makes this name durable makes those beside it durable too.
+                self._unsynced.pop(folder, None)
+            else:
+                self._unsynced.setdefault(folder, set()).add(last)
             return True
 
     def put(self, name: str, data: bytes) -> None:
@@ -88,6 +159,10 @@ class HeapStorage(Storage):
 
     def size(self, name: str) -> int:
         return len(self.get(name))
+
+    def modified_ms(self, name: str) -> int | None:
+        self.get(name)
+        return None if self.time_ms is None else self._created_ms.get(name)
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         with self._lock:
@@ -120,6 +195,8 @@ class HeapStorage(Storage):
         with self._lock:
             for folder, _, last in parted:
                 self._folders.get(folder, {}).pop(last, None)
+                self._unsynced.get(folder, set()).discard(last)
+                self._created_ms.pop(f"{folder}/{last}" if folder else last, None)
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return one_by_one(calls)

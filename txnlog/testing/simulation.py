@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,9 +17,10 @@ from typing import TypeVar
 from txnlog.errors import StorageError
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing.faults import Fault, FaultRates
+from txnlog.testing.faults import ClockFaults, Fault, FaultRates
 from txnlog.testing.faulty_storage import FaultyStorage, ProcessStopped
 from txnlog.testing.heap_storage import HeapStorage
+from txnlog.testing.process_clock import MachineClock, ProcessClock
 from txnlog.testing.schedules import Choose
 from txnlog.testing.virtual_clock import VirtualClock
 
@@ -61,7 +62,7 @@ class Process:
         self.name = actor.name
         self.incarnation = incarnation
         self.chance = random.Random(f"{simulation.seed}/{actor.name}/{incarnation}")
-        self.clock = _ProcessClock(simulation, actor, self.chance)
+        self.clock = ProcessClock(actor, actor.machine, self.chance)
         self.storage: FaultyStorage = _ProcessStorage(simulation, actor, self.chance)
         self.faults = 0
         """How many requests of this process went wrong so far."""
@@ -87,6 +88,9 @@ class Simulation:
         rates: how often requests go wrong, unless :meth:`spawn` says otherwise.
         now_ms: the time at the beginning.
         step_ms: how much time passes with each step: any time between these two.
+        clocks: how wrong the clocks of the processes are.
+        storage_ahead_ms: how far the storage's own clock is ahead, if it is a
+            :class:`HeapStorage`: it tells when its objects were made. None if it does not.
     """
 
     def __init__(
@@ -97,12 +101,16 @@ class Simulation:
         rates: FaultRates | None = None,
         now_ms: int = 1_700_000_000_000,
         step_ms: tuple[int, int] = (1, 1),
+        clocks: ClockFaults | None = None,
+        storage_ahead_ms: int | None = 0,
     ) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
-        self.storage = storage or HeapStorage()
+        self.storage = HeapStorage() if storage is None else storage
         self.rates = rates or FaultRates()
+        self.clocks = clocks or ClockFaults()
         self.clock = VirtualClock(now_ms, seed)
+        """The true time, which no process knows."""
         self.trace: list[Event] = []
         """What has happened so far."""
         self.order: list[int] = []
@@ -112,6 +120,13 @@ class Simulation:
         self._step_ms = step_ms
         self._actors: list[_Actor] = []
         self._landings: list[tuple[int, str, Callable[[], object]]] = []
+        self.on_power_cut: Callable[[], None] | None = None
+        """Called after each power cut, before anybody goes on: for the test's own judge."""
+        if isinstance(self.storage, HeapStorage):
+            ahead_ms = storage_ahead_ms
+            self.storage.time_ms = (
+                None if ahead_ms is None else lambda: self.clock.time_ms + ahead_ms
+            )
 
     def store(self, *, create: bool = True, config: Mapping[str, object] | None = None) -> Store:
         """The store itself, without faults and without waiting: to prepare and to judge a run.
@@ -136,7 +151,7 @@ class Simulation:
             body: called with the :class:`Process`.
             rates: how often its requests go wrong, if not as everybody's.
             restart: begin the body anew, some time after the process was stopped by a fault.
-            skew_ms: by how much the process's wall clock is ahead of the others'.
+            skew_ms: by how much the process's wall clock is ahead at the beginning.
         """
         if any(actor.name == name for actor in self._actors):
             raise ValueError(f"there is a process {name!r} already")
@@ -171,6 +186,8 @@ class Simulation:
 
     def _run(self, choose: Choose, max_steps: int) -> None:
         for _ in range(max_steps):
+            if self.rates.power_cut and self.chance.random() < self.rates.power_cut:
+                self.power_cut()
             if self._landings:
                 self._land(self.clock.time_ms)
             going = [actor for actor in self._actors if not actor.done]
@@ -185,6 +202,24 @@ class Simulation:
             self._actors[number].go_on()
             self.clock.time_ms += self.chance.randint(*self._step_ms)
         raise SimulationStuck(f"no end after {max_steps} steps")
+
+    def power_cut(self) -> None:
+        """All processes stop, and what is not durable is lost or not, by chance.
+
+        Those that are spawned with ``restart`` begin anew. Not by a process itself, since it would
+        go on to its next request; by its rate, by ``choose``, or before and after a run.
+        """
+        gone: list[str] = []
+        if isinstance(self.storage, HeapStorage):
+            gone = self.storage.power_cut(self.chance)
+        self.trace.append(Event(self.clock.time_ms, "power", f"is cut: lost {gone}"))
+        for actor in self._actors:
+            if actor.process is not None and not actor.done:
+                actor.process.storage.stopped = True
+                actor.wake_ms = min(actor.wake_ms, self.clock.time_ms)
+                actor.machine.wakes_up()
+        if self.on_power_cut is not None:
+            self.on_power_cut()
 
     def _land(self, until_ms: int | None) -> None:
         """Let puts that are in flight take effect when their time has come."""
@@ -213,7 +248,12 @@ class _Actor:
         self.number = number
         self.name = name
         self.rates = rates
-        self.skew_ms = skew_ms
+        self.machine = MachineClock(
+            simulation.clock,
+            simulation.clocks,
+            skew_ms,
+            random.Random(f"{simulation.seed}/{name}/clock"),
+        )
         self.wake_ms = 0
         self.done = False
         self.error: BaseException | None = None
@@ -293,25 +333,64 @@ class _ProcessStorage(FaultyStorage):
         super().__init__(simulation.storage)
         self._simulation = simulation
         self._actor = actor
-        self._chance = chance
+        self.chance = chance
 
     def _before(self, text: str) -> None:  # noqa: ARG002 - whoever waits need not say for what
         self._actor.wait()
+        moved_ms = self._actor.machine.jump()
+        if moved_ms:
+            self._note(f"its clock is set by {moved_ms} ms")
 
-    def _fault(self, text: str) -> Fault | None:
-        simulation, actor = self._simulation, self._actor
-        fault = super()._fault(text) or actor.rates.draw(self._chance)
+    def _note(self, text: str, fault: Fault | None = None) -> None:
+        actor, simulation = self._actor, self._simulation
         if fault is not None and actor.process is not None:
             actor.process.faults += 1
         simulation.trace.append(Event(simulation.clock.time_ms, actor.name, text, fault))
+
+    def _fault(self, text: str) -> Fault | None:
+        fault = super()._fault(text) or self._actor.rates.draw(self.chance, text)
+        self._note(text, fault)
         return fault
 
     def _wait(self, fault: Fault) -> None:
-        self._actor.wait(self._actor.rates.duration_ms(fault, self._chance))
+        for_ms = self._actor.rates.duration_ms(fault, self.chance)
+        if fault is Fault.PAUSE and self._actor.machine.falls_asleep(for_ms):
+            self._note(f"sleeps for {for_ms} ms, and so does its machine")
+        self._actor.wait(for_ms)
+
+    def _amid(self, text: str) -> None:
+        """Others go on; what goes wrong at requests can go wrong here too."""
+        self._actor.wait(self.chance.randint(*self._actor.rates.tear_ms))
+        self._check_running(text)
+        fault = self._actor.rates.draw(self.chance)
+        self._note(f"in the middle of {text}", fault)
+        match fault:
+            case None:
+                pass
+            case Fault.STOP_BEFORE | Fault.STOP_AFTER:
+                self.stopped = True
+            case Fault.PAUSE | Fault.DELAY:
+                self._wait(fault)
+            case _:
+                raise StorageError(f"injected failure in the middle of {text}")
+
+    def _looks(self) -> int:
+        rate = self._actor.rates.tear_listing
+        return self.chance.choice([2, 2, 3]) if rate and self.chance.random() < rate else 1
+
+    def _portions(self, names: Sequence[str]) -> list[Sequence[str]]:
+        rate = self._actor.rates.tear_delete
+        if not rate or self.chance.random() >= rate:
+            return [names]
+        order = self.chance.sample(names, len(names))
+        ends = sorted(self.chance.randint(0, len(order)) for _ in range(self.chance.randint(1, 3)))
+        return [
+            order[start:end] for start, end in zip([0, *ends], [*ends, len(order)], strict=True)
+        ]
 
     def _land_later(self, call: Callable[[], object]) -> None:
         simulation = self._simulation
-        after_ms = self._actor.rates.duration_ms(Fault.LAND_LATE, self._chance)
+        after_ms = self._actor.rates.duration_ms(Fault.LAND_LATE, self.chance)
         simulation._landings.append(  # noqa: SLF001 - two halves of one thing
             (simulation.clock.time_ms + after_ms, simulation.trace[-1].request, call)
         )
@@ -321,31 +400,7 @@ class _ProcessStorage(FaultyStorage):
         made = list(calls)
         order = list(range(len(made)))
         if self._simulation.shuffles:
-            self._chance.shuffle(order)
+            self.chance.shuffle(order)
         results = super().gather([made[index] for index in order])
         found = dict(zip(order, results, strict=True))
         return [found[index] for index in range(len(made))]
-
-
-class _ProcessClock:
-    """The simulation's time as one process sees it; waiting lets the others go on."""
-
-    def __init__(self, simulation: Simulation, actor: _Actor, chance: random.Random) -> None:
-        self._simulation = simulation
-        self._actor = actor
-        self._chance = chance
-
-    def now_ms(self) -> int:
-        return self._simulation.clock.time_ms + self._actor.skew_ms
-
-    def monotonic_s(self) -> float:
-        return self._simulation.clock.time_ms / 1000
-
-    def sleep(self, seconds: float) -> None:
-        self._actor.wait(max(0, round(seconds * 1000)))
-
-    def token(self) -> str:
-        return f"{self._chance.getrandbits(128):032x}"
-
-    def jitter(self) -> float:
-        return self._chance.random()
