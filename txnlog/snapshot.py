@@ -352,10 +352,10 @@ def _parts(log: TopicLog) -> list[Part]:
 
 
 def _probable_times(state: TopicState) -> list[int]:
-    """When the recent appends were made: by their own clocks, unless those before and after say otherwise.
+    """When the recent appends were made, as far as one can tell with clocks that are wrong.
 
-    One was not made before the ones before it, nor after the ones after it: of these and its own
-    time the middle one is taken, so no single clock can be far off.
+    One was not made before the ones before it, nor after the ones after it: of their times and its
+    own the middle one is taken, so no single clock can be far off.
     """
     times = [entry.at_ms for entry in state.recent]
     before_all_ms = max(state.created_at_ms, state.kept_since_ms)
