@@ -21,6 +21,7 @@ __all__ = [
     "ConcurrentTransactions",
     "CorruptEntry",
     "CorruptRecord",
+    "ForkedProducer",
     "GroupIdNotFound",
     "IllegalState",
     "InvalidConfig",
@@ -173,6 +174,15 @@ class ProducerFenced(TxnlogError):
 
 class InvalidProducerEpoch(ProducerFenced):
     """A batch carries a producer epoch older than one the topic has seen."""
+
+
+class ForkedProducer(TxnlogError):
+    """A producer is used in a child of the process that made it, where it belongs to the parent.
+
+    What it holds would be written twice, or under one another's numbers. Make one in the child.
+    """
+
+    fatal = True
 
 
 class OutOfOrderSequence(TxnlogError):
