@@ -30,13 +30,14 @@ class PinnedRead:
     """What a read returns: segment ranges, and by partition the offsets [start, stop) they span.
 
     Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` tell the topics
-    from others of their names.
+    from others of their names, ``entries`` what had moved the group's committed offsets last.
     """
 
     ranges: tuple[SegmentRange, ...]
     offsets: Mapping[TopicPartition, range]
     committed: Committed
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[TopicPartition, int | None] = field(default_factory=dict)
 
     @property
     def record_count(self) -> int:
@@ -52,6 +53,7 @@ class PinnedRead:
                 self.committed[where],
                 span.stop,
                 topic_id=self.topic_ids.get(where.topic, ""),
+                start_entry=self.entries.get(where),
             )
             for where, span in sorted(self.offsets.items())
             if span or self.committed[where] not in (None, span.stop)
@@ -113,7 +115,8 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
         where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
     pinned = limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
-    return replace(pinned, topic_ids=topic_ids)
+    entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
+    return replace(pinned, topic_ids=topic_ids, entries=entries)
 
 
 def _check_same_topics(found: Mapping[str, str], pinned: Mapping[str, str]) -> None:
@@ -144,7 +147,7 @@ def _check_not_recreated(
 def _committed_by(store: Store, group_id: str) -> GroupState:
     """The group's committed offsets as they are now, apart from the state that goes on."""
     with store.logs.fresh_group(group_id).reading() as state:
-        return GroupState(committed={topic: dict(at) for topic, at in state.committed.items()})
+        return state.apart()
 
 
 def cut_ranges(

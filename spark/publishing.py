@@ -159,6 +159,7 @@ def offset_commits(consumed: Iterable[ConsumedOffset]) -> dict[str, list[OffsetC
             compare=True,
             start=item.start,
             topic_id=item.topic_id,
+            start_entry=item.start_entry,
         )
         commits.setdefault(item.group_id, []).append(moved)
     return commits

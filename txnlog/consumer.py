@@ -27,7 +27,7 @@ from txnlog.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.scan import SegmentRange, check_columns, read_range
 from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_reading_on, take_snapshot
-from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit
+from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
 
 _RESETS = ("earliest", "latest", "none")
 
@@ -83,8 +83,9 @@ class Consumer:
         self._assigned: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int | None] = {}
-        self._looked_up: dict[TopicPartition, tuple[int | None, int | None]] = {}
-        """What the group's offset was when it was asked for, and the start that was known then."""
+        self._start_entries: dict[TopicPartition, int] = {}
+        self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
+        """Where the group was when it was asked for, and the start that was known then."""
         self._topic_ids: dict[str, str] = {}
         self._paused: set[TopicPartition] = set()
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -139,6 +140,7 @@ class Consumer:
         self._positions = {w: at for w, at in self._positions.items() if w in self._assigned}
         for where in set(self._starts) - set(self._assigned):
             del self._starts[where]
+            self._start_entries.pop(where, None)
         self._paused &= set(self._assigned)
 
     def assignment(self) -> list[TopicPartition]:
@@ -272,7 +274,7 @@ class Consumer:
     def _committed_by(self, group_id: str) -> GroupState:
         """The group's committed offsets as they are now, apart from the state that goes on."""
         with self._logs.fresh_group(group_id).reading() as state:
-            return GroupState(committed={topic: dict(at) for topic, at in state.committed.items()})
+            return state.apart()
 
     def _locate(
         self, snapshot: Snapshot, partitions: Sequence[TopicPartition], group: GroupState | None
@@ -288,10 +290,10 @@ class Consumer:
         missing = {where for where in partitions if where not in located}
         for where in missing:
             if group is not None:
-                committed = group.offset_of(*where, self._topic_ids[where.topic])
-                self._starts[where] = committed.offset if committed else None
-                if committed:
-                    located[where] = committed.offset
+                found = group.standing(*where, self._topic_ids[where.topic])
+                self._start_from(where, found)
+                if found.offset is not None:
+                    located[where] = found.offset
         for where in partitions:
             begin = snapshot.beginning_offsets(where.topic)[where.partition]
             at = located.get(where)
@@ -407,16 +409,18 @@ class Consumer:
         if not commits:
             return
         log = self._logs.fresh_group(group_id)
-        log.commit(commits, refreshed=True)
+        number = log.commit(commits, refreshed=True)
         self._logs.tidy([log])
-        self._starts.update({where: at.offset for where, at in chosen.items()})
+        for where, at in chosen.items():
+            self._start_from(where, Standing(at.offset, number))
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
         topic_id = self._topic_id(where.topic)
         with self._logs.fresh_group(self._group()).reading() as state:
             found = state.offset_of(*where, topic_id)
-        self._looked_up[where] = (found.offset if found else None, self._starts.get(where))
+            standing = state.standing(*where, topic_id)
+        self._looked_up[where] = (standing, self._start(where))
         return found
 
     def group_metadata(self) -> GroupMetadata:
@@ -425,7 +429,7 @@ class Consumer:
         for where in self._assigned:
             if where not in self._starts:
                 self._note_start(where)
-        return GroupMetadata(group_id, self._starts, self._topic_ids)
+        return GroupMetadata(group_id, self._starts, self._topic_ids, self._start_entries)
 
     # -- helpers ---------------------------------------------------------------------------------
 
@@ -437,14 +441,26 @@ class Consumer:
     def _begin_anew(self, where: TopicPartition, offset: int) -> None:
         if where not in self._starts:
             self._note_start(where)
-        found, known = self._looked_up.pop(where, (None, None))
+        if where not in self._looked_up:
+            return
+        found, known = self._looked_up.pop(where)
         # Not if a transaction of ours has moved the group since.
-        if found in (None, offset) and self._starts[where] == known:
-            self._starts[where] = found
+        if found.offset in (None, offset) and self._start(where) == known:
+            self._start_from(where, found)
 
     def _note_start(self, where: TopicPartition) -> None:
-        committed = self.committed(where)
-        self._starts[where] = committed.offset if committed else None
+        self.committed(where)
+        self._start_from(where, self._looked_up[where][0])
+
+    def _start(self, where: TopicPartition) -> Standing:
+        return Standing(self._starts.get(where), self._start_entries.get(where))
+
+    def _start_from(self, where: TopicPartition, found: Standing) -> None:
+        """Begin from where the group stands. What metadata that was given away says moves, too."""
+        self._starts[where] = found.offset
+        self._start_entries.pop(where, None)
+        if found.entry is not None:
+            self._start_entries[where] = found.entry
 
     def _open(self) -> None:
         if self._closed:
@@ -488,6 +504,7 @@ class Consumer:
         for where in [where for where in self._assigned if where.topic == topic]:
             self._positions.pop(where, None)
             self._starts.pop(where, None)
+            self._start_entries.pop(where, None)
             self._looked_up.pop(where, None)
             if self._subscribed:
                 del self._assigned[where]

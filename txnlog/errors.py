@@ -22,6 +22,7 @@ __all__ = [
     "CorruptEntry",
     "CorruptRecord",
     "CorruptTransactionState",
+    "ForkedProducer",
     "GroupIdNotFound",
     "IllegalState",
     "InvalidConfig",
@@ -183,6 +184,15 @@ class ProducerFenced(TxnlogError):
 
 class InvalidProducerEpoch(ProducerFenced):
     """A batch carries a producer epoch older than one the topic has seen."""
+
+
+class ForkedProducer(TxnlogError):
+    """A producer is used in a child of the process that made it, where it belongs to the parent.
+
+    What it holds would be written twice, or under one another's numbers. Make one in the child.
+    """
+
+    fatal = True
 
 
 class OutOfOrderSequence(TxnlogError):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from txnlog.errors import InvalidOption, OffsetMetadataTooLarge
 from txnlog.names import TopicPartition
-from txnlog.state.group import GroupState
+from txnlog.state.group import GroupState, Standing
 
 MAX_METADATA_BYTES = 4096
 """What may be noted with an offset: Kafka's offset.metadata.max.bytes."""
@@ -52,14 +52,16 @@ def check_offset(
 class GroupMetadata:
     """A consumer group and the committed offsets that a consumer started from.
 
-    An offset commit within a transaction is refused if the group is not there any more. None
-    stands for a partition that had no committed offset. ``topic_ids`` tell the topics that were
-    read from others of their names.
+    An offset commit within a transaction is refused if the group is not there any more, or was
+    moved there anew. None stands for a partition that had no committed offset. ``topic_ids`` tell
+    the topics that were read from others of their names; ``starting_entries`` the entries of the
+    group's log that had moved the offsets last. Where one is not known, offsets are compared.
     """
 
     group_id: str
     starting_offsets: dict[TopicPartition, int | None]
     topic_ids: dict[str, str] = field(default_factory=dict)
+    starting_entries: dict[TopicPartition, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -70,19 +72,24 @@ class GroupMetadata:
         topic_ids: dict[str, str],
     ) -> GroupMetadata:
         """Where the group stands in ``state``."""
-        found = {w: state.offset_of(*w, topic_ids.get(w.topic, "")) for w in partitions}
-        starts = {where: at.offset if at else None for where, at in found.items()}
-        return cls(group_id, starts, topic_ids)
+        found = {w: state.standing(*w, topic_ids.get(w.topic, "")) for w in partitions}
+        starts = {where: at.offset for where, at in found.items()}
+        entries = {where: at.entry for where, at in found.items() if at.entry is not None}
+        return cls(group_id, starts, topic_ids, entries)
 
-    def moved(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A transaction has committed these offsets: the next one starts from them."""
+    def moved(self, offsets: Mapping[TopicPartition, int], entry: int | None = None) -> None:
+        """Entry ``entry`` has committed these offsets: the next transaction starts from them."""
+        for where in offsets:
+            self.starting_entries.pop(where, None)
         self.starting_offsets.update(offsets)
+        if entry is not None:
+            self.starting_entries.update(dict.fromkeys(offsets, entry))
 
-    def start_of(self, where: TopicPartition) -> int | None:
-        """The committed offset that was started from in one partition."""
+    def start_of(self, where: TopicPartition) -> Standing:
+        """The committed offset that was started from in one partition, and what moved it there."""
         if where not in self.starting_offsets:
             raise InvalidOption(
                 f"offsets of {where} cannot be committed: the consumer of group "
                 f"{self.group_id!r} was not reading it"
             )
-        return self.starting_offsets[where]
+        return Standing(self.starting_offsets[where], self.starting_entries.get(where))

@@ -139,6 +139,7 @@ class GroupAdmin:
                     compare=True,
                     start=reset.before,
                     topic_id=plan.topic_ids[reset.topic],
+                    start_entry=plan.entries[where],
                 )
             )
         if commits and not dry_run:

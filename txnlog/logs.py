@@ -6,7 +6,9 @@ of them refreshes by one listing whatever the others have read before.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -24,6 +26,7 @@ SKEW_MS = 60_000
 _TIMEOUTS = 4
 """A cut falls behind the oldest open transaction by one timeout at most, what it hides there began
 one before, and the open one is ended after one; and one for good measure."""
+_OPEN: weakref.WeakSet[Logs] = weakref.WeakSet()
 
 
 class Logs:
@@ -44,6 +47,17 @@ class Logs:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicLog] = {}
         self._groups: dict[str, GroupLog] = {}
+        _OPEN.add(self)
+
+    def open_anew(self) -> None:
+        """Let go of every log, in a child of a fork, and read it again when it is asked for.
+
+        A thread of the parent's, which the child does not have, may have held its lock just then,
+        or have folded half of what it had read.
+        """
+        self._lock = threading.Lock()
+        self._topics = {}
+        self._groups = {}
 
     @property
     def recent_ms(self) -> int:
@@ -105,3 +119,11 @@ class Logs:
         log.refresh()
         self.settlement.settle([log])
         return log
+
+
+def _after_fork() -> None:
+    for logs in list(_OPEN):
+        logs.open_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -27,10 +27,14 @@ Target = str | int | Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What a reset would do, and the ids of the topics that it was made for."""
+    """What a reset would do, and the ids of the topics that it was made for.
+
+    ``entries`` are those of the group's log that moved its offsets to where they were found.
+    """
 
     resets: tuple[OffsetReset, ...]
     topic_ids: Mapping[str, str]
+    entries: Mapping[TopicPartition, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +119,17 @@ def plan_reset(
     partitions = _partitions(found, chosen, leave_out_missing=named is None and topics is None)
     topic_ids = {topic: found.view(topic).topic_id for topic in found.topics}
     with group.reading() as state:
-        before = {w: state.offset_of(*w, topic_ids[w.topic]) for w in partitions}
+        before = {w: state.standing(*w, topic_ids[w.topic]) for w in partitions}
     move = _mover(found, group.name, target, named)
     resets = []
     for where in partitions:
-        at = before[where]
-        old = at.offset if at else None
+        old = before[where].offset
         view = found.view(where.topic)
         begin = found.beginning_offsets(where.topic)[where.partition]
         end = view.log_end_offsets[where.partition]
         new = min(max(move(where, old), begin), end)
         resets.append(OffsetReset(where.topic, where.partition, old, new))
-    return ResetPlan(tuple(resets), topic_ids)
+    return ResetPlan(tuple(resets), topic_ids, {w: at.entry for w, at in before.items()})
 
 
 def _partitions(

@@ -7,7 +7,6 @@ may be shared by threads: its calls take turns.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -30,7 +29,7 @@ from txnlog.retrying import Retries
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, check_version
 from txnlog.topic_log import UploadedSegment
-from txnlog.turns import in_turn
+from txnlog.turns import Turn, in_turn
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
@@ -43,7 +42,8 @@ class Producer:
     ``commit_transaction`` or ``abort_transaction``. Without: ``send`` and ``flush``; each flush
     is atomic per topic. A context manager that closes; closing flushes, or aborts what is open.
 
-    May be shared by threads, whose calls take turns; they share its one transaction too.
+    May be shared by threads, whose calls take turns; they share its one transaction too. Not by
+    processes: in a child of a fork every call raises ForkedProducer, and closing does nothing.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Producer:
         self._retries = retries or Retries()
         self._plain = PlainWriter(logs, self._retries)
         self._unawaited = UnawaitedWriter(self._plain) if acks is Acks.NONE else None
-        self._turn = threading.RLock()
+        self._turn = Turn()
         self._records = RecordBuffers(
             logs,
             memory_bytes=buffer_memory_bytes,
@@ -90,13 +90,18 @@ class Producer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(flush=kind is None)
 
-    @in_turn
     def close(self, *, flush: bool = True) -> None:
         """Flush (without a transactional id) or abort an open transaction, and finish.
 
         A transaction whose outcome is unknown is left for the next ``init_transactions``. With
-        acks=0 it waits until everything was tried.
+        acks=0 it waits until everything was tried. Nothing in a child of a fork: what is open
+        there is the parent's.
         """
+        if not self._turn.inherited:
+            self._close(flush=flush)
+
+    @in_turn
+    def _close(self, *, flush: bool) -> None:
         if self._phase is Phase.CLOSED:
             return
         try:
@@ -190,20 +195,24 @@ class Producer:
         with self._failing():
             metadata = self._metadata(offsets, group)
             chosen = {where: check_offset(where, at) for where, at in offsets.items()}
-            starts = {where: metadata.start_of(where) for where in chosen}
-        self._moves.append((metadata, {where: at.offset for where, at in chosen.items()}))
-        waiting = self._offsets.setdefault(metadata.group_id, {})
-        for where, at in chosen.items():
-            before = waiting.get(where)
-            waiting[where] = OffsetCommit(
-                topic=where.topic,
-                partition=where.partition,
-                offset=at.offset,
-                metadata=at.metadata,
-                compare=True,
-                start=before.start if before else starts[where],
-                topic_id=metadata.topic_ids.get(where.topic, ""),
-            )
+            waiting = dict(self._offsets.get(metadata.group_id, {}))
+            for where, at in chosen.items():
+                start, entry = metadata.start_of(where)
+                if before := waiting.get(where):
+                    start, entry = before.start, before.start_entry
+                waiting[where] = OffsetCommit(
+                    topic=where.topic,
+                    partition=where.partition,
+                    offset=at.offset,
+                    metadata=at.metadata,
+                    compare=True,
+                    start=start,
+                    topic_id=metadata.topic_ids.get(where.topic, ""),
+                    start_entry=entry,
+                )
+            # All at once, or an interrupt leaves some of them to be committed.
+            self._offsets[metadata.group_id] = waiting
+            self._moves.append((metadata, {where: at.offset for where, at in chosen.items()}))
 
     def _metadata(
         self, partitions: Iterable[TopicPartition], group: str | GroupMetadata
@@ -234,7 +243,7 @@ class Producer:
             return self._repeat("commit")
         if self._phase is not Phase.UNKNOWN:
             self._require(Phase.IN_TRANSACTION, "commit_transaction")
-            self._place(self._finish_records(), self._take_offsets())
+            self._place_all(with_offsets=True)
         try:
             self._deciding(partial(coordinator.commit, version=self._version))
         except CommitStateUnknown:
@@ -257,11 +266,14 @@ class Producer:
         self._retries.run(self._logs.clock, call, at_most_ms=at_most_ms)
 
     def _committed(self) -> None:
+        assert self._coordinator is not None
+        decided = self._coordinator.state.entries
+        entries = {entry.name: entry.number for entry in decided if entry.log == "group"}
+        for metadata, offsets in self._moves:
+            metadata.moved(offsets, entries.get(metadata.group_id))
+        self._moves = []
         self._last_outcome = "commit"
         self._phase = Phase.READY
-        for metadata, offsets in self._moves:
-            metadata.moved(offsets)
-        self._moves = []
 
     @in_turn
     def abort_transaction(self) -> None:
@@ -272,8 +284,9 @@ class Producer:
             return
         if self._phase not in (Phase.IN_TRANSACTION, Phase.FAILED, Phase.UNKNOWN):
             raise InvalidTxnState(f"abort_transaction(): the producer is {self._is()}")
-        moves = self._moves
-        self._discard()
+        if self._phase is Phase.IN_TRANSACTION:
+            self._phase = Phase.FAILED  # wherever it is interrupted, only abort is left
+        self._drop_records()
         try:
             self._deciding(coordinator.abort)
         except CommitStateUnknown:
@@ -281,12 +294,12 @@ class Producer:
             raise
         except InvalidTxnState:
             # An earlier commit has succeeded after all: consumers learn of it too.
-            self._moves = moves
             self._committed()
             raise
         except BaseException as error:
             self._fail(error)
             raise
+        self._moves = []
         self._last_outcome = "abort"
         self._phase = Phase.READY
 
@@ -298,7 +311,8 @@ class Producer:
             yield self
             self.commit_transaction()
         except BaseException:
-            if self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
+            ours = not self._turn.inherited  # what a child of a fork leaves is the parent's
+            if ours and self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 try:
                     self.abort_transaction()
                 except TxnlogError:
@@ -373,9 +387,19 @@ class Producer:
             self._require(Phase.READY, "flush")
             return self._flush_plain()
         self._require(Phase.IN_TRANSACTION, "flush")
-        return self._place(self._finish_records(), {})
+        return self._place_all(with_offsets=False)
 
     # -- the steps -------------------------------------------------------------------------------
+
+    def _place_all(self, *, with_offsets: bool) -> Placed:
+        """Place what is buffered, in the transaction; with the offsets too, or without."""
+        # An interrupt may come between any two steps, and what was taken from the buffers would
+        # not be placed any more: until all is done only abort is left.
+        self._phase = Phase.FAILED
+        segments = self._finish_records()
+        placed = self._place(segments, self._take_offsets() if with_offsets else {})
+        self._phase = Phase.IN_TRANSACTION
+        return placed
 
     def _finish_records(self) -> dict[str, list[UploadedSegment]]:
         with self._failing():
@@ -406,8 +430,11 @@ class Producer:
             with self._failing():
                 self._unawaited.submit(self._records.hand_over())
             return {}
+        # As in _place_all: what an interrupt takes on its way no later flush may leave out.
+        self._phase = Phase.BROKEN
         for name, segments in self._finish_records().items():
             self._plain.add(name, segments)
+        self._phase = Phase.READY
         placed: Placed = {}
         while (topic := self._plain.waiting) is not None:
             try:
@@ -472,5 +499,8 @@ class Producer:
 
     def _discard(self) -> None:
         self._moves = []
+        self._drop_records()
+
+    def _drop_records(self) -> None:
         self._records.discard()
         self._offsets = {}

@@ -142,6 +142,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         """
         nonce = self.clock.token()
         offsets: dict[TopicPartition, range] = {}
+        following: dict[int, int] = {}
         counts: dict[int, int] = {}
         for segment in segments:
             counts[segment.partition] = counts.get(segment.partition, 0) + segment.record_count
@@ -154,6 +155,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             placed = state.placed_since(first_entry, first_names)
             if placed:
                 offsets.update(self._ranges(placed, counts))
+                if writer:
+                    # Perhaps it has been moved on already, and was interrupted then.
+                    following.update({p: state.next_sequence(writer.producer, p) for p in counts})
                 return None
             if writer and any(writer.sequences.values()) and not state.knows(writer.producer):
                 # It was idle for too long, and nothing of it is in doubt: it starts over.
@@ -168,9 +172,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                         if writer
                         else state.next_sequence(owner, partition)
                     )
-                repeated = state.check_sequences(
-                    self.name, owner, {p: (given[p], count) for p, count in counts.items()}
-                )
+                batches = {p: (given[p], count) for p, count in counts.items()}
+                repeated = state.check_sequences(self.name, owner, batches, first_names)
                 if repeated is not None:
                     offsets.update(self._ranges(repeated, counts))
                     return None
@@ -188,9 +191,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         appended = Appended(self.append(build, refreshed=refreshed, timeout_ms=timeout_ms), offsets)
         if writer:
             # Only now, so that after an unknown outcome exactly the same append is repeated.
-            for partition, count in counts.items():
-                before = writer.sequences.get(partition, 0)
-                writer.sequences[partition] = advance_sequence(before, count)
+            before = writer.sequences
+            following = following or {
+                partition: advance_sequence(before.get(partition, 0), count)
+                for partition, count in counts.items()
+            }
+            writer.sequences = {**before, **following}
         return appended
 
     def place_imported(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
+
+import msgspec
 import pytest
 from faults import FaultyStorage, VirtualClock
 from timed_storage import TimedStorage
@@ -12,11 +16,20 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.producer import Producer
-from txnlog.state.topic import RECENT_ENTRIES
+from txnlog.state.producers import ProducerRef
+from txnlog.state.topic import (
+    CHECKPOINT_DECODER,
+    RECENT_ENTRIES,
+    Append,
+    Created,
+    Placement,
+    TopicState,
+)
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 
 HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
 DAY_MS = 24 * HOUR_MS
 TIMEOUT_MS = 10_000
 
@@ -193,3 +206,92 @@ def test_a_long_chain_of_transactions_tears_no_snapshot(store: Store, clock: Vir
     assert attach(store.storage, clock=clock).snapshot(["a", "b", "c"]).is_atomic
     seen = shown(store, clock, "abc")
     assert [seen[topic].count(b"T") for topic in "abc"] == [24, 24, 1]
+
+
+def after_many_producers(count: int, wrong: Mapping[int, int]) -> TopicState:
+    """A topic to which one producer after the other writes, each half an hour, and expires.
+
+    ``wrong`` says by how much the clocks of some of them, by number, are ahead.
+    """
+    state = TopicState(producer_id_expiration_ms=DAY_MS)
+    state.apply(0, Created("n", YEAR_MS, "id", 1, {}))
+    write_on(state, count, wrong)
+    return state
+
+
+def write_on(state: TopicState, count: int, wrong: Mapping[int, int]) -> None:
+    for turn in range(count):
+        number = state.next_entry
+        place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1, base_sequence=0)
+        at_ms = 2 * YEAR_MS + number * HOUR_MS // 2 + wrong.get(turn, 0)
+        state.apply(number, Append("n", at_ms, (place,), producer=ProducerRef(number, 0)))
+        state.expire()
+
+
+@pytest.mark.parametrize("ahead_ms", [YEAR_MS, -YEAR_MS, 2 * DAY_MS, -2 * DAY_MS])
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_wrong_clock_neither_stops_the_expiry_of_producers_nor_causes_it(
+    ahead_ms: int, times: int
+) -> None:
+    """Hazard 10: of 3,000 as many are known at any time as if all clocks were right."""
+    wrong = {1500 + 2 * turn: ahead_ms for turn in range(times)}
+    right = after_many_producers(1500, {})
+    state = after_many_producers(1500, {})
+    for _ in range(30):
+        write_on(right, 1, {})
+        write_on(state, 1, {0: wrong.get(state.next_entry - 1, 0)})
+        # The median of nine may be an append older, or younger, for each that is wrong.
+        assert abs(len(state.producers) - len(right.producers)) <= times
+    write_on(right, 1470, {})
+    write_on(state, 1470, {})
+    assert set(state.producers) == set(right.producers)
+    assert len(state.producers) <= 49
+
+
+@pytest.mark.parametrize("ahead_ms", [YEAR_MS, -YEAR_MS])
+def test_producers_expire_when_most_clocks_were_wrong_for_a_while(ahead_ms: int) -> None:
+    """Hazard 10: time goes on from where it is when they are right again."""
+    state = after_many_producers(1000, dict.fromkeys(range(300, 330), ahead_ms))
+    assert len(state.producers) <= 49
+
+
+def test_a_topic_that_an_older_version_left_in_the_future_recovers() -> None:
+    """Its checkpoint says that it is next year, and that all producers wrote then."""
+    state = after_many_producers(40, {})
+    old = msgspec.to_builtins(state)
+    for field in ("append_times", "clock_ms"):
+        del old[field]
+    old["append_time_ms"] = old["log_time_ms"] = 3 * YEAR_MS
+    for known in old["producers"].values():
+        del known["active_ms"]
+        known["last_at_ms"] = 3 * YEAR_MS
+    state = CHECKPOINT_DECODER.decode(msgspec.json.encode(old))
+    write_on(state, 48, {})
+    assert len(state.producers) >= 48
+    write_on(state, 48, {})
+    assert len(state.producers) <= 49
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_is_forgotten_follows_from_the_entries_alone(seed: int) -> None:
+    """Invariants L7 and L9: whatever the clocks say, and whenever somebody looks."""
+    rng = random.Random(seed)
+    often, seldom = (TopicState(producer_id_expiration_ms=1000) for _ in range(2))
+    at_ms = 10**6
+    for number in range(120):
+        at_ms += rng.choice([0, 10, 300, 1001])
+        entry: Created | Append = Created("n", at_ms, "id", 1, {})
+        if number:
+            place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1, base_sequence=0)
+            wrong_ms = rng.choice([0, 0, 0, 5000, -5000, 10**6, -(10**6)])
+            producer = ProducerRef(rng.randrange(6), 0)
+            entry = Append("n", max(at_ms + wrong_ms, 0), (place,), producer=producer)
+        before = often.append_time_ms
+        often.apply(number, entry)
+        seldom.apply(number, entry)
+        often.expire()
+        assert often.append_time_ms >= before
+        if rng.random() < 0.2:
+            often = CHECKPOINT_DECODER.decode(msgspec.json.encode(often))
+    seldom.expire()
+    assert seldom == often

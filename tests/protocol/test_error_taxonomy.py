@@ -20,7 +20,7 @@ from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 
-FATAL = {"InvalidProducerEpoch", "ProducerFenced"}
+FATAL = {"ForkedProducer", "InvalidProducerEpoch", "ProducerFenced"}
 ABORTABLE = {
     "CommitFailed",
     "ConcurrentTransactions",

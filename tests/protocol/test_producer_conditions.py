@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -69,10 +70,12 @@ def place(
     *,
     producer: ProducerRef = PRODUCER,
     partition: int = 0,
+    segments: list[UploadedSegment] | None = None,
 ) -> Appended:
-    """One batch of an idempotent producer, uploaded anew, with the sequence that it claims."""
+    """One batch of an idempotent producer, with the sequence that it claims."""
     writer = Writer(producer, {partition: sequence})
-    return store.logs.topic("t").place(uploaded(store, count, partition), writer=writer)
+    segments = segments or uploaded(store, count, partition)
+    return store.logs.topic("t").place(segments, writer=writer)
 
 
 def contents(store: Store) -> tuple[list[str], list[int]]:
@@ -172,17 +175,60 @@ def test_a_gap_in_the_sequence_is_refused(store: Store, how: str) -> None:
 @WAYS
 def test_repeats_get_the_offsets_of_the_first_time(store: Store, how: str) -> None:
     """Goal (4, 5, 10): each of the last five batches is recognised, the sixth is refused."""
-    for sequence in range(0, 12, 2):
-        place(store, sequence, 2)
+    batches = {sequence: uploaded(store, 2, 0) for sequence in range(0, 12, 2)}
+    for sequence, segments in batches.items():
+        place(store, sequence, segments=segments)
     store = reopened(store, how)
     before = contents(store)
     for sequence in (10, 2, 6, 4, 8):
-        repeated = place(store, sequence, 2)
+        repeated = place(store, sequence, segments=batches[sequence])
         assert repeated.entry is None
         assert repeated.offsets == {T0: range(sequence, sequence + 2)}
     assert contents(store) == before
-    check_refused(store, OutOfOrderSequence, 0, count=2)
+    check_refused(store, OutOfOrderSequence, 0, segments=batches[0])
     assert place(store, 12, 2).offsets == {T0: range(12, 14)}
+
+
+@WAYS
+def test_a_repeat_is_recognised_when_its_records_were_deleted(store: Store, how: str) -> None:
+    """Goal (4, 10): its name is remembered with it, whatever became of the segment."""
+    segments = uploaded(store, 2, 0)
+    place(store, 0, segments=segments)
+    place(store, 2, 1)
+    store.delete_records({T0: 2})
+    store = reopened(store, how)
+    assert place(store, 0, segments=segments).offsets == {T0: range(2)}
+
+
+@WAYS
+@pytest.mark.parametrize("deleted", [0, 2])
+def test_other_records_with_the_numbers_of_a_batch_are_no_repeat(
+    store: Store, how: str, deleted: int
+) -> None:
+    """Goal (4): a copy of a producer counts on as it does; nobody gets another's offsets."""
+    place(store, 0, 2)
+    place(store, 2, 2)
+    if deleted:
+        store.delete_records({T0: deleted})
+    store = reopened(store, how)
+    for sequence in (0, 2):
+        check_refused(store, OutOfOrderSequence, sequence, count=2)
+    with pytest.raises(OutOfOrderSequence, match=r"other records have .* make a new producer"):
+        place(store, 2, 2)
+
+
+def test_a_batch_whose_name_an_older_version_forgot_is_known_by_its_segment(store: Store) -> None:
+    """A checkpoint without names: the segment at the batch's offset tells, while it is there."""
+    segments = uploaded(store, 2, 0)
+    place(store, 0, segments=segments)
+    place(store, 2, 2)
+    log = store.logs.topic("t")
+    for batches in [p.partitions for p in log.state.producers.values()]:
+        batches[0] = [msgspec.structs.replace(batch, name="") for batch in batches[0]]
+    assert place(store, 0, segments=segments).offsets == {T0: range(2)}
+    check_refused(store, OutOfOrderSequence, 0, count=2)
+    store.delete_records({T0: 2})
+    check_refused(store, OutOfOrderSequence, 0, segments=segments)
 
 
 @WAYS

@@ -89,8 +89,8 @@ def test_a_repeat_over_the_wrap_is_recognised(store: Store, clock: VirtualClock)
     log = attach(store.storage, clock=clock).logs.topic("t")
     log.refresh()
     again = Writer(writer.producer, {0: start})
-    spec = store.topic_spec("t")
-    repeat = UploadedSegment("t", spec.topic_id, 0, "another-0", 4, 1, 1, 1, 1)
+    spec, name = store.topic_spec("t"), store.segments("t")[-1].name
+    repeat = UploadedSegment("t", spec.topic_id, 0, name, 4, 1, 1, 1, 1)
     repeated = log.place([repeat], writer=again)
     assert (repeated.entry, repeated.offsets) == (None, {T0: range(start, start + 4)})
     assert again.sequences == {0: 2}

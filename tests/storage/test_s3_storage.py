@@ -382,12 +382,13 @@ def test_a_full_spool_disk_is_a_clear_error(
     upload = storage.upload("large")
     upload.write(b"x" * 100)
 
-    def full() -> None:
+    def full(_: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(upload._spool, "flush", full)  # type: ignore[attr-defined]
+    monkeypatch.setattr(upload._spool, "write", full)  # type: ignore[attr-defined]
     with pytest.raises(StorageError, match=r"TMPDIR.*disk is full"):
-        upload.close()
+        upload.write(b"x" * 100)
+    upload.discard()
     assert storage.list_names("") == []
 
 

@@ -86,7 +86,7 @@ def _sequence_reasons(topic: str, state: TopicState, entry: Append) -> Iterator[
         batches[place.partition] = (base, count + place.record_count)
     known = state.producers.get(owner.producer_id)
     idle_since_ms = state.append_time_ms - state.producer_id_expiration_ms
-    was_idle = known is not None and known.last_at_ms < idle_since_ms
+    was_idle = known is not None and known.was_idle(idle_since_ms)
     if was_idle and all(base == 0 for base, _ in batches.values()):
         return
     try:

@@ -9,6 +9,7 @@ offset remembers its entry, and an older one never replaces it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +23,9 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The next offset that the group will read of one partition.
 
     ``start`` is the committed offset that the consumer began from, None if there was none; it is
-    compared only where ``compare`` is set. ``topic_id`` is that of the topic that was read: an
+    compared only where ``compare`` is set. ``start_entry`` is the entry that had moved it there
+    last, -1 if none had: an offset that was moved away and back is another. None: not known, then
+    the offsets alone are compared. ``topic_id`` is that of the topic that was read: an
     offset means nothing in a later topic of the same name. Empty: not known.
     """
 
@@ -33,6 +36,7 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     compare: bool = False
     start: int | None = None
     topic_id: str = ""
+    start_entry: int | None = None
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets"):
@@ -73,11 +77,27 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     topic_id: str = ""
 
 
+class Standing(NamedTuple):
+    """Where a group stands in a partition: its offset, and the entry that moved or deleted it last.
+
+    No offset is None; the entry is -1 if there is none, and None if it is not known.
+    """
+
+    offset: int | None
+    entry: int | None
+
+
 class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
-    """A group as its log has it: committed offsets, and those of undecided transactions."""
+    """A group as its log has it: committed offsets, and those of undecided transactions.
+
+    ``deleted`` holds the entries that deleted the offsets of partitions which have none since, and
+    ``emptied`` is the last one that deleted all; -1 for none.
+    """
 
     committed: dict[str, dict[int, CommittedOffset]] = {}
     pending: dict[int, OffsetsCommitted] = {}
+    deleted: dict[str, dict[int, int]] = {}
+    emptied: int = -1
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
         return {
@@ -97,9 +117,13 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
                 self.pending[number] = entry
             case OffsetsDeleted():
                 self._drop({*entry.partitions})
+                for topic, partition in entry.partitions:
+                    self.deleted.setdefault(topic, {})[partition] = number
             case GroupDeleted():
                 self.committed = {}
                 self.pending = {}
+                self.deleted = {}
+                self.emptied = number
         return entry.at_ms
 
     def _drop(self, partitions: set[TopicPartition]) -> None:
@@ -125,6 +149,9 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
                 self.committed.setdefault(moved.topic, {})[moved.partition] = CommittedOffset(
                     moved.offset, moved.metadata, entry.at_ms, number, moved.topic_id
                 )
+                gone = self.deleted.get(moved.topic, {})
+                if gone.pop(moved.partition, None) is not None and not gone:
+                    del self.deleted[moved.topic]
 
     def outcome_of(self, number: int) -> Outcome | Unsettled:
         if number in self.pending:
@@ -152,6 +179,29 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
         if known and topic_id and known.topic_id and known.topic_id != topic_id:
             return None
         return known
+
+    def apart(self) -> GroupState:
+        """A copy of where the group stands, which later entries do not change."""
+        return GroupState(
+            committed={topic: dict(at) for topic, at in self.committed.items()},
+            deleted={topic: dict(at) for topic, at in self.deleted.items()},
+            emptied=self.emptied,
+        )
+
+    def standing(self, topic: str, partition: int, topic_id: str = "") -> Standing:
+        """Where the group stands in a partition; see :meth:`offset_of`."""
+        found = self.offset_of(topic, partition, topic_id)
+        return Standing(found.offset if found else None, self._moved_by(topic, partition))
+
+    def _moved_by(self, topic: str, partition: int) -> int:
+        """The entry that moved or deleted the partition's offset last, whatever topic it was for.
+
+        -1 if there is none, or none is known: older versions have not kept it.
+        """
+        known = self.committed.get(topic, {}).get(partition)
+        if known is not None:
+            return known.entry
+        return max(self.deleted.get(topic, {}).get(partition, -1), self.emptied)
 
     @property
     def empty(self) -> bool:
@@ -213,13 +263,22 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
                     f"group {group_id!r}: {held[where]} is about to move {where} and is not "
                     "decided yet; wait for it to end, then read the group's offsets again"
                 )
-            current = self.offset_of(*where, moved.topic_id)
-            found = current.offset if current else None
-            if moved.compare and found != moved.start:
+            if not moved.compare:
+                continue
+            found, entry = self.standing(*where, moved.topic_id)
+            if found != moved.start:
                 raise CommitFailed(
                     f"group {group_id!r} has moved on {where}: these records were read from "
                     f"offset {_shown(moved.start)}, but the group is at {_shown(found)} now; "
                     "somebody else has committed them. Abort, read from the group's offsets, redo"
+                )
+            # Entries only grow. A lower one says that it was not kept, not that nothing has moved.
+            if moved.start_entry is not None and entry is not None and entry > moved.start_entry:
+                raise CommitFailed(
+                    f"group {group_id!r} has moved on {where}: these records were read from "
+                    f"offset {_shown(moved.start)}, and entry {entry} of its log has moved it "
+                    "there anew since: it was reset, or somebody else has committed. Abort, read "
+                    "from the group's offsets, redo"
                 )
 
 

@@ -6,7 +6,7 @@ same, whenever they learnt what became of transactions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +15,8 @@ from txnlog.state.transaction import TransactionRef
 
 RECENT_BATCHES = 5
 """How many of a producer's batches a partition remembers, as in Kafka."""
+TIMED_APPENDS = 9
+"""Of so many appends, the newest, fewer than half may carry any time and move nothing."""
 _SEQUENCES = 1 << 31
 """Sequence numbers wrap: after 2^31 - 1 comes 0."""
 
@@ -27,11 +29,15 @@ class ProducerRef(msgspec.Struct, frozen=True, order=True):
 
 
 class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that a producer wrote to a partition: its sequences and where it went."""
+    """A batch that a producer wrote to a partition: its sequences and where it went.
+
+    ``name`` is that of its first segment; empty in what older versions have left.
+    """
 
     base_sequence: int
     record_count: int
     base_offset: int
+    name: str = ""
 
     @property
     def next_sequence(self) -> int:
@@ -46,12 +52,19 @@ class ProducerState(msgspec.Struct):
     """One producer: its newest epoch, and the last batches of each partition.
 
     ``transaction`` is the number of the transaction that it wrote in last; -1 for none.
+    ``last_at_ms`` is the time that its last append carries, ``active_ms`` the topic's own time then
+    (``TopicState.append_time_ms``), by which it is idle; -1 in what older versions have left.
     """
 
     producer_epoch: int
     last_at_ms: int
     partitions: dict[int, list[SequenceRange]] = {}
     transaction: int = -1
+    active_ms: int = -1
+
+    def was_idle(self, since_ms: int) -> bool:
+        """Whether it has written nothing since ``since_ms``, by the topic's own time."""
+        return (self.last_at_ms if self.active_ms < 0 else self.active_ms) < since_ms
 
     def recent(self, producer_epoch: int, partition: int) -> Sequence[SequenceRange]:
         """What it wrote last to a partition, if this is its epoch."""
@@ -65,14 +78,17 @@ def remember(
     batches: Mapping[int, SequenceRange],
     *,
     at_ms: int,
+    now_ms: int,
     idle_since_ms: int,
 ) -> ProducerState:
     """What is known of a producer after one more append of it (invariant L9).
 
-    Whoever wrote last before ``idle_since_ms`` is forgotten and begins anew: but not within one
-    transaction. Whether that is still open does not matter, since not everybody knows yet.
+    ``at_ms`` is the time that the append carries, ``now_ms`` the topic's own at it. Whoever wrote
+    last before ``idle_since_ms``, which is the topic's too, is forgotten and begins anew: but not
+    within one transaction. Whether that is still open does not matter, since not everybody knows
+    yet.
     """
-    if known is not None and known.last_at_ms < idle_since_ms:
+    if known is not None and known.was_idle(idle_since_ms):
         known = known if 0 <= transaction == known.transaction else None
     if known is None or known.producer_epoch < producer_epoch:
         known = ProducerState(producer_epoch, at_ms)
@@ -82,8 +98,39 @@ def remember(
             kept = known.partitions.setdefault(partition, [])
             kept.append(batch)
             del kept[:-RECENT_BATCHES]
-    known.last_at_ms = at_ms
+    known.last_at_ms, known.active_ms = at_ms, now_ms
     return known
+
+
+def pass_time(
+    times: list[int], clock_ms: int, time_ms: int, *, at_ms: int, back_ms: int
+) -> tuple[list[int], int, int]:
+    """Let a topic's own time pass, by which producers are idle: a function of its appends alone.
+
+    It runs by the median of the times that the newest appends carry, so that fewer wrong clocks
+    than half neither stop it nor make it jump; the first few are believed. Where most of them were
+    wrong, and are right again, it goes on from where it is: so it never runs backwards, and does
+    not stand still until the right clocks have caught up.
+
+    Args:
+        times: those that the newest appends carry, oldest first.
+        clock_ms: what most clocks had last come to; -1 if that is not known.
+        time_ms: the topic's own time.
+        at_ms: the time that one more append carries.
+        back_ms: by how much clocks must run backwards to be put right, and not only uneven.
+
+    Returns:
+        The first three as they are after that append.
+    """
+    times = [*times, at_ms][-TIMED_APPENDS:]
+    full = len(times) == TIMED_APPENDS
+    now_ms = sorted(times)[TIMED_APPENDS // 2] if full else max(times)
+    if clock_ms < 0:
+        # The first append, or the first behind a checkpoint of an older version.
+        return times, now_ms, time_ms or now_ms
+    if now_ms < clock_ms:
+        return times, now_ms if now_ms < clock_ms - back_ms else clock_ms, time_ms
+    return times, now_ms, time_ms + now_ms - clock_ms
 
 
 def judge_batches(
@@ -91,11 +138,16 @@ def judge_batches(
     producer: ProducerRef | TransactionRef,
     known: ProducerState | None,
     batches: Mapping[int, tuple[int, int]],
+    is_same: Callable[[int, SequenceRange], bool],
 ) -> dict[int, int] | None:
-    """Judge one append (invariant L4); see ``TopicState.check_sequences``."""
+    """Judge one append (invariant L4); see ``TopicState.check_sequences``.
+
+    ``is_same`` tells of a partition's batch that has the sequence and count of a remembered one
+    whether it is that one, by the names of their segments.
+    """
     if known is not None and producer.producer_epoch < known.producer_epoch:
         raise InvalidProducerEpoch(
-            f"producer {producer.producer_id} writes to topic {topic!r} with epoch "
+            f"{_named(producer)} writes to topic {topic!r} with epoch "
             f"{producer.producer_epoch}, but epoch {known.producer_epoch} has written already: "
             "this instance was replaced by a newer one"
         )
@@ -107,20 +159,34 @@ def judge_batches(
             # New, also if the numbers have wrapped round to those of a recent batch: an append
             # that is in doubt is recognised by the names of its segments before.
             continue
-        for batch in recent:
-            if (batch.base_sequence, batch.record_count) == (sequence, count):
-                repeated[partition] = batch.base_offset
-        if partition not in repeated:
+        like = [b for b in recent if (b.base_sequence, b.record_count) == (sequence, count)]
+        same = [batch for batch in like if is_same(partition, batch)]
+        if like and not same:
             raise OutOfOrderSequence(
-                f"producer {producer.producer_id} (epoch {producer.producer_epoch}) sent "
+                f"{_named(producer)} sent sequence {sequence} to {topic}:{partition}, which other "
+                f"records have that were placed at offset {like[-1].base_offset}: somebody else "
+                "writes as this producer, perhaps a copy of its process. Nothing was written; make "
+                "a new producer in each process and send these records again"
+            )
+        if not same:
+            raise OutOfOrderSequence(
+                f"{_named(producer)} (epoch {producer.producer_epoch}) sent "
                 f"sequence {sequence} to {topic}:{partition} where {expected} is next"
             )
+        repeated[partition] = same[-1].base_offset
     if repeated and len(repeated) != len(batches):
         raise OutOfOrderSequence(
-            f"producer {producer.producer_id} sent to topic {topic!r} an append that repeats "
+            f"{_named(producer)} sent to topic {topic!r} an append that repeats "
             f"partitions {sorted(repeated)} but is new to others; an append is repeated whole"
         )
     return repeated or None
+
+
+def _named(producer: ProducerRef | TransactionRef) -> str:
+    """What to call a producer in a message: by its transactional id, if it has one."""
+    if isinstance(producer, TransactionRef):
+        return f"producer {producer.producer_id} of transactional id {producer.transactional_id!r}"
+    return f"producer {producer.producer_id}"
 
 
 def advance_sequence(sequence: int, record_count: int) -> int:

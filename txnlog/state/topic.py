@@ -7,7 +7,7 @@ entries; what is decided about transactional entries comes in from outside throu
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
@@ -27,6 +27,7 @@ from txnlog.state.producers import (
     ProducerState,
     SequenceRange,
     judge_batches,
+    pass_time,
     remember,
 )
 from txnlog.state.transaction import Outcome, TransactionRef
@@ -208,8 +209,10 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``.
 
     ``recent`` holds the appends that are kept apart for consistent cuts: the newest ones, without
-    gaps. ``kept_since_ms`` is the time of the newest append that is kept apart no more.
-    ``append_time_ms`` is the log's time at the newest append; what is idle is idle up to then.
+    gaps. ``kept_since_ms`` is the time of the newest append that is kept apart no more. What is
+    idle is idle up to ``append_time_ms``, which only grows; see :func:`pass_time`.
+    ``append_times`` are those that the newest appends carry, oldest first, and ``clock_ms`` what
+    the clocks of most of them have last come to; -1 if that is not known.
     """
 
     topic_id: str | None = None
@@ -222,6 +225,8 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     kept_since_ms: int = -1
     producers: dict[int, ProducerState] = {}
     append_time_ms: int = 0
+    append_times: list[int] = []
+    clock_ms: int = -1
     producer_id_expiration_ms: int = 86_400_000
     let_go: dict[int, int] = {}
     """What older versions have put in the place of ``kept_since_ms``."""
@@ -286,9 +291,16 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         if entry.transaction is not None:
             self.undecided[number] = entry.transaction
         self.recent.append(RecentEntry(number, entry.at_ms, first_offsets, entry.transaction))
+        idle_since_ms = self.append_time_ms - self.producer_id_expiration_ms
+        self.append_times, self.clock_ms, self.append_time_ms = pass_time(
+            self.append_times,
+            self.clock_ms,
+            self.append_time_ms,
+            at_ms=entry.at_ms,
+            back_ms=self.producer_id_expiration_ms,
+        )
         if producer is not None:
-            self._remember(producer_id, producer_epoch, entry)
-        self.append_time_ms = max(self.log_time_ms, entry.at_ms)
+            self._remember(producer_id, producer_epoch, entry, idle_since_ms)
 
     def _apply_imported(self, number: int, entry: Imported) -> None:
         first_offsets = {}
@@ -303,24 +315,25 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             self.partitions[place.partition].segments.append(_segment(number, place))
         self.recent.append(RecentEntry(number, entry.at_ms, first_offsets))
 
-    def _remember(self, producer_id: int, producer_epoch: int, entry: Append) -> None:
+    def _remember(
+        self, producer_id: int, producer_epoch: int, entry: Append, idle_since_ms: int
+    ) -> None:
         # Popped and put back, so that the dict is ordered by last activity.
         self.producers[producer_id] = remember(
             self.producers.pop(producer_id, None),
             producer_epoch,
             entry.transaction.number if entry.transaction else -1,
             _batches(entry.segments),
-            # By the log's time, which never goes back: one clock that runs ahead makes the topic
-            # forget who is idle now, not whoever writes from now on.
-            at_ms=max(self.log_time_ms, entry.at_ms),
-            idle_since_ms=self.append_time_ms - self.producer_id_expiration_ms,
+            at_ms=entry.at_ms,
+            now_ms=self.append_time_ms,
+            idle_since_ms=idle_since_ms,
         )
 
     def expire(self) -> None:
         # Not while folding: what is undecided then depends on when decisions were learnt.
         idle_since_ms = self.append_time_ms - self.producer_id_expiration_ms
         in_use = {ref.producer_id for ref in self.undecided.values()}
-        idle = takewhile(lambda item: item[1].last_at_ms < idle_since_ms, self.producers.items())
+        idle = takewhile(lambda item: item[1].was_idle(idle_since_ms), self.producers.items())
         for producer_id in [producer_id for producer_id, _ in idle if producer_id not in in_use]:
             del self.producers[producer_id]
 
@@ -458,6 +471,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         topic: str,
         producer: ProducerRef | TransactionRef,
         batches: Mapping[int, tuple[int, int]],
+        names: Mapping[int, str] | None = None,
     ) -> dict[int, int] | None:
         """Judge one append of an idempotent producer (invariant L4). Changes nothing.
 
@@ -465,17 +479,27 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             topic: for messages.
             producer: who appends.
             batches: by partition, (base sequence, record count).
+            names: by partition, the name of the first segment. An append is a repeat only if they
+                are those that were placed, since names are unique and numbers are not: a process
+                that was copied counts on from where it was. None: the numbers must do.
 
         Returns:
             None if the append is new; if it repeats a recent one, the offsets that one was given.
 
         Raises:
             InvalidProducerEpoch: the topic has seen a newer epoch.
-            OutOfOrderSequence: neither the next sequence nor that of a recent batch.
+            OutOfOrderSequence: neither the next sequence nor that of a recent batch, or that of
+                somebody else's.
             InvalidTxnState: the producer has an open transaction, to which this does not belong.
         """
+
+        def is_same(partition: int, batch: SequenceRange) -> bool:
+            if names is None:
+                return True
+            return names[partition] == (batch.name or self._name_at(partition, batch.base_offset))
+
         known = self.producers.get(producer.producer_id)
-        repeated = judge_batches(topic, producer, known, batches)
+        repeated = judge_batches(topic, producer, known, batches, is_same)
         if repeated is None and isinstance(producer, ProducerRef):
             for open_one in self.undecided.values():
                 if open_one.producer_id == producer.producer_id:
@@ -484,6 +508,13 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                         f"transaction, while {open_one} is open: commit or abort that first"
                     )
         return repeated
+
+    def _name_at(self, partition: int, offset: int) -> str | None:
+        """The name of the segment that begins at an offset; None if it is no part any more."""
+        segments = self.partitions[partition].segments
+        at = bisect_left(segments, offset, key=lambda segment: segment.base_offset)
+        found = segments[at] if at < len(segments) else None
+        return found.name if found and found.base_offset == offset else None
 
     def check_import(self, topic: str, offsets: Mapping[int, OffsetSpan]) -> None:
         """Raise OffsetOutOfRange unless each span begins where its partition ends, or is its first.
@@ -557,10 +588,10 @@ def _batches(segments: Iterable[Placement]) -> dict[int, SequenceRange]:
     for place in segments:
         before = batches.get(place.partition)
         batches[place.partition] = (
-            SequenceRange(place.base_sequence, place.record_count, place.base_offset)
+            SequenceRange(place.base_sequence, place.record_count, place.base_offset, place.name)
             if before is None
-            else SequenceRange(
-                before.base_sequence, before.record_count + place.record_count, before.base_offset
+            else msgspec.structs.replace(
+                before, record_count=before.record_count + place.record_count
             )
         )
     return batches

@@ -87,8 +87,9 @@ class EntryRef(msgspec.Struct, frozen=True, order=True):
 class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
     """What a transaction consumed of one partition: offsets [start, end) of ``topic``.
 
-    ``start`` is the group's committed offset it began from, None if there was none; ``topic_id``
-    tells the topic from others of its name.
+    ``start`` is the group's committed offset it began from, None if there was none, and
+    ``start_entry`` what had moved it there (see ``OffsetCommit``); ``topic_id`` tells the topic
+    from others of its name.
     """
 
     group_id: str
@@ -98,6 +99,7 @@ class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
     end: int
     metadata: str = ""
     topic_id: str = ""
+    start_entry: int | None = None
 
 
 class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction"):
@@ -401,6 +403,9 @@ def may_follow(later: TransactionState, state: TransactionState) -> bool:
 def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:
     """Raise ProducerFenced unless this producer id and epoch own ``state`` (invariant T6)."""
     if state is None or (state.producer_id, state.producer_epoch) != (producer_id, producer_epoch):
+        named = "its transactional id"
+        if state is not None:
+            named = f"transactional id {state.transactional_id!r}"
         found = "is gone" if state is None else f"has epoch {state.producer_epoch}"
         if state is not None and state.producer_id != producer_id:
             found = f"belongs to producer {state.producer_id}"
@@ -408,7 +413,7 @@ def check_owner(state: TransactionState | None, producer_id: int, producer_epoch
         if state is not None and state.reason:
             why = f"its transaction was aborted: {state.reason}"
         raise ProducerFenced(
-            f"producer {producer_id} with epoch {producer_epoch} was fenced: its transactional id "
+            f"producer {producer_id} with epoch {producer_epoch} was fenced: {named} "
             f"now {found}; {why}. "
             "Close this producer; make a new one and call init_transactions()"
         )

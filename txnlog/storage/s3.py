@@ -11,11 +11,13 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
+from txnlog.storage.spool import Spool
 
 if TYPE_CHECKING:
     from txnlog.storage.s3_client import S3Client
@@ -296,8 +298,7 @@ class _S3Upload(Upload):
         self._name = name
         self._size_bytes = 0
         try:
-            # Closed, and with that deleted, by close() or discard().
-            self._spool = tempfile.NamedTemporaryFile(prefix="txnlog-")  # noqa: SIM115
+            self._spool = Spool()
         except OSError as error:
             raise self._spooling_failed(error) from error
 
@@ -311,23 +312,18 @@ class _S3Upload(Upload):
     def close(self) -> None:
         if self._spool.closed:
             return
-        with self._spool:
+        with closing(self._spool):
+            if self._size_bytes > _SMALL_BYTES:
+                self._storage.put_file(self._name, self._spool.name)
+                return
             try:
-                self._spool.flush()
+                data = self._spool.read()
             except OSError as error:
                 raise self._spooling_failed(error) from error
-            if self._size_bytes <= _SMALL_BYTES:
-                self._spool.seek(0)
-                self._storage.put(self._name, self._spool.read())
-            else:
-                self._storage.put_file(self._name, self._spool.name)
+            self._storage.put(self._name, data)
 
     def discard(self) -> None:
-        try:
-            self._spool.close()
-        except OSError:
-            # What was buffered no longer fits on the disk. Nobody wants it; the file is gone.
-            return
+        self._spool.close()
 
     def _spooling_failed(self, error: OSError) -> StorageError:
         where = f"spooling to {tempfile.gettempdir()} (set TMPDIR for another folder) for"

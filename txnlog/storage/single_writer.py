@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure, redact, redact_url, secrets_of
+from txnlog.storage.spool import Spool
 
 _TEMPORARY = ".tmp"
 _LOCK = threading.Lock()
@@ -202,8 +202,7 @@ class _SingleWriterUpload(Upload):
         self._storage = storage
         self._name = name
         try:
-            # Closed, and with that deleted, by close() or discard().
-            self._spool = tempfile.NamedTemporaryFile(prefix="txnlog-")  # noqa: SIM115
+            self._spool = Spool()
         except OSError as error:
             raise failure("spooling", storage.url, name, error) from error
 
@@ -216,13 +215,8 @@ class _SingleWriterUpload(Upload):
     def close(self) -> None:
         if self._spool.closed:
             return
-        with self._spool:
-            try:
-                self._spool.flush()
-            except OSError as error:
-                raise failure("spooling", self._storage.url, self._name, error) from error
+        with closing(self._spool):
             self._storage.put_file(self._name, self._spool.name)
 
     def discard(self) -> None:
-        with suppress(OSError):
-            self._spool.close()
+        self._spool.close()

@@ -1,0 +1,51 @@
+"""A local temporary file in which an upload waits until it is complete.
+
+It belongs to the process that made it: in a child of a fork neither closing it nor letting go of it
+writes or deletes anything, since the parent goes on with the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+
+class Spool:
+    """Bytes in a file that is deleted when it is closed, or when nobody holds it any more."""
+
+    def __init__(self) -> None:
+        descriptor, self.name = tempfile.mkstemp(prefix="txnlog-")
+        self._descriptor = descriptor
+        self._end = weakref.finalize(self, _remove, descriptor, self.name, os.getpid())
+
+    @property
+    def closed(self) -> bool:
+        return not self._end.alive
+
+    def write(self, data: bytes) -> int:
+        """Add every byte, past no buffer. Raises OSError, and ValueError if it is closed."""
+        if self.closed:
+            raise ValueError("the upload is closed")
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        return len(data)
+
+    def read(self) -> bytes:
+        """All that was written. Raises OSError."""
+        return Path(self.name).read_bytes()
+
+    def close(self) -> None:
+        """Delete the file. Twice is once."""
+        self._end()
+
+
+def _remove(descriptor: int, name: str, process_id: int) -> None:
+    with suppress(OSError):
+        os.close(descriptor)
+    if os.getpid() == process_id:
+        with suppress(OSError):
+            Path(name).unlink()
