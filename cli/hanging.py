@@ -39,6 +39,7 @@ HUNG: list[Field[HangingTransaction]] = [
     ),
     names("topics", "TOPICS", lambda hung: hung.transaction.topics),
     names("groups", "GROUPS", lambda hung: hung.transaction.groups, wide=True),
+    text("reason", "WHY", lambda hung: hung.reason, wide=True),
     text("ended_by", None, lambda hung: hung.ended_by),
 ]
 
