@@ -92,16 +92,15 @@ import txnlog.cli
 from txnlog.storage.failures import failure
 from txnlog.storage.local import LocalStorage
 
-get = LocalStorage.get
+get, refused = LocalStorage.get, sys.argv.pop(1)
 
 def refusing(self, name):
     # chmod would not do: who runs the tests may be root.
-    if name.endswith(sys.argv[1]):
+    if name.endswith(refused):
         raise failure("reading", self.url, name, PermissionError(13, "Permission denied"))
     return get(self, name)
 
 LocalStorage.get = refusing
-sys.argv[1:2] = []
 txnlog.cli.main()
 """
 
