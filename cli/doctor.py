@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.durations import parse_duration
-from txnlog.cli.exits import HANGING, Damaged
+from txnlog.cli.exits import FAILURE, HANGING, Damaged
 from txnlog.cli.fields import Field, number, printable, text
 from txnlog.cli.grammar import HELP_NAMES
 from txnlog.cli.output import warn
@@ -73,7 +73,8 @@ def examine(
     Orphans, files that nothing refers to, are no damage: they take room. Younger than
     --orphan-age (24h if the store says nothing else) they may be on their way: a note.
 
-    Exit code 3 if there is damage, 4 if there are only transactions that hang.
+    What cannot be read is told, and the rest is looked at. Exit code 3 if there is damage, 1 if
+    something could not be read, 4 if there are only transactions that hang.
 
     \b
     Example:
@@ -103,6 +104,13 @@ def examine(
         warn(f"{states['hanging']} transactions hang; `txnlog txns describe` tells more")
     if states["damage"]:
         warn(f"{states['damage']} damages were found")
+    if states["unreadable"]:
+        warn(
+            f"{states['unreadable']} objects could not be read, nor judged; mend that, run it again"
+        )
+    if states["damage"]:
         raise Damaged
+    if states["unreadable"]:
+        raise typer.Exit(FAILURE)
     if states["hanging"]:
         raise typer.Exit(HANGING)

@@ -15,6 +15,7 @@ from txnlog.cli.durations import show_duration
 from txnlog.cli.exits import HANGING
 from txnlog.cli.fields import Field, Json, as_json, names, number, printable, show_time, text, time
 from txnlog.cli.grammar import parse_target
+from txnlog.cli.output import warn
 from txnlog.cli.owners import owner_fields
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
 from txnlog.cli.transactions import DETAILS, ENTRIES, IdArgument
@@ -39,6 +40,7 @@ HUNG: list[Field[HangingTransaction]] = [
     ),
     names("topics", "TOPICS", lambda hung: hung.transaction.topics),
     names("groups", "GROUPS", lambda hung: hung.transaction.groups, wide=True),
+    text("reason", "WHY", lambda hung: hung.reason, wide=True),
     text("ended_by", None, lambda hung: hung.ended_by),
 ]
 
@@ -78,8 +80,10 @@ def find_hanging(
     """Find transactions that should have ended: exit code 4 if there are any. Changes nothing.
 
     Open past their timeout, or decided and not finished: their producer is gone. Nobody has to
-    be woken up: the next reader or writer of one of their topics ends them, and so does
-    `txnlog txns abort`. OVERDUE is for how long that could have happened.
+    be woken up: the next reader or writer of one of their topics that may write ends them, and
+    so does `txnlog txns abort`. OVERDUE is for how long that could have happened. One whose
+    times lie in the future (OVERDUE 0) was begun under a clock that runs ahead. An id whose
+    state is damaged is named on stderr: exit code 3.
 
     \b
     Example:
@@ -135,6 +139,10 @@ def abort_transaction(
             show_default=False,
         ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where the id's state is damaged: see below."),
+    ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     store: StoreOption = None,
@@ -146,16 +154,44 @@ def abort_transaction(
     Its producer is fenced: if it still lives, its next call fails and says why. Asks first on
     a terminal; elsewhere it needs --yes. Repeating it is no error.
 
+    Where the newest state of the id is damaged nobody can tell whether that transaction is
+    open, committed or aborted, and readers wait for it. Restore that file from a backup if you
+    can. Else --force aborts it: if it was committed, its records that no marker shows to be
+    are given up for ever. --force changes nothing where the state can be read.
+
     \b
     Example:
       txnlog txns abort etl-1 --reason "its host is gone" --yes
+      txnlog txns abort etl-1 --force
     """
+    from txnlog.errors import CorruptEntry
+
     session = open_session(ctx, store, storage_option, output)
     opened = session.open_store()
-    found = opened.abort_transaction(
-        transactional_id, reason=reason, number=transaction, dry_run=True
-    )
-    if not dry_run:
+    try:
+        found = opened.abort_transaction(
+            transactional_id, reason=reason, number=transaction, dry_run=True
+        )
+        damaged = None
+    except CorruptEntry as error:
+        if not force:
+            raise CorruptEntry(
+                f"{error}; without a backup `txnlog txns abort --force` aborts the transaction, "
+                "and gives up what it may have committed (see --help)"
+            ) from error
+        damaged = error
+    if damaged is not None:
+        if not dry_run:
+            warn(f"{damaged}")
+            require_consent(
+                f"abort the transaction of {transactional_id} whose state is damaged, fence its "
+                "producer, and give up for ever what it committed if no marker shows that it did",
+                yes=yes,
+            )
+        found = opened.abort_transaction(
+            transactional_id, reason=reason, number=transaction, dry_run=dry_run, force=True
+        )
+    elif not dry_run:
         what = f"abort transaction {found.number} of {transactional_id} and fence its producer"
         require_consent(what, yes=yes or found.ends_by_ms is None)
         # By its number: no transaction that begins while the user thinks is hit.

@@ -97,6 +97,11 @@ def tail_records(
       txnlog records tail orders -n 0 --follow -o jsonl
     """
     where, layout = parse_target(target), make_template(template)
+    if follow and isolation_level is Isolation.SNAPSHOT:
+        raise typer.BadParameter(
+            "--isolation-level snapshot cannot be followed: what is decided later shows below what "
+            "was shown; leave --follow out, or take read_committed"
+        )
     session = open_session(ctx, store, storage_option, output)
     opened = session.open_store()
     scan, ends = _scan(opened, where, isolation_level)

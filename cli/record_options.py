@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class Isolation(str, Enum):
-    """Kafka's isolation levels."""
+    """Kafka's isolation levels, and one that files allow: docs/ISOLATION.md."""
 
     COMMITTED = "read_committed"
+    SNAPSHOT = "snapshot"
     UNCOMMITTED = "read_uncommitted"
 
 
@@ -33,7 +34,10 @@ TargetArgument = Annotated[
 ]
 IsolationOption = Annotated[
     Isolation,
-    typer.Option("--isolation-level", help="read_uncommitted shows aborted records too."),
+    typer.Option(
+        "--isolation-level",
+        help="snapshot leaves only what is undecided out; read_uncommitted shows all.",
+    ),
 ]
 EncodingOption = Annotated[
     Encoding,

@@ -104,10 +104,10 @@ def write_records(
 ) -> None:
     """Write records from stdin, and show where they are. All become visible in one step.
 
-    A mistake in a line, Ctrl-C or a failing storage: nothing is written. In JSON a record has
-    key, value, headers, timestamp_ms and partition, all of them optional; it may be what
-    `records read -o jsonl` has printed, and is then copied with its time, into the partition
-    of the same number.
+    A mistake in a line, Ctrl-C or a failing storage: nothing is written. In JSON a record has a
+    value, null for a tombstone, and as wanted key, headers, timestamp_ms and partition; a line
+    of another shape is refused. It may be what `records read -o jsonl` has printed, and is then
+    copied with its time, into the partition of the same number.
 
     \b
     Example:
@@ -127,7 +127,7 @@ def write_records(
         raise typer.BadParameter("--key-delimiter is empty")
     session = open_session(ctx, store, storage_option, output)
     opened = session.open_store()
-    max_line_bytes = _max_record_bytes(opened, where)
+    max_line_bytes, partition_count = _limits(opened, where)
     if sys.stdin.isatty():
         warn("one record a line: Ctrl-D writes them, Ctrl-C drops them")
     from txnlog.record_input import LineFormat, read_json_lines, read_lines
@@ -135,7 +135,13 @@ def write_records(
     with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
         batches: Iterator[pa.RecordBatch]
         if input_format is InputFormat.JSONL:
-            batches = read_json_lines(stdin, headers=headers, max_line_bytes=max_line_bytes)
+            batches = read_json_lines(
+                stdin,
+                headers=headers,
+                max_line_bytes=max_line_bytes,
+                # A partition on the command line overrules those of the lines.
+                partition_count=partition_count if where.partition is None else None,
+            )
         else:
             given = (_encoded(key_delimiter), _encoded(null_marker), _encoded(key))
             layout = LineFormat(*given, headers)
@@ -161,8 +167,11 @@ def _write(
     ]
 
 
-def _max_record_bytes(store: Store, where: Target) -> int:
-    """How large a record of the topic may be. Raises UnknownTopicOrPartition."""
+def _limits(store: Store, where: Target) -> tuple[int, int]:
+    """How many bytes a record may have, and how many partitions there are.
+
+    Raises UnknownTopicOrPartition.
+    """
     from txnlog.config import TopicConfig
     from txnlog.errors import UnknownTopicOrPartition
 
@@ -172,7 +181,7 @@ def _max_record_bytes(store: Store, where: Target) -> int:
             f"topic {where.topic!r} has no partition {where.partition}; it has "
             f"{spec.partitions}, numbered from 0"
         )
-    return TopicConfig.of(spec.config).max_message_bytes
+    return TopicConfig.of(spec.config).max_message_bytes, spec.partitions
 
 
 def _headers(headers: list[str] | tuple[()]) -> Headers:

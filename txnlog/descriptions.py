@@ -205,11 +205,16 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that should have ended, for how long, and what ends it."""
+    """A transaction that should have ended, for how long, and what ends it.
+
+    ``overdue_ms`` is 0 where that is not known: its times lie in the future. ``reason`` says why it
+    is taken for one that hangs, for people.
+    """
 
     transaction: TransactionDescription
     overdue_ms: int
     ended_by: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 from txnlog import names
-from txnlog.errors import CorruptEntry, ObjectNotFound, UnsupportedVersion
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
 from txnlog.names import LogFile
 from txnlog.state import envelope
 from txnlog.state.transaction import Outcome, TransactionRef
@@ -35,7 +35,7 @@ class DumpedEntry(Generic[EntryT]):
 
     ``entry`` is None if it cannot be decoded; ``content`` is its JSON as it is written, as far as
     it is JSON at all. ``outcomes`` are those of the markers beside it. ``damage`` says what is
-    wrong, None if nothing is.
+    wrong, None if nothing is. ``failures`` are files that could not be read, and why.
     """
 
     number: int
@@ -47,6 +47,7 @@ class DumpedEntry(Generic[EntryT]):
     has_checkpoint: bool
     damage: str | None
     missing_count: int = 0
+    failures: tuple[tuple[str, StorageError], ...] = ()
 
     @property
     def transaction(self) -> TransactionRef | None:
@@ -69,12 +70,15 @@ def dump_log(
     decoder: msgspec.json.Decoder[EntryT],
     *,
     first: int = 0,
+    keep_going: bool = False,
 ) -> Iterator[DumpedEntry[EntryT]]:
     """Yield what lies in a log's folder from entry ``first`` on, in the order of its numbers.
 
     One listing, and a read for each entry and marker, made while it is consumed. Numbers that
     are missing come as one item: they are damage unless a later checkpoint stands in for them, as
     it does where old entries were cleaned up.
+
+    With ``keep_going`` a file that cannot be read is a failure of its item, and the others follow.
 
     Raises:
         StorageError: the filesystem failed.
@@ -87,6 +91,8 @@ def dump_log(
         some = files[start : start + _AT_ONCE]
         entries = storage.gather([partial(_read, storage, folder, f, decoder) for f in some])
         for found, known in zip(entries, some, strict=True):
+            if found.failures and not keep_going:
+                raise found.failures[0][1]
             if found.number > expected:
                 yield _gap(folder, expected, found.number - expected, newest)
             # A checkpoint or a marker may outlive its entry. What is gone since the listing was
@@ -123,12 +129,15 @@ def _read(
 ) -> DumpedEntry[EntryT]:
     path = f"{folder}/{names.log_file(files.number, LogFile.ENTRY)}"
     data, entry, damages = None, None, []
+    failures: list[tuple[str, StorageError]] = []
     if LogFile.ENTRY in files.kinds:
         try:
             data = storage.get(path)
             entry = envelope.decode(data, decoder, path)
         except ObjectNotFound:
             pass  # cleaned up since the listing
+        except StorageError as error:
+            failures.append((path, error))
         except (CorruptEntry, UnsupportedVersion) as error:
             damages.append(str(error))
     outcomes = tuple(Outcome(kind.value) for kind in _MARKERS if kind in files.kinds)
@@ -146,8 +155,11 @@ def _read(
     )
     for outcome in outcomes:
         marker = f"{folder}/{names.log_file(files.number, LogFile(outcome.value))}"
-        damages += _marker_damage(partial(storage.get, marker), marker, outcome, found)
-    return replace(found, damage="; ".join(damages) or None)
+        try:
+            damages += _marker_damage(partial(storage.get, marker), marker, outcome, found)
+        except StorageError as error:
+            failures.append((marker, error))
+    return replace(found, damage="; ".join(damages) or None, failures=tuple(failures))
 
 
 def _marker_damage(

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidRecord, RecordTooLarge
-from txnlog.segments.records import HEADERS_TYPE, TIMESTAMP_TYPE
+from txnlog.segments.records import HEADERS_TYPE, MAX_TIMESTAMP_MS, TIMESTAMP_TYPE
 
 _CHUNK_BYTES: Final = 4 << 20
 _BINARY_FACTOR: Final = 8
@@ -88,8 +88,8 @@ def _with_nulls(column: pa.Array, marker: bytes) -> pa.Array:
     return pc.if_else(pc.equal(column, marker), pa.scalar(None, pa.binary()), column)
 
 
-_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Partition = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+_Timestamp = Annotated[int, msgspec.Meta(ge=-MAX_TIMESTAMP_MS, le=MAX_TIMESTAMP_MS)]
 
 
 class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,28 +97,53 @@ class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
     hex: str | None = None
 
 
-class _Header(msgspec.Struct):
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
     key: str
-    value: str | _Bytes | None = None
+    value: str | _Bytes | None
 
 
-class _JsonRecord(msgspec.Struct):
-    """What ``records read -o jsonl`` prints; where it was (topic, offset) does not count."""
+class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """What ``records read -o jsonl`` prints; where it was (the last three) does not count.
 
+    A line of any other shape is refused: taken for a record it would be one without a value, which
+    is a tombstone. So a value must be there, and one that is null says so.
+    """
+
+    value: str | _Bytes | None
     key: str | _Bytes | None = None
-    value: str | _Bytes | None = None
     headers: list[_Header] = []
-    timestamp_ms: _Int64 | None = None
-    partition: _Int32 | None = None
+    timestamp_ms: _Timestamp | None = None
+    partition: _Partition | None = None
+    topic: str | None = None
+    offset: int | None = None
+    timestamp_type: str | None = None
+
+
+_SHAPE: Final = (
+    'A line is an object with a "value" and, as wanted, "key", "headers", "timestamp_ms" and '
+    '"partition", as `records read -o jsonl` prints it: {"key": "k", "value": "v"}; a tombstone '
+    'says "value": null. To write whole lines as values, whatever is in them, use --input lines'
+)
 
 
 def read_json_lines(
-    stream: BufferedReader, *, headers: Headers = (), max_line_bytes: int
+    stream: BufferedReader,
+    *,
+    headers: Headers = (),
+    max_line_bytes: int,
+    partition_count: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """One JSON object a line: ``key``, ``value``, ``headers``, ``timestamp_ms``, ``partition``.
+    """One JSON object a line: ``value``, ``key``, ``headers``, ``timestamp_ms``, ``partition``.
 
-    Bytes are a string (UTF-8), ``{"base64": "..."}``, ``{"hex": "..."}`` or null; other keys are
-    ignored, empty lines are passed over.
+    Bytes are a string (UTF-8), ``{"base64": "..."}``, ``{"hex": "..."}`` or null. ``value`` must
+    be there. ``topic``, ``offset`` and ``timestamp_type`` may be, and do not count; any other key
+    is refused. Empty lines are passed over.
+
+    Args:
+        stream: the lines.
+        headers: more headers for every record.
+        max_line_bytes: how long a record may be.
+        partition_count: a line with a partition that is not below it is refused, if it is given.
 
     Returns:
         Batches with the columns ``key``, ``value``, ``headers``, ``timestamp``, ``partition``.
@@ -136,11 +161,10 @@ def read_json_lines(
             if not line.strip():
                 continue
             try:
-                records.append(_row(decoder.decode(line), headers))
+                records.append(_row(decoder.decode(line), headers, partition_count))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
                 raise InvalidRecord(
-                    f"line {number} is no record: {error}; nothing was written. A record is such "
-                    'as {"key": "k", "value": "v"}'
+                    f"line {number} is no record: {error}; nothing was written. {_SHAPE}"
                 ) from error
         if records:
             yield _batch(records)
@@ -149,7 +173,12 @@ def read_json_lines(
 _Row = tuple[bytes | None, bytes | None, list[dict[str, object]], int | None, int | None]
 
 
-def _row(record: _JsonRecord, headers: Headers) -> _Row:
+def _row(record: _JsonRecord, headers: Headers, partition_count: int | None) -> _Row:
+    if partition_count is not None and (record.partition or 0) >= partition_count:
+        raise ValueError(
+            f"there is no partition {record.partition}; the topic has {partition_count} "
+            "partitions, numbered from 0"
+        )
     own: list[dict[str, object]] = [
         {"key": header.key, "value": _decoded(header.value)} for header in record.headers
     ]

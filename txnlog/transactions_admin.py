@@ -7,6 +7,7 @@ does as every reader does: it ends what is past its timeout.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -85,18 +86,20 @@ class TransactionAdmin:
         )
 
     def _described(self) -> Iterator[TransactionDescription | TxnlogError]:
+        return (item for _, item in self._named())
+
+    def _named(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
+        """The newest state of each transactional id, or what is wrong with it."""
         ids = self._logs.transactions.ids()
         for first in range(0, len(ids), PARALLEL_REQUESTS):
+            some = ids[first : first + PARALLEL_REQUESTS]
             found = self._logs.storage.gather(
-                [
-                    partial(or_error, self.describe_transaction, name)
-                    for name in ids[first : first + PARALLEL_REQUESTS]
-                ]
+                [partial(or_error, self.describe_transaction, name) for name in some]
             )
-            for item in found:
+            for name, item in zip(some, found, strict=True):
                 # One that was removed since it was listed is no damage.
                 if not isinstance(item, TransactionalIdNotFound):
-                    yield item
+                    yield name, item
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""
@@ -127,8 +130,10 @@ class TransactionAdmin:
     def hanging_transactions(self) -> list[HangingTransaction | TxnlogError]:
         """Transactions that should have ended: open past their timeout, or decided, not finished.
 
-        Changes nothing. Such a transaction lasts only as long as nobody comes across it: the next
-        reader of one of its topics ends it.
+        Also those whose times lie further in the future than their timeout is long: the clock of
+        their producer runs ahead, and by their times they would not end for so long. Changes
+        nothing. An overdue transaction lasts only as long as nobody comes across it who may write:
+        the next reader of one of its topics ends it.
 
         Returns:
             The most overdue one first; the errors of damaged ids, which may hang too, at the end.
@@ -136,16 +141,13 @@ class TransactionAdmin:
         now_ms = self._logs.clock.now_ms()
         hanging = []
         damaged = []
-        for found in self.each_transaction():
+        for name, found in self._named():
             if isinstance(found, TxnlogError):
-                damaged.append(found)
+                damaged.append(_may_hang(name, found))
                 continue
-            if found.ends_by_ms is None:
-                continue
-            overdue_ms = now_ms - found.ends_by_ms
-            if overdue_ms > 0:
-                ended_by = _ended_by(found.transactional_id, found.status, overdue=True)
-                hanging.append(HangingTransaction(found, overdue_ms, ended_by))
+            hung = why_hanging(found, now_ms)
+            if hung is not None:
+                hanging.append(hung)
         return [*sorted(hanging, key=lambda item: -item.overdue_ms), *damaged]
 
     def stable_offsets(self, topic: str, partition: int | None = None) -> list[StableOffset]:
@@ -215,10 +217,10 @@ class TransactionAdmin:
             reason: kept in the id's state, and told to the producer when it is refused.
             number: only this transaction of the id.
             dry_run: find out whether it could be aborted, and change nothing.
-            force: also where the newest state of the id is damaged, so that nobody can tell what
-                became of its transaction. If a commit marker shows that it was committed, its
-                commit is finished; else it is aborted. What is given up is a commit of which
-                nothing told but the damaged state.
+            force: also where the id's newest state is damaged, by a state that is put behind it. If a
+                commit marker shows that the transaction was committed, its commit is finished; else
+                it is aborted, and a commit of which nothing told but the damaged state is given up.
+                Changes nothing where the state is sound.
 
         Raises:
             CorruptTransactionState: the newest state is damaged, and ``force`` was not given.
@@ -339,6 +341,36 @@ def _check_abortable(state: TransactionState, number: int | None) -> None:
         raise InvalidTxnState(
             f"{state.ref} is {state.status.value}: there is no open transaction to abort"
         )
+
+
+def why_hanging(found: TransactionDescription, now_ms: int) -> HangingTransaction | None:
+    """Why a transaction is one that should have ended, None if it is not."""
+    if found.ends_by_ms is None:
+        return None
+    name, open_ = found.transactional_id, found.status == Status.ONGOING.value
+    overdue_ms = now_ms - found.ends_by_ms
+    if overdue_ms > 0:
+        what = "open past its timeout" if open_ else "decided and not finished"
+        reason = f"{what}: {overdue_ms} ms overdue"
+        return HangingTransaction(
+            found, overdue_ms, _ended_by(name, found.status, overdue=True), reason
+        )
+    ahead_ms = found.since_ms - now_ms
+    if ahead_ms <= found.timeout_ms:
+        return None  # clocks differ a little, and it ends all the same
+    reason = f"its times lie in the future by {ahead_ms} ms: its producer's clock runs ahead"
+    return HangingTransaction(found, 0, _ended_by(name, found.status, overdue=False), reason)
+
+
+def _may_hang(transactional_id: str, error: TxnlogError) -> TxnlogError:
+    """The error of an id whose newest state is damaged, with its name and what can be done."""
+    if not isinstance(error, CorruptEntry):
+        return error
+    return CorruptEntry(
+        f"transactional id {transactional_id!r} may hang, for its newest state cannot be read: "
+        f"{error}. Without a backup, `txnlog txns abort --force {shlex.quote(transactional_id)}` "
+        "aborts its transaction, unless a marker shows that it was committed"
+    )
 
 
 def _holder(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_command import cli
+from cli_command import cli, environment
 
 import txnlog
 from txnlog.segment_dump import segment_path
@@ -82,6 +84,52 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
     deep = cli("doctor", "orders", "--deep", "--store", own_store, *QUIET)
     assert segment_path(second) in {f["path"] for f in json.loads(deep.out)}
     assert files_of(own_store) == before
+
+
+NOT_ALLOWED = """
+import sys
+import txnlog.cli
+from txnlog.storage.failures import failure
+from txnlog.storage.local import LocalStorage
+
+get, refused = LocalStorage.get, sys.argv.pop(1)
+
+def refusing(self, name):
+    # chmod would not do: who runs the tests may be root.
+    if name.endswith(refused):
+        raise failure("reading", self.url, name, PermissionError(13, "Permission denied"))
+    return get(self, name)
+
+LocalStorage.get = refusing
+txnlog.cli.main()
+"""
+
+
+def test_what_cannot_be_read_is_exit_1_and_damage_beside_it_3(own_store: Path) -> None:
+    """Told with its path and why, and all else is looked at."""
+
+    def run(refused: str) -> subprocess.CompletedProcess[str]:
+        arguments = ["doctor", "--store", str(own_store), *QUIET]
+        return subprocess.run(
+            [sys.executable, "-c", NOT_ALLOWED, refused, *arguments],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    path = f"topics/orders/log/{1:020}.json"
+    done = run(path)
+    found = json.loads(done.stdout)
+    (unread,) = [f for f in found if f["state"] != "ok"]
+    assert (done.returncode, unread["state"], unread["check"]) == (1, "unreadable", "topic")
+    assert (unread["subject"], unread["path"]) == ("orders", path)
+    assert "permission is denied" in unread["detail"]
+    assert "1 objects could not be read" in done.stderr
+    assert {"paid", "empty", "etl"} <= {f["subject"] for f in found if f["state"] == "ok"}
+    damaged = own_store / "topics/paid/log" / f"{2:020}.json"
+    damaged.write_bytes(b"{}")
+    assert run(path).returncode == 3
 
 
 def test_hanging_transactions_are_exit_4_and_stay(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_command import cli, cli_each
+from cli_command import cli, cli_each, environment
 
 import txnlog
 from txnlog.clock import SystemClock
@@ -60,6 +62,95 @@ def test_hanging_transactions_are_exit_4(own_store: Path) -> None:
     newest.write_bytes(whole)
     assert cli("records", "read", "empty", "--store", own_store).code == 0
     assert cli(*find).json() == []
+
+
+def test_clocks_ahead_and_damaged_ids_are_named(own_store: Path) -> None:
+    """A start in the future is told with why; a damaged id by its name, with the way out."""
+    find = ("txns", "find-hanging", "--store", own_store, "-o", "json")
+    left_open(own_store, "early bird", -30 * 24)
+    done = cli(*find)
+    (found,) = json.loads(done.out)
+    assert (done.code, done.err) == (4, "")
+    assert (found["transactional_id"], found["overdue_ms"]) == ("early bird", 0)
+    assert "in the future by 2591" in found["reason"]
+    left_open(own_store, "late", 2)
+    later = json.loads(cli(*find).out)
+    assert [hung["transactional_id"] for hung in later] == ["late", "early bird"]
+    assert later[0]["reason"].startswith("open past its timeout: ")
+    newest = max((own_store / "transactions" / "early%20bird").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    damaged = cli(*find)
+    assert (damaged.code, len(json.loads(damaged.out))) == (3, 1)
+    assert "transactional id 'early bird' may hang" in damaged.err
+    assert "txnlog txns abort --force 'early bird'" in damaged.err
+
+
+FORCED = """
+import sys
+import txnlog.cli
+from txnlog import Store
+from txnlog.errors import CorruptEntry
+from txnlog.state.transaction import Outcome, Status, TransactionState
+from txnlog.descriptions import describe_transaction
+from txnlog.transaction_log import Head
+
+def abort(self, transactional_id, **options):
+    print(sorted(options.items()), file=sys.stderr)
+    if not options.get("force"):
+        raise CorruptEntry("its state is damaged")
+    state = TransactionState(transactional_id, Status.COMPLETE_ABORT, 1, 1, 3, 1, 1, "n")
+    return describe_transaction(Head(9, state))
+
+Store.abort_transaction = abort
+txnlog.cli.main()
+"""
+
+
+def test_force_is_asked_for_by_its_price(own_store: Path) -> None:
+    """A damaged state is refused with the remedy; --force needs consent, and then is passed on."""
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                FORCED,
+                "txns",
+                "abort",
+                "x",
+                "--store",
+                str(own_store),
+                *options,
+            ],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    refused = run("--yes")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "txnlog txns abort --force" in refused.stderr
+    asked = run("--force")
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert "give up for ever what it committed" in asked.stderr
+    assert "('force', True)" not in asked.stderr
+    dry = run("--force", "--dry-run")
+    assert dry.returncode == 0
+    assert "('dry_run', True), ('force', True)" in dry.stderr
+    done = run("--force", "--yes", "--number", "3", "--reason", "lost", "-o", "json")
+    assert json.loads(done.stdout)["state"] == "CompleteAbort"
+    passed = "[('dry_run', False), ('force', True), ('number', 3), ('reason', 'lost')]"
+    assert passed in done.stderr
+
+
+def test_force_changes_nothing_where_the_state_is_sound(own_store: Path) -> None:
+    """An open transaction is aborted as without it; one that has committed is refused."""
+    abort = ("txns", "abort", "--force", "--yes", "--store", own_store, "-o", "json")
+    assert cli(*abort, "open").json()["state"] == "CompleteAbort"
+    committed = cli(*abort, "etl-1")
+    assert (committed.code, "no open transaction" in committed.err) == (1, True)
 
 
 def test_why_names_the_holder_and_what_ends_it(store_path: Path) -> None:

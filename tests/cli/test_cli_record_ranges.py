@@ -16,6 +16,7 @@ from cli_command import Finished, cli, cli_each, environment
 import txnlog
 from txnlog.cli.grammar import Offset, Time
 from txnlog.cli.ranges import FromEnd, FromStart, Range, parse_range
+from txnlog.snapshot import ISOLATION_LEVELS
 
 NOON_MS = 1_714_564_800_000  # 2024-05-01T12:00:00Z
 
@@ -163,3 +164,33 @@ def test_a_follower_shows_what_comes_until_ctrl_c(own_store: Path, output: str) 
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "")
+
+
+@pytest.mark.skipif(
+    not {"snapshot"} & {*ISOLATION_LEVELS}, reason="the library has no such level yet"
+)
+def test_a_snapshot_leaves_out_what_is_undecided_wherever_it_lies(own_store: Path) -> None:
+    """What was committed behind an open transaction shows, it and what was aborted does not."""
+    store = txnlog.open(str(own_store))
+    with store.producer() as producer:
+        producer.send("paid", "behind", partition=0)
+    at = ("--store", own_store, "-o", "json", "--isolation-level", "snapshot")
+    read, head, tail, count = cli_each(
+        ("records", "read", "paid", *at),
+        ("records", "head", "paid", *at),
+        ("records", "tail", "paid", *at),
+        ("records", "count", "paid", *at),
+    )
+    for found in (read, head, tail):
+        assert sorted(record["value"] for record in found.json()) == ["behind", "committed"]
+    assert count.json()["record_count"] == 2
+
+
+def test_a_snapshot_keeps_no_positions(store_path: Path) -> None:
+    """What decides later fills in below what was shown, so that nothing can be followed."""
+    done = cli(
+        *("records", "tail", "paid", "--follow", "--isolation-level", "snapshot"),
+        *("--store", store_path),
+    )
+    assert (done.code, done.out) == (2, "")
+    assert "cannot be followed" in done.err

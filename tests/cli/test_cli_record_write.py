@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 import pytest
 from cli_command import COMMAND, Finished, cli, environment
 
 import txnlog
+from txnlog.errors import InvalidRecord
+from txnlog.record_input import read_json_lines
 
 
 @pytest.fixture
@@ -81,7 +84,13 @@ def test_what_was_read_is_written_again(store_path: Path, own_store: Path) -> No
         copied = store.scan("copy", start, columns=columns).to_arrow()
         assert copied == store.scan("orders", columns=columns).to_arrow()
     write(
-        store, b'\n{}\n{"value": "x", "other": [1]}\n', "copy:0", "-i", "jsonl", "-H", "a=b"
+        store,
+        b'\n{"value": null}\n \n{"value": "x", "partition": 7}\n',
+        "copy:0",
+        "-i",
+        "jsonl",
+        "-H",
+        "a=b",
     ).json()
     assert records(store, "copy")[30:32] == [
         (None, None, [("a", b"b")]),
@@ -95,13 +104,7 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
     cases: tuple[tuple[bytes, tuple[str, ...], int, str], ...] = (
         (b"k=v\nv\n", ("t", "-K", "="), 1, "line 2 "),
         (good * 200 + b"{", ("t", "-i", "jsonl"), 1, "line 201 "),
-        (b'{"key": {"base64": "?"}}', ("t", "-i", "jsonl"), 1, "line 1 "),
-        (b'{"key": {"hex": "0", "base64": ""}}', ("t", "-i", "jsonl"), 1, "line 1 "),
-        (b'{"value": "\xff"}', ("t", "-i", "jsonl"), 1, "line 1 "),
-        (b'{"timestamp_ms": 9223372036854775808}', ("t", "-i", "jsonl"), 1, "line 1 "),
-        (b'{"timestamp_ms": -99999999999999999999}', ("t", "-i", "jsonl"), 1, "line 1 "),
-        (b'\n{"partition": 2147483648}', ("t", "-i", "jsonl"), 1, "line 2 "),
-        (b'{"value": "x", "partition": 7}', ("t", "-i", "jsonl"), 1, "has 2 partitions"),
+        (good * 200 + b'{"id": 1, "value": "x"}', ("t", "-i", "jsonl"), 1, "line 201 "),
         (b"x" * 3_000_000, ("t",), 1, "longer than"),
         (b"x\n" + b"x" * 2_000_000 + b"\n", ("t",), 1, "max.message.bytes"),
         (b"x", ("absent",), 1, "'absent' does not exist"),
@@ -120,6 +123,57 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
     assert records(store) == []
     assert store.describe_topic("t").entries == 1
     assert list(Path(store.url).glob("topics/t/data/**/*.log")) == []
+
+
+BAD_LINES = {
+    b'{"id": 1, "name": "x"}': "unknown field `id`",
+    b'{"key": "k"}': "missing required field `value`",
+    b"{}": "missing required field `value`",
+    b'{"value": "x", "Key": "k"}': "unknown field `Key`",
+    b'{"value": {"id": 1}}': "unknown field `id`",
+    b'{"value": {}}': "bytes are",
+    b'{"value": 1}': "got `int`",
+    b'{"value": ["x"]}': "got `array`",
+    b'["x"]': "got `array`",
+    b'"x"': "got `str`",
+    b"null": "got `null`",
+    b'{"value": "x"} {"value": "y"}': "trailing characters",
+    b'{"value": "x", "headers": [{"key": "h"}]}': "missing required field `value`",
+    b'{"value": "x", "headers": [{"key": "h", "value": "1", "type": "s"}]}': "unknown field `type`",
+    b'{"value": "x", "headers": {"h": "1"}}': "got `object`",
+    b'{"value": "x", "key": {"base64": "?"}}': "cannot be decoded",
+    b'{"value": "x", "key": {"hex": "0", "base64": ""}}': "bytes are",
+    b'{"value": "\xff"}': "utf-8",
+    b'{"value": "x", "timestamp_ms": "2024-05-01"}': "got `str`",
+    b'{"value": "x", "timestamp_ms": 1e3}': "got `float`",
+    b'{"value": "x", "timestamp_ms": 9223372036854775807}': "`$.timestamp_ms`",
+    b'{"value": "x", "timestamp_ms": -99999999999999999999}': "`$.timestamp_ms`",
+    b'{"value": "x", "partition": 2147483648}': "`$.partition`",
+    b'{"value": "x", "partition": -1}': "`$.partition`",
+    b'{"value": "x", "partition": 2}': "has 2 partitions",
+}
+
+
+def test_a_line_of_another_shape_is_no_record(store: txnlog.Store) -> None:
+    """Each is refused by its number, with what is wrong, the shape and the way out; none written.
+
+    The lines before it are good ones: nothing of the input is written.
+    """
+    good = b'{"value": "x"}\n'
+    for line, named in BAD_LINES.items():
+        stream = BufferedReader(BytesIO(good * 3 + b"\n" + line + b"\n" + good))  # type: ignore[arg-type]
+        with pytest.raises(InvalidRecord) as caught:
+            list(read_json_lines(stream, max_line_bytes=1000, partition_count=2))
+        message = str(caught.value)
+        assert message.startswith("line 5 is no record: "), line
+        assert named in message.lower() or named in message, (line, message)
+        assert '"value": null' in message
+        assert "--input lines" in message
+    one = write(store, good + b'{"id": 1, "name": "x"}\n', "t", "-i", "jsonl")
+    assert (one.code, one.out) == (1, "")
+    assert "line 2 is no record" in one.err
+    assert records(store) == []
+    assert store.describe_topic("t").entries == 1
 
 
 INTERRUPTIBLE = """

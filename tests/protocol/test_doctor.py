@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -19,13 +20,20 @@ from workload import copy as copying
 
 from txnlog import names
 from txnlog.doctor.finding import Finding
-from txnlog.errors import TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state import topic as topic_state
-from txnlog.state.group import OffsetCommit, OffsetsCommitted
+from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted
 from txnlog.state.topic import Append, TopicState, Trimmed
-from txnlog.state.transaction import DECODER, EntryRef, Outcome, Status, TransactionState
+from txnlog.state.transaction import (
+    DECODER,
+    EntryRef,
+    Outcome,
+    Status,
+    TransactionRef,
+    TransactionState,
+)
 from txnlog.state_log import Marker
 from txnlog.storage.base import Storage
 from txnlog.storage.local import LocalStorage
@@ -246,7 +254,109 @@ def moved_while_held(it: Broken) -> None:
     it.put_entry(G, end + 1, moved)
 
 
+def checkpoint(
+    it: Broken, kind: Literal["topic", "group"], name: str, change: Callable[[Any], object]
+) -> str:
+    """Put a checkpoint that is as it should be but for one change; returns its path."""
+    store = attach(it.storage, clock=VirtualClock(seed=5))
+    log = store.logs.log(kind, name)
+    log.refresh()
+    store.logs.settlement.settle([log])
+    change(log.state)
+    path = log.log.path(log.state.next_entry - 1, LogFile.CHECKPOINT)
+    it.replace(path, envelope.encode(log.state))
+    return path
+
+
+def as_it_is(_: object) -> None:
+    """No change."""
+
+
+def aborted_against_its_marker(it: Broken) -> None:
+    checkpoint(it, "topic", "b", lambda state: state.aborted.append(1))
+
+
+def committed_against_its_marker(it: Broken) -> None:
+    checkpoint(it, "topic", "b", lambda state: state.aborted.remove(3))
+
+
+def aborted_against_the_list(it: Broken) -> None:
+    it.storage.delete([it.path(B, 2, LogFile.COMMIT)])
+    checkpoint(it, "topic", "b", lambda state: state.aborted.append(2))
+
+
+def committed_against_the_state(it: Broken) -> None:
+    it.storage.delete([it.path(B, 3, LogFile.ABORT)])
+    checkpoint(it, "topic", "b", lambda state: state.aborted.remove(3))
+
+
+def aborted_and_cleaned_up(it: Broken) -> None:
+    checkpoint(it, "topic", "b", lambda state: state.aborted.append(2))
+    names_ = [n for n in it.storage.list_names(B) if not n.endswith("checkpoint")]
+    it.storage.delete([f"{B}/{name}" for name in names_ if not name.startswith("0" * 19 + "4")])
+
+
+def contradicted_by_another(it: Broken) -> None:
+    checkpoint(it, "topic", "b", as_it_is)
+    with attach(it.storage, clock=VirtualClock(seed=6)).producer() as producer:
+        producer.send("b", "later")
+    it.storage.delete([it.path(B, 1, LogFile.COMMIT)])  # and its id has moved on
+    checkpoint(it, "topic", "b", lambda state: state.aborted.append(1))
+
+
+def undecided_and_gone(it: Broken) -> None:
+    checkpoint(it, "topic", "b", as_it_is)
+    it.storage.delete([it.path(B, 4)])
+
+
+def offset_that_was_left_out(it: Broken) -> None:
+    def forget(state: GroupState) -> None:
+        known = state.committed["a"][0]
+        state.committed["a"][0] = msgspec.structs.replace(known, entry=0, offset=1)
+
+    checkpoint(it, "group", "g", forget)
+
+
+def moved_by(it: Broken, transactional_id: str) -> TransactionRef:
+    """Entry 2 of the group's log moves an offset, as a part of this id's transaction."""
+    _, state = it.state(transactional_id)
+    moved = offsets(TopicPartition("b", 0), None, 9)
+    it.put_entry(G, 2, msgspec.structs.replace(moved, transaction=state.ref))
+    return state.ref
+
+
+def offset_that_was_aborted(it: Broken) -> None:
+    marker = Marker(Outcome.ABORT, moved_by(it, "undone"))
+    it.storage.put(it.path(G, 2, LogFile.ABORT), envelope.encode(marker))
+
+    def count(state: GroupState) -> None:
+        known = state.committed["a"][0]
+        state.committed["b"] = {0: msgspec.structs.replace(known, entry=2, offset=9)}
+
+    checkpoint(it, "group", "g", count)
+
+
+def offset_undecided_and_gone(it: Broken) -> None:
+    moved_by(it, "open")
+    checkpoint(it, "group", "g", as_it_is)
+    it.storage.delete([it.path(G, 2)])
+
+
+OUTCOMES = [
+    aborted_against_its_marker,
+    committed_against_its_marker,
+    aborted_against_the_list,
+    committed_against_the_state,
+    aborted_and_cleaned_up,
+    contradicted_by_another,
+    undecided_and_gone,
+    offset_that_was_left_out,
+    offset_that_was_aborted,
+    offset_undecided_and_gone,
+]
+
 BREAKS: dict[Callable[[Broken], None], set[str]] = {
+    **{breaks: {"L10"} for breaks in OUTCOMES},
     lost_entry: {"L1"},
     flipped_bit: {"L1"},
     wrong_offset: {"L2"},
@@ -293,6 +403,196 @@ def test_a_broken_rule_is_seen_by_its_number(breaks: Callable[[Broken], None]) -
     before = dict(broken.storage.list_all(""))
     assert BREAKS[breaks] <= rules(broken.storage)
     assert dict(broken.storage.list_all("")) == before
+
+
+L10_SAYS = {
+    aborted_against_its_marker: (B, 1, "its marker is", "then fold"),
+    committed_against_its_marker: (B, 3, "its marker is", "then fold"),
+    aborted_against_the_list: (B, 2, "is CompleteCommit and it is on its list", "then fold"),
+    committed_against_the_state: (B, 3, "is CompleteAbort", "then fold"),
+    aborted_and_cleaned_up: (B, 2, "is CompleteCommit and it is on its list", "write the records"),
+    contradicted_by_another: (B, 1, "contradicts; no marker", "backup"),
+    undecided_and_gone: (B, 4, "is gone", "backup"),
+    offset_that_was_left_out: (G, 1, "its marker is", "then fold"),
+    offset_that_was_aborted: (G, 2, "its marker is", "then fold"),
+    offset_undecided_and_gone: (G, 2, "is gone", "backup"),
+}
+
+
+@pytest.mark.parametrize("breaks", OUTCOMES, ids=lambda breaks: breaks.__name__)
+def test_a_wrong_outcome_is_told_with_its_files(breaks: Callable[[Broken], None]) -> None:
+    """L10 once for an entry: the checkpoint, the entry, who says otherwise, and what to do."""
+    broken = Broken()
+    breaks(broken)
+    (found,) = [f for f in examined(broken.storage) if f.rule == "L10"]
+    folder, entry, source, remedy = L10_SAYS[breaks]
+    assert found.path is not None
+    assert found.path.endswith(".checkpoint")
+    assert broken.path(folder, entry) in found.detail
+    assert source in found.detail
+    assert remedy in found.detail
+
+
+def test_the_newest_wrong_checkpoint_is_named_and_the_others_counted() -> None:
+    """A fault that checkpoints hand on is one finding for the entry, not one for each of them."""
+    broken = Broken()
+    path = ""
+    for number in range(5):
+        path = checkpoint(broken, "topic", "b", lambda state: state.aborted.append(1))
+        clock = VirtualClock(seed=20 + number)
+        with attach(broken.storage, clock=clock).producer() as producer:
+            producer.send("b", f"later {number}")
+    (found,) = [f for f in examined(broken.storage) if f.rule == "L10"]
+    assert found.path == path
+    assert "and 2 older ones" in found.detail
+
+
+def test_honest_checkpoints_agree() -> None:
+    """One after each step of any sort: undecided, decided late, trimmed, deleted, made anew."""
+    broken = Broken()
+    store = attach(broken.storage, clock=VirtualClock(seed=6))
+
+    def step() -> None:
+        for kind, name in (("topic", "a"), ("topic", "b"), ("group", "g"), ("group", "h")):
+            log = store.logs.log(kind, name)  # type: ignore[arg-type]
+            log.refresh()
+            if log.state.next_entry:
+                store.logs.settlement.settle([log])
+                log.checkpoint()
+        assert {finding.state for finding in examined(broken.storage)} <= {"note"}
+
+    step()
+    late = store.producer(transactional_id="late")
+    late.init_transactions()
+    for ends in (late.commit_transaction, late.abort_transaction):
+        late.begin_transaction()
+        for where in ("a", "b"):
+            late.send(where, "late", partition=0)
+        late.send_offsets_to_transaction({TopicPartition("b", 0): 2}, "h")
+        late.flush()
+        step()
+        ends()
+        step()
+    store.delete_group_offsets("h", ["b"])
+    step()
+    store.delete_group("g")
+    step()
+    store.abort_transaction("open", reason="it is in the way")
+    step()
+    store.delete_records({TopicPartition("b", 0): 4})
+    step()
+    store.delete_topic("a")
+    step()
+    store.create_topic("a")
+    with store.producer() as producer:
+        producer.send("a", "anew")
+    step()
+
+
+class Refusing(FaultyStorage):
+    """Does not allow requests whose text holds any of these."""
+
+    def __init__(self, inner: Storage, *refused: str) -> None:
+        super().__init__(inner)
+        self.refused = refused
+
+    def _fault(self, text: str) -> Fault | None:
+        return Fault.FAIL if any(part in text for part in self.refused) else None
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_looked_at() -> None:
+    """An entry, a marker, a checkpoint, a state, a segment, a folder: each is a finding of its own.
+
+    The damage beside them is still found, and nothing is called damage that only was not read.
+    """
+    broken = Broken()
+    wrong_offset(broken)
+    segment = next(name for name, _ in broken.storage.list_all("topics/b/data"))
+    refused = [
+        broken.path(A, 5),
+        broken.path(A, 41, LogFile.COMMIT),
+        next(f"{A}/{n}" for n in broken.storage.list_names(A) if n.endswith("checkpoint")),
+        broken.path(names.transaction_log("undone"), 1),
+        segment,
+    ]
+    storage = Refusing(broken.storage, *refused)
+    found = examined(storage, with_contents=True)
+    unreadable = [f for f in found if f.state == "unreadable"]
+    assert sorted(f.path or "" for f in unreadable) == sorted(refused)
+    assert all("injected failure" in f.detail for f in unreadable)
+    assert ("group", "g", "ok") in [
+        (f.check, f.subject, f.state)
+        for f in attach(storage, clock=VirtualClock(seed=9)).examine(with_probe=False)
+    ]
+    lists = ("transactions/done", "topics/a/log", "groups/g", "list_all topics/b")
+    found = examined(Refusing(SMALL.copy(), *(f"list {part}" for part in lists[:3]), lists[3]))
+    assert {(f.check, f.subject, f.state) for f in found} == {
+        ("transactions", "done", "unreadable"),
+        ("topic", "a", "unreadable"),
+        ("group", "g", "unreadable"),
+        ("data", "b", "unreadable"),
+    }
+
+
+def test_one_state_or_entry_that_cannot_be_read_makes_nothing_else_wrong() -> None:
+    """Whatever single file it is: no other is called damaged for that."""
+    for path, _ in list(SMALL.list_all("")):
+        if path == names.STORE_FILE:
+            continue
+        found = examined(Refusing(SMALL.copy(), f"get {path}"), with_contents=True)
+        assert {f.state for f in found} <= {"unreadable"}, (path, found)
+
+
+def test_an_outage_ends_the_examination() -> None:
+    """Nothing can be read: one error, not a finding for each of very many objects."""
+    storage = SMALL.copy()
+    store = attach(storage, clock=VirtualClock(seed=6))
+    with store.producer() as producer:
+        for number in range(20):
+            store.create_topic(f"t{number}")
+            producer.send(f"t{number}", "x")
+    faulty = Refusing(storage)
+    store = attach(faulty, clock=VirtualClock(seed=9))
+    faulty.refused = ("get ",)
+    found = []
+    with pytest.raises(StorageError, match="gave up after 64 objects in a row"):
+        found.extend(store.examine(with_probe=False))
+    assert 0 < len(found) <= 64
+    faulty.refused = ("list",)
+    with pytest.raises(StorageError, match="injected failure of list_folders"):
+        list(store.examine(with_probe=False))
+
+
+def test_one_unreadable_log_does_not_end_it() -> None:
+    """Of entries that somebody else wrote and nobody else may read some are told, not all."""
+    found = examined(Refusing(SMALL.copy(), f"get {A}"))
+    unreadable = [f for f in found if f.state == "unreadable"]
+    assert {f.state for f in found} == {"unreadable"}
+    assert {f.subject for f in unreadable} == {"a"}
+    assert len(unreadable) == 17
+    assert "not looked at" in unreadable[-1].detail
+
+
+def test_an_id_whose_newest_state_is_damaged_is_named_with_the_way_out() -> None:
+    """Which id, that readers wait for it, and the command; an older damaged state needs none."""
+    for back, told in ((0, True), (1, False)):
+        broken = Broken()
+        number, _ = broken.state("open", back)
+        path = broken.path(names.transaction_log("open"), number)
+        broken.replace(path, broken.storage.get(path)[:-9] + b"somewhat}")
+        (found,) = examined(broken.storage)
+        assert (found.state, found.check, found.subject) == ("damage", "transactions", "open")
+        assert found.path == path
+        assert ("txnlog txns abort --force open" in found.detail) is told
+
+
+def test_a_transaction_from_the_future_hangs() -> None:
+    """Its producer's clock runs 30 days ahead: by its times nobody would end it before."""
+    storage = SMALL.copy()
+    before = attach(storage, clock=VirtualClock(1_700_000_000_000 - 30 * DAY_MS, seed=9))
+    (found,) = [f for f in before.examine(with_probe=False) if f.state == "hanging"]
+    assert found.subject == "open"
+    assert f"in the future by {30 * DAY_MS}" in found.detail
 
 
 def test_files_that_are_gone_short_or_nobodys() -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from txnlog import names
 from txnlog.descriptions import SegmentDescription
 from txnlog.doctor.finding import Finding
-from txnlog.errors import ObjectNotFound
+from txnlog.doctor.patience import Patience
+from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.index_files import check_segment_indexes, index_paths
 from txnlog.segment_check import check_segment
 from txnlog.segment_dump import segment_path
@@ -25,6 +26,7 @@ class OrphanJudge:
     storage: Storage
     now_ms: int
     orphan_age_ms: int
+    patience: Patience
 
     def finding(self, check: str, subject: str, path: str, size_bytes: int, what: str) -> Finding:
         """What to say of a file that nothing refers to."""
@@ -32,6 +34,8 @@ class OrphanJudge:
             modified_ms = self.storage.modified_ms(path)
         except ObjectNotFound:
             return Finding(check, subject, "note", f"{what}; gone by now", path=path)
+        except StorageError as error:
+            return self.patience.finding(check, subject, path, error)
         if modified_ms is None:
             return Finding(
                 check,
@@ -100,12 +104,20 @@ class DataFiles:
     def contents(self) -> Iterator[Finding]:
         """Read every segment and index. Memory is that of a batch."""
         for segment in self.placed:
-            path = segment_path(segment)
-            for damage in check_segment(self.storage, segment).damages:
-                yield Finding("data", self.topic, "damage", damage, path=path)
-            for check in check_segment_indexes(self.storage, segment)[0]:
-                for damage in check.damages:
-                    yield Finding("data", self.topic, "damage", damage, path=check.path)
+            try:
+                yield from self._content(segment)
+                self.judge.patience.worked()
+            except StorageError as error:
+                path = segment_path(segment)
+                yield self.judge.patience.finding("data", self.topic, path, error)
+
+    def _content(self, segment: SegmentDescription) -> Iterator[Finding]:
+        path = segment_path(segment)
+        for damage in check_segment(self.storage, segment).damages:
+            yield Finding("data", self.topic, "damage", damage, path=path)
+        for check in check_segment_indexes(self.storage, segment)[0]:
+            for damage in check.damages:
+                yield Finding("data", self.topic, "damage", damage, path=check.path)
 
 
 def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, int | None]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txnlog import names
-from txnlog.descriptions import describe_segments
+from txnlog.descriptions import describe_segments, describe_transaction
 from txnlog.doctor.data_files import DataFiles, OrphanJudge, loose_files
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.ids import KnownIds, examine_ids
 from txnlog.doctor.logs import LogKind, Replay
+from txnlog.doctor.outcomes import GroupClaims, TopicClaims
+from txnlog.doctor.patience import Patience
 from txnlog.doctor.rules import (
     checkpoint_reasons,
     group_reasons,
@@ -20,6 +22,7 @@ from txnlog.doctor.rules import (
 from txnlog.errors import (
     CorruptEntry,
     PutIfAbsentBroken,
+    StorageError,
     TxnlogError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
@@ -31,9 +34,9 @@ from txnlog.state import topic as topic_state
 from txnlog.state.group import GroupEntry, GroupState
 from txnlog.state.topic import TopicEntry, TopicState
 from txnlog.storage.probe import probe
-from txnlog.transactions_admin import TransactionAdmin
-
-_HANGING_DETAIL = "{}, {} s overdue; {}"
+from txnlog.topic_log import TopicLog
+from txnlog.transaction_log import Head
+from txnlog.transactions_admin import TransactionAdmin, why_hanging
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +49,24 @@ class Examination:
     with_probe: bool
     with_contents: bool
     orphan_age_ms: int
+    patience: Patience = field(default_factory=Patience)
 
     def findings(self) -> Iterator[Finding]:
-        """Every check, and what it found. Raises StorageError if the filesystem failed."""
+        """Every check, and what it found.
+
+        What cannot be read is a finding. Raises StorageError if the probe failed, if not even the
+        folders of the store can be listed, or if nothing can be read any more.
+        """
         if self.with_probe:
             yield self._probe()
         # First, so that what topics and groups show later is not older than what ids have decided.
         ids = KnownIds(self.logs)
-        for item in examine_ids(self.logs):
+        for item in examine_ids(self.logs, self.patience):
             if isinstance(item, KnownIds):
                 ids = item
             else:
                 yield item
-        yield from self._hanging()
+        yield from self._hanging(ids)
         topics = self.topics
         for topic in self._topics():
             yield from self._topic(topic, ids, named=topics is not None)
@@ -73,7 +81,9 @@ class Examination:
         return self.logs.storage.list_folders(names.TOPICS)
 
     def _judge(self) -> OrphanJudge:
-        return OrphanJudge(self.logs.storage, self.logs.clock.now_ms(), self.orphan_age_ms)
+        return OrphanJudge(
+            self.logs.storage, self.logs.clock.now_ms(), self.orphan_age_ms, self.patience
+        )
 
     def _probe(self) -> Finding:
         storage = self.logs.storage
@@ -83,15 +93,25 @@ class Examination:
             return Finding("probe", "", "damage", str(error))
         return Finding("probe", "", "ok", "put-if-absent, races, reads, listings, deletes")
 
-    def _hanging(self) -> Iterator[Finding]:
-        for item in self.admin.hanging_transactions():
-            if isinstance(item, TxnlogError):
-                continue  # a damaged id, which the check of the ids tells
-            found = item.transaction
-            if self.topics is not None and not {*self.topics} & {*found.topics}:
+    def _hanging(self, ids: KnownIds) -> Iterator[Finding]:
+        now_ms = self.logs.clock.now_ms()
+        for name, state in sorted(ids.heads.items()):
+            if state is None or why_hanging(describe_transaction(Head(0, state)), now_ms) is None:
                 continue
-            detail = _HANGING_DETAIL.format(found.status, item.overdue_ms // 1000, item.ended_by)
-            yield Finding("hanging", found.transactional_id, "hanging", detail)
+            try:
+                found = why_hanging(self.admin.describe_transaction(name), now_ms)
+            except StorageError as error:
+                folder = names.transaction_log(name)
+                yield self.patience.finding("hanging", name, folder, error)
+                continue
+            except TxnlogError:
+                continue  # a damaged id, which the check of the ids tells, or one that is gone
+            if found is None:
+                continue
+            if self.topics is not None and not {*self.topics} & {*found.transaction.topics}:
+                continue
+            detail = f"{found.transaction.status}, {found.reason}; {found.ended_by}"
+            yield Finding("hanging", name, "hanging", detail)
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -106,8 +126,9 @@ class Examination:
             topic_state.CHECKPOINT_DECODER,
             topic_reasons,
             checkpoint_reasons,
+            TopicClaims,
         )
-        replay = Replay(kind, log.log, topic, ids, self.logs.recent_ms)
+        replay = Replay(kind, log.log, topic, ids, self.logs.recent_ms, self.patience)
         damaged = False
         for finding in replay.findings():
             damaged = True
@@ -126,32 +147,43 @@ class Examination:
         try:
             log.refresh()
             placed = describe_segments(log)
+        except StorageError as error:
+            if not damaged:
+                yield self.patience.finding("topic", topic, log.log.folder, error)
+            return  # which files it should have is not known
         except (CorruptEntry, UnsupportedVersion) as error:
             if not damaged:
                 yield Finding("topic", topic, "damage", str(error))
-            return  # which files it should have is not known
+            return
         files = DataFiles(self.logs.storage, topic, self._judge(), placed)
+        try:
+            yield from self._data(log, files)
+        except StorageError as error:
+            yield self.patience.finding("data", topic, names.topic_folder(topic), error)
+
+    def _data(self, log: TopicLog, files: DataFiles) -> Iterator[Finding]:
+        topic = log.name
         damaged = False
         for finding in files.sizes():
             damaged = True
             yield finding
         log.refresh()
         for finding in files.differences(describe_segments(log)):
-            damaged = damaged or finding.state == "damage"
+            damaged = damaged or finding.state in ("damage", "unreadable")
             yield finding
         for finding in files.contents() if self.with_contents else ():
             damaged = True
             yield finding
         if not damaged:
             read = ", all read" if self.with_contents else ""
-            detail = f"segments: {len(placed)}, files: {files.file_count}{read}"
+            detail = f"segments: {len(files.placed)}, files: {files.file_count}{read}"
             yield Finding("data", topic, "ok", detail, size_bytes=files.size_bytes)
 
     # -- groups ----------------------------------------------------------------------------------
 
     def _group(self, group_id: str, ids: KnownIds) -> Iterator[Finding]:
         log = SequenceLog(self.logs.storage, names.group_log(group_id), self.logs.clock)
-        replay = Replay(_GROUPS, log, group_id, ids, self.logs.recent_ms)
+        replay = Replay(_GROUPS, log, group_id, ids, self.logs.recent_ms, self.patience)
         damaged = False
         for finding in replay.findings():
             damaged = True
@@ -161,10 +193,10 @@ class Examination:
 
 
 def _same_offsets(replayed: GroupState, checkpoint: GroupState) -> Iterator[tuple[str, str]]:
-    """L7: a checkpoint may call pending what is decided by now; all else is the same."""
+    """L7: what either calls pending the other may know; all else is the same."""
     pending = {
         (moved.topic, moved.partition)
-        for entry in checkpoint.pending.values()
+        for entry in [*checkpoint.pending.values(), *replayed.pending.values()]
         for moved in entry.offsets
     }
     for topic in {*replayed.committed, *checkpoint.committed}:
@@ -183,4 +215,5 @@ _GROUPS: LogKind[GroupEntry, GroupState] = LogKind(
     group_state.CHECKPOINT_DECODER,
     group_reasons,
     _same_offsets,
+    GroupClaims,
 )

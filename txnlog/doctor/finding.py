@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-State: TypeAlias = Literal["ok", "note", "orphan", "hanging", "damage"]
+State: TypeAlias = Literal["ok", "note", "orphan", "hanging", "damage", "unreadable"]
 """Persisted nowhere, but what programs look at: append only."""
 
 
@@ -14,8 +14,9 @@ class Finding:
     """One thing that was looked at, or something that is wrong with it.
 
     ``check`` says what was looked at: probe, transactions, topic, data, group, files or hanging.
-    ``rule`` is that of docs/PROTOCOL.md, if one is broken. ``path`` is within the store.
-    ``size_bytes`` is what an orphan takes.
+    What is ``unreadable`` could not be: the storage failed, or did not allow it. ``rule`` is that
+    of docs/PROTOCOL.md, if one is broken. ``path`` is within the store. ``size_bytes`` is what an
+    orphan takes.
     """
 
     check: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,10 +10,12 @@ from typing import Literal
 
 from txnlog import names
 from txnlog.doctor.finding import Finding
+from txnlog.doctor.patience import LOG_LIMIT, Patience
 from txnlog.doctor.rules import Reason, transition_reasons
-from txnlog.errors import CorruptEntry
-from txnlog.log_dump import dump_log
+from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
+from txnlog.log_dump import DumpedEntry, dump_log
 from txnlog.logs import Logs
+from txnlog.state import envelope
 from txnlog.state.transaction import (
     DECODER,
     EntryRef,
@@ -29,12 +32,42 @@ from txnlog.storage.base import PARALLEL_REQUESTS
 class KnownIds:
     """The newest states of transactional ids, as they were when the examination began.
 
-    ``unreadable`` are those whose newest state is damaged: of these nothing is known.
+    ``unreadable`` are those whose newest state is damaged, or cannot be read: of these nothing is
+    known.
     """
 
     logs: Logs
     heads: dict[str, TransactionState | None] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
+    _ended: dict[tuple[int, int], TransactionState] | None = None
+
+    def ended(self, producer_id: int, number: int) -> TransactionState | None:
+        """The state of a decided transaction, if it is the newest of its id that was found first.
+
+        What is decided stays so: a state that is old by now is as good as the newest one.
+        """
+        if self._ended is None:
+            self._ended = {
+                (state.producer_id, state.number): state for state in self._decided_states()
+            }
+        return self._ended.get((producer_id, number))
+
+    def committed_in(
+        self, log: Literal["topic", "group"], name: str
+    ) -> Iterator[tuple[int, TransactionState]]:
+        """The entries of a log that are on the list of a commit, with its state."""
+        for state in self._decided_states():
+            for entry in state.entries if state.outcome is Outcome.COMMIT else ():
+                if (entry.log, entry.name) == (log, name):
+                    yield entry.number, state
+
+    def _decided_states(self) -> Iterator[TransactionState]:
+        return (state for state in self.heads.values() if state and state.outcome is not None)
+
+    def still_counts(self, transactional_id: str) -> bool:
+        """False if what was read of an id was nobody's state but a stray (hazard 3)."""
+        self.look_again(transactional_id)
+        return self._state(transactional_id) is not None or transactional_id in self.unreadable
 
     def outcome(
         self, entry: EntryRef, transaction: TransactionRef
@@ -63,7 +96,8 @@ class KnownIds:
         if transactional_id not in self.heads:
             try:
                 head = self.logs.transactions.head(transactional_id)
-            except CorruptEntry:
+                self.unreadable.discard(transactional_id)
+            except (CorruptEntry, UnsupportedVersion, StorageError):
                 self.unreadable.add(transactional_id)
                 head = None
             self.heads[transactional_id] = head.state if head else None
@@ -99,55 +133,97 @@ def _is_about_a_transaction(state: TransactionState) -> bool:
     return state.open or state.outcome is not None
 
 
-def examine_ids(logs: Logs) -> Iterator[Finding | KnownIds]:
+@dataclass(slots=True)
+class _Examined:
+    """What the log of one id shows. ``newest`` is None if that state is not known."""
+
+    state_count: int = 0
+    newest: TransactionState | None = None
+    findings: list[Finding] = field(default_factory=list)
+    unreadable: list[tuple[str, StorageError]] = field(default_factory=list)
+
+
+def examine_ids(logs: Logs, patience: Patience) -> Iterator[Finding | KnownIds]:
     """Check every id's log; the last item is what is known of them."""
     known = KnownIds(logs)
     ids = logs.transactions.ids()
     states = damages = 0
     for first in range(0, len(ids), PARALLEL_REQUESTS):
         some = ids[first : first + PARALLEL_REQUESTS]
-        for name, (count, newest, found) in zip(
+        for name, found in zip(
             some, logs.storage.gather([partial(_examine_id, logs, n) for n in some]), strict=True
         ):
-            states += count
-            damages += len(found)
-            if newest is None:
+            states += found.state_count
+            damages += len(found.findings) + len(found.unreadable)
+            if found.newest is None:
                 known.unreadable.add(name)
-            known.heads[name] = newest
-            yield from found
+            known.heads[name] = found.newest
+            yield from found.findings
+            if not found.unreadable:
+                patience.worked()
+            for path, error in found.unreadable:
+                yield patience.finding("transactions", name, path, error)
     if not damages:
         yield Finding("transactions", "", "ok", f"ids: {len(ids)}, states: {states}")
     yield known
 
 
-def _examine_id(
-    logs: Logs, transactional_id: str
-) -> tuple[int, TransactionState | None, list[Finding]]:
-    found: list[Finding] = []
+def _examine_id(logs: Logs, transactional_id: str) -> _Examined:
+    found = _Examined()
     before: TransactionState | None = None
-    count = 0
     folder = names.transaction_log(transactional_id)
+    unreadable_in_a_row = 0
+    last: DumpedEntry[TransactionState] | None = None
 
     def damage(rule: str | None, detail: str, path: str) -> None:
-        found.append(Finding("transactions", transactional_id, "damage", detail, rule, path))
+        finding = Finding("transactions", transactional_id, "damage", detail, rule, path)
+        found.findings.append(finding)
 
-    for item in dump_log(logs.storage, folder, DECODER):
-        if item.missing_count:
-            # Old states are deleted, and a name that was freed may have been used again by an
-            # instance that was asleep (hazard 3). Only the newest counts.
-            before = None
-            continue
-        if item.damage is not None:
-            damage("L1", item.damage, item.path)
-        state = item.entry
-        if state is None:
-            before = None
-            continue
-        count += 1
-        if state.transactional_id != transactional_id:
-            damage("T6", f"it is of another id, {state.transactional_id!r}", item.path)
-        elif before is not None:
-            for rule, detail in transition_reasons(before, state):
-                damage(rule, detail, item.path)
-        before = state
-    return count, before, found
+    try:
+        for item in dump_log(logs.storage, folder, DECODER, keep_going=True):
+            last = item
+            if item.missing_count:
+                # Old states are deleted, and a name that was freed may have been used again by an
+                # instance that was asleep (hazard 3). Only the newest counts.
+                before = None
+                continue
+            found.unreadable += item.failures
+            unreadable_in_a_row = unreadable_in_a_row + 1 if item.failures else 0
+            if unreadable_in_a_row >= LOG_LIMIT:
+                before = None
+                break
+            state = item.entry
+            if item.damage is not None:
+                damage("L1", item.damage, item.path)
+            if state is None:
+                before = None
+                continue
+            found.state_count += 1
+            if state.transactional_id != transactional_id:
+                damage("T6", f"it is of another id, {state.transactional_id!r}", item.path)
+            elif before is not None:
+                for rule, detail in transition_reasons(before, state):
+                    damage(rule, detail, item.path)
+            before = state
+    except StorageError as error:
+        found.unreadable.append((folder, error))
+        before = None
+    found.newest = before
+    if last is not None and last.damage and last.entry is None and not _is_newer(last):
+        newest = found.findings.pop()
+        detail = _DAMAGED_NEWEST.format(newest.detail, shlex.quote(transactional_id))
+        damage(newest.rule, detail, last.path)
+    return found
+
+
+_DAMAGED_NEWEST = (
+    "{}. It is the newest state of this id: how its transaction ended, or that it is open, nobody "
+    "can tell, and readers wait for it. If there is no backup, run `txnlog txns abort --force {}`, "
+    "which aborts it, unless a marker shows that it was committed"
+)
+
+
+def _is_newer(found: DumpedEntry[TransactionState]) -> bool:
+    """True of what a newer txnlog has written, which is no damage that anybody should mend."""
+    version = (found.content or {}).get("format")
+    return isinstance(version, int) and version > envelope.FORMAT_VERSION

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.ids import KnownIds
+from txnlog.doctor.outcomes import (
+    Claims,
+    ClaimsReader,
+    Contradiction,
+    Evidence,
+    OutcomeJudge,
+)
+from txnlog.doctor.patience import LOG_LIMIT, Patience
 from txnlog.doctor.rules import Reason
-from txnlog.errors import CorruptEntry, ObjectNotFound, UnsupportedVersion
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
 from txnlog.log_dump import DumpedEntry, dump_log
 from txnlog.names import LogFile, parse_log_file
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import envelope
 from txnlog.state.log_state import LogState
-from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
+from txnlog.state.transaction import (
+    EntryRef,
+    Outcome,
+    TransactionRef,
+    TransactionState,
+    decide_entry,
+)
 from txnlog.state_log import CHECKPOINT_INTERVAL
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 StateT = TypeVar("StateT", bound=LogState)  # type: ignore[type-arg]
+
+_BY_OUTCOMES = frozenset({"L4", "G1", "G2"})
+"""Rules that cannot be judged while it is not known what became of an entry."""
+_SHOWN_CHECKPOINTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,7 @@ class LogKind(Generic[EntryT, StateT]):
     checkpoints: msgspec.json.Decoder[StateT]
     follows: Callable[[str, StateT, EntryT], Iterator[Reason]]
     agrees: Callable[[StateT, StateT], Iterator[Reason]]
+    new_claims: Callable[[], ClaimsReader[EntryT, StateT]]
 
 
 @dataclass(slots=True)
@@ -49,27 +68,65 @@ class Replay(Generic[EntryT, StateT]):
     name: str
     ids: KnownIds
     recent_ms: int
+    patience: Patience
     state: StateT | None = None
     entry_count: int = 0
+    _judge: OutcomeJudge = field(default_factory=OutcomeJudge)
+    _good_checkpoints: list[int] = field(default_factory=list)
+    _newest: tuple[int, Claims] | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Fold the log; yield what is wrong. Raises StorageError."""
-        files = map(parse_log_file, self.log.storage.list_names(self.log.folder))
+        """Fold the log; yield what is wrong. Raises StorageError only to give up."""
+        try:
+            yield from self._findings()
+        except StorageError as error:
+            self.state = None
+            yield self.patience.finding(self.kind.kind, self.name, self.log.folder, error)
+
+    def _findings(self) -> Iterator[Finding]:
+        files = [*map(parse_log_file, self.log.storage.list_names(self.log.folder))]
+        entries = {found[0] for found in files if found and found[1] is LogFile.ENTRY}
         checkpoints = [found[0] for found in files if found and found[1] is LogFile.CHECKPOINT]
-        # The oldest is where a log begins that was cleaned up, the newest is where all begin.
-        compared = {*checkpoints[:1], *checkpoints[-1:]}
         self.state = self.kind.new_state()
-        for found in dump_log(self.log.storage, self.log.folder, self.kind.entries):
+        claims = self.kind.new_claims()
+        for number, state in self.ids.committed_in(self.kind.kind, self.name):
+            self._judge.evidence[number] = _by_state(state, Outcome.COMMIT)
+        unreadable_in_a_row = 0
+        for found in dump_log(
+            self.log.storage, self.log.folder, self.kind.entries, keep_going=True
+        ):
             yield from self._damage(found)
+            for path, error in found.failures:
+                yield self.patience.finding(self.kind.kind, self.name, path, error)
+            unreadable_in_a_row = unreadable_in_a_row + 1 if found.failures else 0
+            if unreadable_in_a_row >= LOG_LIMIT:
+                self.state = None
+                yield self._left_out(found.number)
+                return
+            # What stands alone at the beginning may be a stray (hazard 3).
+            is_first = found.number > 0 and found.number - 1 not in entries
+            claims.see(found.number, None if is_first else found.entry)
             if found.entry is not None:
+                self.patience.worked()
                 self.entry_count += 1
+                self._hear(found, doubtful=is_first)
                 yield from self._fold(found, found.entry)
             else:
                 self.state = None  # until the next checkpoint
-            if found.number in compared and found.has_checkpoint:
-                yield from self._compare(found.number)
+            if found.has_checkpoint:
+                yield from self._look_at_checkpoint(found.number, claims)
+        yield from self._undecided_but_gone(checkpoints)
+        for wrong in self._judge.found.values():
+            yield from self._contradiction(wrong, from_entry_0=0 in entries)
         if self.state is not None:
             self.state.forget(self.state.log_time_ms - self.recent_ms)
+
+    def _left_out(self, number: int) -> Finding:
+        detail = (
+            f"{LOG_LIMIT} entries in a row could not be read; what comes after entry {number} was "
+            "not looked at"
+        )
+        return Finding(self.kind.kind, self.name, "unreadable", detail, path=self.log.path(number))
 
     def _damage(self, found: DumpedEntry[EntryT]) -> Iterator[Finding]:
         if found.damage is not None:
@@ -116,7 +173,11 @@ class Replay(Generic[EntryT, StateT]):
         for number, owner in list(undecided.items()):
             self.ids.look_again(owner.transactional_id)
             self._decide(state, number, owner)
-        return [*self.kind.follows(self.name, state, entry)]
+        reasons = [*self.kind.follows(self.name, state, entry)]
+        unknown = {owner.transactional_id for owner in state.undecided_entries().values()}
+        if unknown & self.ids.unreadable:
+            return [reason for reason in reasons if reason[0] not in _BY_OUTCOMES]
+        return reasons
 
     def _decide(self, state: StateT, number: int, owner: TransactionRef) -> None:
         """Decide an entry without a marker as a reader would, but write nothing."""
@@ -137,17 +198,37 @@ class Replay(Generic[EntryT, StateT]):
     def _ref(self, number: int) -> EntryRef:
         return EntryRef(self.kind.kind, self.name, number)
 
-    def _compare(self, number: int) -> Iterator[Finding]:
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def _look_at_checkpoint(
+        self, number: int, claims: ClaimsReader[EntryT, StateT]
+    ) -> Iterator[Finding]:
+        """Judge a checkpoint by what was folded (L7), and by who else knows outcomes (L10)."""
         path = self.log.path(number, LogFile.CHECKPOINT)
+        self._newest = None
         try:
             checkpoint = envelope.decode(
                 self.log.read_checkpoint(number), self.kind.checkpoints, path
             )
         except ObjectNotFound:
             return
+        except StorageError as error:
+            yield self.patience.finding(self.kind.kind, self.name, path, error)
+            return
         except (CorruptEntry, UnsupportedVersion) as error:
             yield self._finding("L7", str(error), path)
             return
+        self.patience.worked()
+        said = claims.claims(checkpoint)
+        self._newest = number, said
+        self._good_checkpoints.append(number)
+        for entry, (producer_id, transaction) in said.owners.items():
+            owner = self.ids.ended(producer_id, transaction)
+            if owner is not None and entry not in self._judge.evidence:
+                outcome = decide_entry(self._ref(entry), owner.ref, owner)
+                if isinstance(outcome, Outcome):
+                    self._judge.evidence[entry] = _by_state(owner, outcome)
+        self._judge.look(number, said)
         state = self.state
         if state is not None and state.next_entry == number + 1:
             for rule, reason in self.kind.agrees(state, checkpoint):
@@ -155,5 +236,81 @@ class Replay(Generic[EntryT, StateT]):
         else:
             self.state = checkpoint
 
+    def _hear(self, found: DumpedEntry[EntryT], *, doubtful: bool) -> None:
+        """Note who says what became of an entry."""
+        number, owner = found.number, found.transaction
+        if owner is None or len(found.outcomes) > 1:
+            return
+        if found.outcomes:
+            marker = self.log.path(number, LogFile(found.outcomes[0].value))
+            source = f"its marker is {marker}"
+            self._judge.evidence[number] = Evidence(found.outcomes[0], owner, source, doubtful)
+            return
+        state = self.ids.ended(owner.producer_id, owner.number)
+        outcome = decide_entry(self._ref(number), owner, state)
+        if state is not None and isinstance(outcome, Outcome):
+            self._judge.evidence[number] = _by_state(state, outcome, doubtful=doubtful)
+
+    def _contradiction(self, wrong: Contradiction, *, from_entry_0: bool) -> Iterator[Finding]:
+        """L10, for one entry; nothing if what speaks against the checkpoints was a stray."""
+        evidence = wrong.evidence
+        owner = evidence.transaction.transactional_id if evidence and evidence.by_state else None
+        if owner is not None and not self.ids.still_counts(owner):
+            return
+        paths = [self.log.path(number, LogFile.CHECKPOINT) for number in wrong.checkpoints]
+        shown = ", ".join(paths[-_SHOWN_CHECKPOINTS:])
+        if len(paths) > _SHOWN_CHECKPOINTS:
+            shown += f" and {len(paths) - _SHOWN_CHECKPOINTS} older ones"
+        said = {Outcome.COMMIT: "committed", Outcome.ABORT: "aborted"}[wrong.said]
+        entry = self.log.path(wrong.entry)
+        if evidence is None:
+            other = self.log.path(wrong.other, LogFile.CHECKPOINT)
+            detail = (
+                f"{entry} is {said} by {shown}, which {other} contradicts; no marker and no state "
+                "tells which is right. Ask its producer, or a backup of this folder; then move the "
+                "checkpoints that are wrong out of the store while nobody writes"
+            )
+        else:
+            doomed = {n for item in self._judge.found.values() for n in item.checkpoints}
+            sound = [number for number in self._good_checkpoints if number not in doomed]
+            mend = (
+                "restore this folder from a backup, or write the records or offsets again: of the "
+                "entries that tell it some were cleaned up"
+            )
+            if sound or from_entry_0:
+                mend = (
+                    "move what is wrong out of the store while nobody writes; readers then fold "
+                    "the entries that are still here"
+                )
+            detail = f"{entry} is {said} by {shown}, but {evidence.source}; {mend}"
+        yield self._finding("L10", detail, paths[-1])
+
+    def _undecided_but_gone(self, checkpoints: list[int]) -> Iterator[Finding]:
+        """L10: what the newest checkpoint calls undecided is there to be decided."""
+        if self._newest is None or checkpoints[-1:] != [self._newest[0]]:
+            return  # it cannot be read, or is gone: there is a newer one
+        newest, claims = self._newest
+        gone = [number for number in sorted(claims.undecided) if not self._judge.decided(number)]
+        if not gone:
+            return
+        listing = self.log.listing()
+        if listing.checkpoints[-1:] != (newest,):
+            return  # cleaned up since behind a newer one, which knows what became of them
+        for number in sorted({*gone} - {*listing.entries}):
+            detail = (
+                f"{self.log.path(number)} is gone, though the newest checkpoint calls it undecided "
+                f"({claims.undecided[number]}): nobody can decide it any more. Restore it, and "
+                "the marker beside it if it had one, from a backup"
+            )
+            path = self.log.path(newest, LogFile.CHECKPOINT)
+            yield self._finding("L10", detail, path)
+
     def _finding(self, rule: str, detail: str, path: str) -> Finding:
         return Finding(self.kind.kind, self.name, "damage", detail, rule, path)
+
+
+def _by_state(state: TransactionState, outcome: Outcome, *, doubtful: bool = False) -> Evidence:
+    listed = "on" if outcome is Outcome.COMMIT else "not on"
+    detail = f" and it is {listed} its list" if state.outcome is Outcome.COMMIT else ""
+    source = f"{state.ref} is {state.status.value}{detail}"
+    return Evidence(outcome, state.ref, source, doubtful, by_state=True)
