@@ -221,8 +221,10 @@ def take_snapshot(
         # Deleted since it was pinned: what its log says now is of another topic, or of none.
         return take_snapshot(logs, names, isolation_level, leave_out_missing=leave_out_missing)
     if isolation_level == "snapshot":
+        logs.settlement.settle([log for log in opened if first.finds_part(log)])
         whole = {log.name: first.pin_whole(log) for log in opened}
-        is_atomic = _is_kept_apart(logs, opened, first.left_out_ms)
+        is_atomic = not any(first.finds_part(log) for log in opened)
+        is_atomic = is_atomic and _is_kept_apart(logs, opened, first.left_out_ms)
         return Snapshot(logs, whole, isolation_level, is_atomic=is_atomic)
     return Snapshot(logs, views, isolation_level, is_atomic=_cut(logs, opened, views))
 
@@ -291,6 +293,10 @@ class _FirstReading:
                 for entry in state.recent
                 if entry.transaction is not None and entry.number not in unseen
             }
+
+    def finds_part(self, log: TopicLog) -> bool:
+        """True if an entry is undecided whose transaction is known to be committed."""
+        return any(ref.key in self._committed for ref in log.undecided().values())
 
     def pin_whole(self, log: TopicLog) -> TopicView:
         """Copy what a topic holds now, without what was not committed at the first reading."""

@@ -218,8 +218,8 @@ class TransactionAdmin:
             number: only this transaction of the id.
             dry_run: find out whether it could be aborted, and change nothing.
             force: also where the id's newest state is damaged, by a state that is put behind it. If a
-                commit marker shows that the transaction was committed, its commit is finished; else
-                it is aborted, and a commit of which nothing told but the damaged state is given up.
+                commit marker shows that the transaction was committed, its commit is finished. Else
+                it is aborted, and a commit of which only the damaged state told is given up.
                 Changes nothing where the state is sound.
 
         Raises:

@@ -11,7 +11,7 @@ from txnlog.snapshot import Snapshot
 from txnlog.store import Store
 from txnlog.testing import Process
 
-SNAPSHOT_LEVEL = False
+SNAPSHOT_LEVEL = True
 """Whether the library has isolation_level="snapshot" and Snapshot.is_atomic."""
 
 

@@ -34,8 +34,8 @@ from txnlog.testing import ClockFaults, FaultRates, Process, Simulation
 
 TURNS = 60
 DAY_MS = 86_400_000
-LEAST_AGE_MS = 1_000
-RESETS_FENCE = False
+LEAST_AGE_MS = TIMEOUT_MS
+RESETS_FENCE = True
 """Whether a reset fences whoever read before it, also one to where the group was."""
 
 CALM = FaultRates(tear_listing=0.1, tear_delete=0.5, tear_ms=(0, 300))
