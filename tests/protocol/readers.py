@@ -5,6 +5,7 @@ from __future__ import annotations
 from ledger import Place
 from world import OUTPUTS, PARTITIONS, TIMEOUT_MS, World, survived
 
+from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import ConcurrentTransactions
 from txnlog.names import TopicPartition
 from txnlog.snapshot import Snapshot
@@ -98,7 +99,8 @@ def look(world: World, process: Process, store: Store, reader: Reader) -> None:
     """One look, of a kind that chance picks."""
     chance, ledger, who = process.chance, world.ledger, process.name
     begun_ms, faults = world.simulation.clock.time_ms, process.faults
-    late_ms = begun_ms - TIMEOUT_MS - 2 * world.skew_ms
+    # The oldest open transaction, and what it overlaps.
+    late_ms = begun_ms - 2 * TIMEOUT_MS - CLOCK_MARGIN_MS - 2 * world.skew_ms
     kind = chance.random()
     if kind < 0.4:
         topics = chance.sample(OUTPUTS, chance.choice([2, 3, 3]))
