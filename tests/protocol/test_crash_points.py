@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from faults import ATOMIC, Fault, FaultyStorage, ProcessStopped, VirtualClock
 
 from txnlog.errors import ProducerFenced, TxnlogError
 from txnlog.names import TopicPartition
@@ -86,7 +86,7 @@ def judge(storage: Storage, context: str) -> None:
 def a_reader_sees_whole_transactions(storage: Storage, context: str) -> None:
     """At any moment: ``a`` and ``b`` hold the same records, and an even number of them."""
     store = attach(storage, clock=VirtualClock(seed=8))
-    snapshot = store.snapshot(["a", "b"])
+    snapshot = store.snapshot(["a", "b"], isolation_level=ATOMIC)
     seen = {
         topic: sorted(snapshot.scan(topic).to_arrow().column("value").to_pylist())
         for topic in ("a", "b")
