@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
 
-__all__ = ["Fault", "FaultyStorage", "ProcessStopped", "VirtualClock"]
+SNAPSHOT_LEVEL = False
+"""Whether the library has ``isolation_level="snapshot"`` and ``Snapshot.is_atomic``."""
+ATOMIC = "snapshot" if SNAPSHOT_LEVEL else "read_committed"
+"""The level at which a snapshot of several topics shows each transaction whole or not at all."""
+
+__all__ = ["ATOMIC", "SNAPSHOT_LEVEL", "Fault", "FaultyStorage", "ProcessStopped", "VirtualClock"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from faults import SNAPSHOT_LEVEL
 from ledger import Place
 from world import OUTPUTS, PARTITIONS, TIMEOUT_MS, World, survived
 
@@ -11,9 +12,6 @@ from txnlog.names import TopicPartition
 from txnlog.snapshot import Snapshot
 from txnlog.store import Store
 from txnlog.testing import Process
-
-SNAPSHOT_LEVEL = True
-"""Whether the library has isolation_level="snapshot" and Snapshot.is_atomic."""
 
 
 class Reader:

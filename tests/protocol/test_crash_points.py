@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from faults import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from faults import ATOMIC, Fault, FaultyStorage, ProcessStopped, VirtualClock
 
 from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import ProducerFenced, TxnlogError
@@ -87,7 +87,7 @@ def judge(storage: Storage, context: str) -> None:
 def a_reader_sees_whole_transactions(storage: Storage, context: str) -> None:
     """At any moment: ``a`` and ``b`` hold the same records, and an even number of them."""
     store = attach(storage, clock=VirtualClock(seed=8))
-    snapshot = store.snapshot(["a", "b"])
+    snapshot = store.snapshot(["a", "b"], isolation_level=ATOMIC)
     seen = {
         topic: sorted(snapshot.scan(topic).to_arrow().column("value").to_pylist())
         for topic in ("a", "b")

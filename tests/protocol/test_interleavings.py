@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from faults import ATOMIC
 
 from txnlog.errors import CommitFailed, ConcurrentTransactions, ProducerFenced, TxnlogError
 from txnlog.names import TopicPartition
@@ -78,7 +79,7 @@ def reader(times: int = 3) -> Body:
     def body(process: Process) -> None:
         store = process.store()
         for _ in range(times):
-            snapshot = store.snapshot(["a", "b"])
+            snapshot = store.snapshot(["a", "b"], isolation_level=ATOMIC)
             seen = {
                 topic: sorted(snapshot.scan(topic).to_arrow().column("value").to_pylist())
                 for topic in ("a", "b")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from faults import ATOMIC
 
 from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import (
@@ -67,7 +68,7 @@ def values(store: Store, topic: str) -> list[bytes]:
 
 
 def of_snapshot(store: Store, *topics: str) -> list[list[bytes]]:
-    snapshot = store.snapshot(topics)
+    snapshot = store.snapshot(topics, isolation_level=ATOMIC)
     return [snapshot.scan(t).to_arrow().column("value").to_pylist() for t in topics]
 
 

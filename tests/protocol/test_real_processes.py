@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import ATOMIC
 
 import txnlog
 from txnlog.clock import SystemClock
@@ -169,7 +170,7 @@ def disturb(
                 # A reader whose clock is ahead ends what the stopped one has open: it is past its
                 # timeout, as if it had been stopped for so long.
                 late = VirtualClock(SystemClock().now_ms() + 40_000, seed)
-                snapshot = open_store(url, clock=late).snapshot(["a", "b"])
+                snapshot = open_store(url, clock=late).snapshot(["a", "b"], isolation_level=ATOMIC)
                 seen = [snapshot.scan(t).to_arrow().column("value").to_pylist() for t in "ab"]
                 assert sorted(seen[0]) == sorted(seen[1]), f"seed {seed}: a torn snapshot"
                 worker.send(signal.SIGCONT)
@@ -188,6 +189,35 @@ def test_writers_are_stopped_and_killed(tmp_path: Path, start: Callable[..., Wor
     done = disturb(5, 3, 12, tmp_path, start)
     assert done["killed"] >= 2
     assert done["stopped"] >= 2
+
+
+def test_a_writer_that_was_killed_goes_on_behind_somebody_elses_transaction(
+    tmp_path: Path, start: Callable[..., Worker]
+) -> None:
+    """Goal (52): its commits lie where no reader sees them yet; it writes none of them again.
+
+    This is a test of the worker, which once counted what a reader sees.
+    """
+    url = str(tmp_path / "store")
+    store = txnlog.open(url, create=True)
+    for topic in ("a", "b"):
+        store.create_topic(topic)
+    waiting = start(url, {}, "w0", 1, "transaction")
+    assert waiting.line() == ["open", "0"]
+    waiting.send(signal.SIGSTOP)
+    first = start(url, {}, "w1", 9, "transaction")
+    while first.line()[0] != "ack":
+        pass
+    first.send(signal.SIGKILL)
+    first.process.wait()
+    second = start(url, {}, "w1", 9, "transaction")
+    while second.line() != ["done"]:
+        pass
+    waiting.send(signal.SIGCONT)
+    while waiting.line() != ["done"]:
+        pass
+    for topic in ("a", "b"):
+        assert sorted(values(store, topic)) == ["w0/0", *(f"w1/{turn}" for turn in range(9))]
 
 
 @pytest.mark.slow
