@@ -118,6 +118,7 @@ class Coordinator:
                 check(state)
             if head is not None and head.state.nonce == self._tried.nonce:
                 # An earlier put of ours, whose response was lost.
+                transactions.confirm(head)
                 if head.state.status is Status.EMPTY:
                     self._initialized(head, since)
                     return
@@ -395,6 +396,8 @@ class Coordinator:
         try:
             ours = transactions.put(decision.number, decision.state, decision.since)
             newest = None if ours else transactions.head(self.transactional_id)
+            if newest is not None:
+                transactions.confirm(newest)
         except StorageError as error:
             self._decision = replace(decision, in_doubt=True)
             what = "commit" if decision.state.outcome is Outcome.COMMIT else "abort"

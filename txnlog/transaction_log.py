@@ -184,6 +184,16 @@ class TransactionLog:
             return True
         return not log.was_freed(number) and not self._is_stray(state.transactional_id, number)
 
+    def confirm(self, head: Head) -> None:
+        """Make sure that a state which was found in its log is durable.
+
+        For whoever reports it as reached, or puts elsewhere what follows from it.
+
+        Raises:
+            StorageError: it may not be durable.
+        """
+        self._log(head.state.transactional_id).confirm(head.number)
+
     def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
         """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.
 

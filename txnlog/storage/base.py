@@ -99,6 +99,17 @@ class Storage(ABC):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create the whole object: True if this call did, False if the name is taken."""
 
+    def confirm(self, name: str) -> None:  # noqa: B027 - where a write that shows is durable
+        """Make sure that an object which was found there is durable, whoever put it.
+
+        For whoever reports it as done: its put may have failed after it showed, or not be over.
+        Nothing has to be done where an object shows only once it is durable.
+
+        Raises:
+            StorageError: it may not be durable.
+            ObjectNotFound: it is gone; only where it had to be looked for.
+        """
+
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
         """Create a whole object of a name that nobody else uses.

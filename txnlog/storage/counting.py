@@ -45,6 +45,10 @@ class CountingStorage(Storage):
         self._count("put_if_absent")
         return self.inner.put_if_absent(name, data)
 
+    def confirm(self, name: str) -> None:
+        self._count("confirm")
+        self.inner.confirm(name)
+
     def put(self, name: str, data: bytes) -> None:
         self._count("put")
         self.inner.put(name, data)

@@ -118,6 +118,9 @@ class FaultyStorage(Storage):
             f"put_if_absent {name}", lambda: self.inner.put_if_absent(name, data), lands=True
         )
 
+    def confirm(self, name: str) -> None:
+        self._request(f"confirm {name}", lambda: self.inner.confirm(name))
+
     def put(self, name: str, data: bytes) -> None:
         self._request(f"put {name}", lambda: self.inner.put(name, data), lands=True)
 
