@@ -436,8 +436,8 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     ) -> Iterator[Finding]:
         """Check the rules of docs/PROTOCOL.md over what lies in the store, one after the other.
 
-        Ends no transaction and changes nothing; the probe writes two small objects and deletes
-        them. Safe while others write.
+        Ends no transaction and changes nothing; the probe writes a few dozen small objects and
+        deletes them. Safe while others write.
 
         Args:
             topics: only these, with the transactional ids; None for everything.

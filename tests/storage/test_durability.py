@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,14 +29,14 @@ class Disk:
         self.broken: set[str] = set()
         self.failures = 1_000_000
         self.synced: list[str] = []
-        """Folders, relative to the root, then "file"; those that failed with an exclamation mark."""
+        """Folders, relative to the root, or "file"; those that failed with an exclamation mark."""
         self._real = os.fsync
 
     def fsync(self, descriptor: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             self.synced.append("file")
             return self._real(descriptor)
-        name = os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), self.root)
+        name = os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), self.root)
         if name in self.broken and self.failures > 0:
             self.failures -= 1
             self.synced.append(f"{name}!")
@@ -47,13 +46,13 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs /proc")
     root = (tmp_path / "above" / "store").resolve()
     disk = Disk(root)
     monkeypatch.setattr(os, "fsync", disk.fsync)
-    yield disk
+    return disk
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_a_create_that_is_not_durable_is_an_error(
 ) -> None:
     """Whichever folder's sync fails, up to those above the root; and so for uploads."""
     disk.broken = {broken}
-    with pytest.raises(StorageError, match="creating .*/a/b/one failed: .*check the disk"):
+    with pytest.raises(StorageError, match=r"creating .*/a/b/one failed: .*check the disk"):
         storage.put_if_absent("a/b/one", b"x")
     with pytest.raises(StorageError, match="check the disk"):
         storage.put("a/b/two", b"x")
@@ -137,7 +136,7 @@ def test_confirming_syncs_the_file_and_its_folders(storage: LocalStorage, disk: 
     storage.confirm("a/b/one")
     assert disk.synced[:4] == ["file", "a/b", "a", "."]
     disk.broken = {"a"}
-    with pytest.raises(StorageError, match="syncing .*/a/b/one failed: .*check the disk"):
+    with pytest.raises(StorageError, match=r"syncing .*/a/b/one failed: .*check the disk"):
         LocalStorage(storage.url).confirm("a/b/one")
     with pytest.raises(ObjectNotFound):
         storage.confirm("a/b/none")

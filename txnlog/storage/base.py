@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain, islice
+from threading import Barrier, BrokenBarrierError
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -94,6 +95,9 @@ class Storage(ABC):
         difference, as on an object store, it is the storage itself.
         """
         return self
+
+    def trust(self) -> None:  # noqa: B027 - most are not checked before they are written to
+        """The probe has passed: an adapter that checks before the first write need not do so."""
 
     @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -193,3 +197,38 @@ class Storage(ABC):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return [future.result() for future in futures]
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
+        """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.
+
+        Where requests are made one by one there is nothing to race, and one round stands for all.
+
+        Returns:
+            By round, what the call returned to each racer. After an error there are no more rounds,
+            and it is raised.
+        """
+        barrier = Barrier(PARALLEL_REQUESTS)
+
+        def run(racer: int) -> list[T]:
+            results = []
+            try:
+                for number in range(rounds):
+                    barrier.wait()
+                    results.append(call(number, racer))
+            except BaseException:
+                barrier.abort()
+                raise
+            return results
+
+        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+            try:
+                futures = [pool.submit(run, racer) for racer in range(PARALLEL_REQUESTS)]
+                wait(futures)
+            except BaseException:
+                barrier.abort()
+                raise
+        for future in futures:
+            error = future.exception()
+            if error is not None and not isinstance(error, BrokenBarrierError):
+                raise error
+        return [list(raced) for raced in zip(*(f.result() for f in futures), strict=True)]

@@ -41,6 +41,9 @@ class CountingStorage(Storage):
             self.counts.clear()
         return taken
 
+    def trust(self) -> None:
+        self.inner.trust()
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self._count("put_if_absent")
         return self.inner.put_if_absent(name, data)
@@ -93,3 +96,6 @@ class CountingStorage(Storage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return self.inner.gather(calls)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
+        return self.inner.race(call, rounds)

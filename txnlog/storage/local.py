@@ -8,6 +8,7 @@ is in the files.
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import secrets
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
@@ -56,8 +58,10 @@ class LocalStorage(Storage):
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
         return LocalStorage, (str(self._root), self._fsync)
 
-    def relaxed(self) -> LocalStorage:
-        return LocalStorage(str(self._root), fsync=False)
+    def relaxed(self) -> Self:
+        other = copy.copy(self)
+        other._fsync = False  # noqa: SLF001 - it is one of us
+        return other
 
     def _path(self, name: str) -> Path:
         return self._root / check_name(name)

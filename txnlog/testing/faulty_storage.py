@@ -13,7 +13,7 @@ from typing import TypeVar
 from txnlog.errors import StorageError
 from txnlog.storage.base import Storage, Upload
 from txnlog.testing.faults import Fault
-from txnlog.testing.heap_storage import one_by_one
+from txnlog.testing.heap_storage import one_by_one, one_race
 
 T = TypeVar("T")
 
@@ -157,6 +157,9 @@ class FaultyStorage(Storage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return one_by_one(calls)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
+        return one_race(call)
 
 
 class _FaultyUpload(Upload):
