@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import CorruptEntry, ObjectNotFound, TransactionalIdNotFound
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidTransactionalId,
+    ObjectNotFound,
+    TransactionalIdNotFound,
+)
+from txnlog.folded_names import check_case
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import envelope
 from txnlog.state.transaction import DECODER, TransactionState
@@ -75,6 +81,7 @@ class TransactionLog:
         self._clock = clock
         self._cleanup_age_ms = cleanup_age_ms
         self._newest: dict[str, int] = {}
+        self._told_apart: set[str] = set()
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
@@ -232,7 +239,12 @@ class TransactionLog:
         return Cleaner(log, self._clock, self._cleanup_age_ms, oldest, entries[-1])
 
     def _log(self, transactional_id: str) -> SequenceLog:
-        return SequenceLog(self._storage, names.transaction_log(transactional_id), self._clock)
+        folder = names.transaction_log(transactional_id)
+        if transactional_id not in self._told_apart:
+            what = f"transactional id {transactional_id!r}"
+            check_case(self._storage, folder, what, InvalidTransactionalId)
+            self._told_apart.add(transactional_id)
+        return SequenceLog(self._storage, folder, self._clock)
 
     @staticmethod
     def _decode(log: SequenceLog, number: int) -> TransactionState:

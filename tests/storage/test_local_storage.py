@@ -388,6 +388,24 @@ def test_a_root_that_is_a_link_is_followed_once(tmp_path: Path) -> None:
         LocalStorage(str(link)).get("a")
 
 
+def test_whether_a_disk_folds_case_is_looked_up(storage: LocalStorage) -> None:
+    """By a name in the root, in the other case; here a second name stands for such a disk."""
+    assert not storage.folds_case()
+    root = Path(storage.url)
+    root.mkdir()
+    (root / "123").write_bytes(b"x")
+    assert not storage.folds_case()
+    (root / "txnlog.json").write_bytes(b"x")
+    (root / "TXNLOG.JSON").hardlink_to(root / "txnlog.json")
+    assert storage.folds_case()
+    other = LocalStorage(storage.url)
+    (root / "TXNLOG.JSON").unlink()
+    assert storage.folds_case()  # it is looked up once
+    assert not other.folds_case()
+    (root / "TXNLOG.JSON").write_bytes(b"another")
+    assert not LocalStorage(storage.url).folds_case()
+
+
 def test_uploads_need_little_memory(storage: LocalStorage) -> None:
     """64 MiB in pieces of 1 MiB: memory does not grow with the object."""
     import tracemalloc

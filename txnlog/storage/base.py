@@ -88,6 +88,13 @@ class Storage(ABC):
         # Never the options: they hold credentials.
         return f"{type(self).__name__}({self.url!r})"
 
+    def folds_case(self) -> bool:
+        """Whether names that differ in upper and lower case alone name the same object.
+
+        So it is on the usual disks of macOS and Windows, and on no object store.
+        """
+        return False
+
     def relaxed(self) -> Storage:
         """The same objects, for writes that need not be durable at once, where that saves time.
 

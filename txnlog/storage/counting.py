@@ -41,6 +41,9 @@ class CountingStorage(Storage):
             self.counts.clear()
         return taken
 
+    def folds_case(self) -> bool:
+        return self.inner.folds_case()
+
     def trust(self) -> None:
         self.inner.trust()
 

@@ -51,12 +51,32 @@ class LocalStorage(Storage):
         self._fsync = fsync
         # Folders whose names are durable, and their inodes. Begun anew when one of them goes.
         self._synced: dict[Path, int] = {}
+        self._folds_case: bool | None = None
         self._synced_above: int | None = None
         """The root's inode, once its name and those of the folders above it are durable."""
         self.url = str(self._root)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
         return LocalStorage, (str(self._root), self._fsync)
+
+    def folds_case(self) -> bool:
+        if self._folds_case is None:
+            self._folds_case = self._looks_folded()
+        return self._folds_case or False
+
+    def _looks_folded(self) -> bool | None:
+        """Whether a name in the root is found in the other case too; None if there is none yet."""
+        for entry in self._scan(""):
+            swapped = entry.name.swapcase()
+            if swapped != entry.name:
+                try:
+                    return (self._root / swapped).samefile(entry.path)
+                except FileNotFoundError:
+                    if os.path.lexists(entry.path):
+                        return False  # it is there under its own name alone
+                except OSError as error:
+                    raise failure("reading", self.url, swapped, error) from error
+        return None
 
     def relaxed(self) -> Self:
         other = copy.copy(self)

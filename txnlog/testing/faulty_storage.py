@@ -113,6 +113,9 @@ class FaultyStorage(Storage):
         if self.stopped:
             raise ProcessStopped(text)
 
+    def folds_case(self) -> bool:
+        return self.inner.folds_case()
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self._request(
             f"put_if_absent {name}", lambda: self.inner.put_if_absent(name, data), lands=True
