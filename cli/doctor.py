@@ -68,7 +68,7 @@ def examine(
 ) -> None:
     """Look a store over: the storage's promises, the rules of every log, files, damage.
 
-    Reads only, but for the probe, which creates two small files and deletes them; ends no
+    Reads only, but for the probe, which creates some small files and deletes them; ends no
     transaction; may run while others write. L1, T3 and so on are rules in docs/PROTOCOL.md.
     Orphans, files that nothing refers to, are no damage: they take room. Younger than
     --orphan-age (24h if the store says nothing else) they may be on their way: a note.

@@ -123,6 +123,7 @@ class Coordinator:
                 check(state)
             if head is not None and head.state.nonce == self._tried.nonce:
                 # An earlier put of ours, whose response was lost.
+                transactions.confirm(head)
                 if head.state.status is Status.EMPTY:
                     self._initialized(head, since)
                     return
@@ -400,6 +401,8 @@ class Coordinator:
         try:
             ours = transactions.put(decision.number, decision.state, decision.since)
             newest = None if ours else transactions.head(self.transactional_id)
+            if newest is not None:
+                transactions.confirm(newest)
         except BaseException as error:
             self._decision = replace(decision, in_doubt=True)
             if not isinstance(error, StorageError):

@@ -12,8 +12,11 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
+from txnlog.errors import InvalidGroupId, InvalidTopic
+from txnlog.folded_names import check_case
 from txnlog.group_log import GroupLog
 from txnlog.settlement import Settlement
 from txnlog.state_log import LogPolicy, StateLog
@@ -68,6 +71,8 @@ class Logs:
         """The log of a topic, whether it exists or not. Raises InvalidTopic."""
         with self._lock:
             if topic not in self._topics:
+                folder = names.topic_folder(topic)
+                check_case(self.storage, folder, f"topic {topic!r}", InvalidTopic)
                 self._topics[topic] = TopicLog(
                     self.storage,
                     topic,
@@ -81,6 +86,8 @@ class Logs:
         """The log of a consumer group, whether it exists or not. Raises InvalidGroupId."""
         with self._lock:
             if group_id not in self._groups:
+                folder = names.group_log(group_id)
+                check_case(self.storage, folder, f"group {group_id!r}", InvalidGroupId)
                 self._groups[group_id] = GroupLog(self.storage, group_id, self.clock, self._policy)
             return self._groups[group_id]
 

@@ -8,6 +8,7 @@ bytes; what an entry means is the business of those who fold it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from txnlog import names
@@ -25,8 +26,9 @@ def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
     """Put-if-absent that survives a lost response (hazard 1).
 
     After a conflict or an error the object is read back: if it holds exactly ``data``, which
-    carries a nonce of ours, the put was ours. Putting the same bytes again is harmless, also if
-    an earlier request lands late.
+    carries a nonce of ours, the put was ours, and counts when it is durable for certain: the error
+    may have been that it is not. Putting the same bytes again is harmless, also if an earlier
+    request lands late.
 
     Returns:
         True if the object is ours, False if somebody else's.
@@ -45,7 +47,10 @@ def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
         except StorageError as error:
             failure = error
         try:
-            return storage.get(name) == data
+            if storage.get(name) != data:
+                return False
+            confirm(storage, name)
+            return True
         except ObjectNotFound as error:
             if taken:
                 # The name was taken and is free again: cleaned up behind a checkpoint.
@@ -57,6 +62,18 @@ def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
         pause_s *= 2
     assert failure is not None
     raise failure
+
+
+def confirm(storage: Storage, name: str) -> None:
+    """Make sure that an object of a log, which was there a moment ago, is durable.
+
+    Nothing if it is gone: logs are cleaned behind what stands for what they held.
+
+    Raises:
+        StorageError: it may not be durable.
+    """
+    with suppress(ObjectNotFound):
+        storage.confirm(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +154,17 @@ class SequenceLog:
         return create_once(self.storage, self.path(number), data, self._clock)
 
     def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
-        """Put the control marker of an entry. Idempotent: every writer writes the same outcome."""
-        create_once(self.storage, self.path(number, LogFile(outcome.value)), data, self._clock)
+        """Put the control marker of an entry. Idempotent: every writer writes the same outcome.
+
+        Whoever put it, it is durable when this returns.
+        """
+        path = self.path(number, LogFile(outcome.value))
+        if not create_once(self.storage, path, data, self._clock):
+            confirm(self.storage, path)
+
+    def confirm(self, number: int) -> None:
+        """Make sure of entry ``number``, which was found in the log; see :func:`confirm`."""
+        confirm(self.storage, self.path(number))
 
     def read_checkpoint(self, number: int) -> bytes:
         """The bytes of the checkpoint after entry ``number``."""

@@ -339,6 +339,9 @@ class Settlement:
         since = self._transactions.now()
         outcome = head.state.outcome
         assert outcome is not None
+        if own is None:
+            # A power cut must not leave markers in some logs and take the decision away.
+            self._transactions.confirm(head)
         if outcome is Outcome.COMMIT:
             entries: Iterable[EntryRef] = head.state.entries
         else:

@@ -28,6 +28,7 @@ from txnlog.descriptions import (
     or_error,
 )
 from txnlog.errors import (
+    InvalidTopic,
     NotAStore,
     ObjectNotFound,
     StoreExists,
@@ -35,6 +36,7 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.folded_names import check_case
 from txnlog.groups_admin import GroupAdmin
 from txnlog.logs import Logs
 from txnlog.names import TopicPartition
@@ -204,6 +206,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         check_partition_count(partitions)
         nonce, topic_id = self._clock.token(), self._clock.token()
         log = self._logs.topic(topic)
+        check_case(self._storage, names.topic_folder(topic), f"topic {topic!r}", InvalidTopic)
 
         def build(state: TopicState) -> Created:
             state.check_absent(topic)
@@ -443,8 +446,8 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     ) -> Iterator[Finding]:
         """Check the rules of docs/PROTOCOL.md over what lies in the store, one after the other.
 
-        Ends no transaction and changes nothing; the probe writes two small objects and deletes
-        them. Safe while others write.
+        Ends no transaction and changes nothing; the probe writes a few dozen small objects and
+        deletes them. Safe while others write.
 
         Args:
             topics: only these, with the transactional ids; None for everything.

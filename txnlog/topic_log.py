@@ -189,6 +189,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             )
 
         appended = Appended(self.append(build, refreshed=refreshed, timeout_ms=timeout_ms), offsets)
+        if appended.entry is None:
+            self._confirm(offsets)
         if writer:
             # Only now, so that after an unknown outcome exactly the same append is repeated.
             before = writer.sequences
@@ -230,6 +232,22 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         number = self.append(build)
         assert number is not None
         return number
+
+    def _confirm(self, offsets: Mapping[TopicPartition, range]) -> None:
+        """Make sure that entries which placed these records earlier are durable.
+
+        Raises:
+            StorageError: the outcome is still unknown.
+        """
+        with self.reading() as state:
+            entries = {
+                segment.entry
+                for where, places in offsets.items()
+                for segment in state.partitions[where.partition].segments
+                if segment.base_offset == places.start
+            }
+        for number in sorted(entries):
+            self.log.confirm(number)
 
     def _ranges(
         self, bases: Mapping[int, int], counts: Mapping[int, int]

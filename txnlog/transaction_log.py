@@ -16,9 +16,11 @@ from txnlog.clock import Clock
 from txnlog.errors import (
     CorruptEntry,
     CorruptTransactionState,
+    InvalidTransactionalId,
     ObjectNotFound,
     TransactionalIdNotFound,
 )
+from txnlog.folded_names import check_case
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import envelope
 from txnlog.state.transaction import DECODER, TransactionState, may_follow
@@ -106,6 +108,7 @@ class TransactionLog:
         self._clock = clock
         self._cleanup_age_ms = cleanup_age_ms
         self._newest: dict[str, int] = {}
+        self._told_apart: set[str] = set()
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
@@ -269,6 +272,16 @@ class TransactionLog:
             return False
         return not may_follow(later, state)
 
+    def confirm(self, head: Head) -> None:
+        """Make sure that a state which was found in its log is durable.
+
+        For whoever reports it as reached, or puts elsewhere what follows from it.
+
+        Raises:
+            StorageError: it may not be durable.
+        """
+        self._log(head.state.transactional_id).confirm(head.number)
+
     def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
         """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.
 
@@ -311,7 +324,12 @@ class TransactionLog:
         return Cleaner(log, self._clock, self._cleanup_age_ms, oldest, entries[-1])
 
     def _log(self, transactional_id: str) -> SequenceLog:
-        return SequenceLog(self._storage, names.transaction_log(transactional_id), self._clock)
+        folder = names.transaction_log(transactional_id)
+        if transactional_id not in self._told_apart:
+            what = f"transactional id {transactional_id!r}"
+            check_case(self._storage, folder, what, InvalidTransactionalId)
+            self._told_apart.add(transactional_id)
+        return SequenceLog(self._storage, folder, self._clock)
 
     @staticmethod
     def _decode(log: SequenceLog, number: int) -> TransactionState:

@@ -231,7 +231,8 @@ def test_stop_on_other_storages(
         root = f"crash-{next(_STORES)}"
         url = f"s3://test/{root}" if kind == "s3" else str(tmp_path / root)
         storage = open_storage(url, options)
-        prepare(storage)
+        for name, _ in PREPARED.list_all(""):
+            storage.put(name, PREPARED.get(name))
         faulty = FaultyStorage(storage, {number: fault})
         with suppress(ProcessStopped, TxnlogError):
             copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)

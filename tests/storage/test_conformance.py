@@ -20,7 +20,10 @@ from txnlog.sequence_log import create_once
 from txnlog.storage import base, open_storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
+from txnlog.storage.local import LocalStorage
 from txnlog.storage.probe import probe
+from txnlog.storage.s3 import S3Storage
+from txnlog.storage.single_writer import SingleWriterStorage
 from txnlog.testing import HeapStorage
 
 _SINGLE = itertools.count()
@@ -370,6 +373,8 @@ def test_ages_are_told_by_the_storages_clock_or_not_at_all(any_storage: Storage)
     any_storage.put("a/one", b"1")
     told = any_storage.modified_ms("a/one")
     assert told is None or abs(told - SystemClock().now_ms()) < 3_600_000
+    kept = isinstance(any_storage, LocalStorage | S3Storage | SingleWriterStorage)
+    assert (told is not None) == kept
     if told is not None:
         with pytest.raises(ObjectNotFound):
             any_storage.modified_ms("a/none")

@@ -6,8 +6,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.errors import InvalidOption, StorageError, UnsupportedFilesystem
 from txnlog.storage import open_storage
@@ -158,6 +161,32 @@ def test_single_writer_takes_what_it_is_told_to_take() -> None:
         open_storage("nosuch://a", unsafe_single_writer=True).get("a")
     with pytest.raises(InvalidOption, match="caches"):
         open_storage("filecache::s3://bucket/a", unsafe_single_writer=True)
+
+
+class TakesNoOptions(MemoryFileSystem):
+    """Its constructor knows its own arguments alone, as that of hdfs-native; it tells no times."""
+
+    protocol = "nooptions"
+
+    def __init__(self, user: str = "") -> None:
+        super().__init__()
+        self.user = user
+
+    def modified(self, path: str) -> NoReturn:
+        raise NotImplementedError
+
+
+fsspec.register_implementation("nooptions", TakesNoOptions, clobber=True)
+
+
+def test_a_filesystem_that_takes_no_option_of_ours_is_taken() -> None:
+    """The cache of listings is switched off where there is a switch; the caller's options stay."""
+    storage = open_storage("nooptions://a", {"user": "u"}, unsafe_single_writer=True)
+    assert storage.put_if_absent("x", b"x")
+    assert storage.list_names("") == ["x"]
+    assert storage.modified_ms("x") is None
+    with pytest.raises(UnsupportedFilesystem, match=r"cannot be opened: .*wrong"):
+        open_storage("nooptions://a", {"wrong": "u"}, unsafe_single_writer=True).get("x")
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:

@@ -34,7 +34,9 @@ _KEY = "AKIASECRETKEYID"
 def storage(s3_options: dict[str, Any]) -> S3Storage:
     """An empty storage with a connection of its own."""
     options = {**s3_options, "skip_instance_cache": True}
-    return S3Storage(f"test/s3-{next(_COUNTER)}", options)
+    storage = S3Storage(f"test/s3-{next(_COUNTER)}", options)
+    storage.trust()  # requests are counted
+    return storage
 
 
 def record_requests(storage: S3Storage) -> list[str]:
@@ -249,21 +251,20 @@ def scripted(
     handler = type("Script", (Scripted,), {"script": list(script), "asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     with _serving(server, server.server_port) as endpoint:
-        yield (
-            S3Storage(
-                "bucket/store",
-                {
-                    "key": _KEY,
-                    "secret": _SECRET,
-                    "token": "token-of-a-session",
-                    "endpoint_url": endpoint,
-                    "client_kwargs": {"region_name": "us-east-1"},
-                    "config_kwargs": {"retries": {"total_max_attempts": 1}},
-                    **options,
-                },
-            ),
-            asked,
+        storage = S3Storage(
+            "bucket/store",
+            {
+                "key": _KEY,
+                "secret": _SECRET,
+                "token": "token-of-a-session",
+                "endpoint_url": endpoint,
+                "client_kwargs": {"region_name": "us-east-1"},
+                "config_kwargs": {"retries": {"total_max_attempts": 1}},
+                **options,
+            },
         )
+        storage.trust()  # it knows its script alone
+        yield storage, asked
 
 
 def test_a_conflict_is_asked_again() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain, islice
+from threading import Barrier, BrokenBarrierError
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -87,6 +88,13 @@ class Storage(ABC):
         # Never the options: they hold credentials.
         return f"{type(self).__name__}({self.url!r})"
 
+    def folds_case(self) -> bool:
+        """Whether names that differ in upper and lower case alone name the same object.
+
+        So it is on the usual disks of macOS and Windows, and on no object store.
+        """
+        return False
+
     def relaxed(self) -> Storage:
         """The same objects, for writes that need not be durable at once, where that saves time.
 
@@ -95,9 +103,23 @@ class Storage(ABC):
         """
         return self
 
+    def trust(self) -> None:  # noqa: B027 - most are not checked before they are written to
+        """The probe has passed: an adapter that checks before the first write need not do so."""
+
     @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create the whole object: True if this call did, False if the name is taken."""
+
+    def confirm(self, name: str) -> None:  # noqa: B027 - where a write that shows is durable
+        """Make sure that an object which was found there is durable, whoever put it.
+
+        For whoever reports it as done: its put may have failed after it showed, or not be over.
+        Nothing has to be done where an object shows only once it is durable.
+
+        Raises:
+            StorageError: it may not be durable.
+            ObjectNotFound: it is gone; only where it had to be looked for.
+        """
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
@@ -126,13 +148,6 @@ class Storage(ABC):
     @abstractmethod
     def size(self, name: str) -> int:
         """The object's length in bytes. Raises ObjectNotFound."""
-
-    def confirm(self, name: str) -> None:  # noqa: B027 - a store that has no sync need do nothing
-        """Make an object that is there durable, or raise.
-
-        For an object that a put may have left visible and not durable: its put failed, or it was
-        put by somebody else. Where what shows is durable, as on an object store, it does nothing.
-        """
 
     def modified_ms(self, name: str) -> int | None:  # noqa: ARG002 - for those who can tell
         """When the object was created, by the storage's clock; None if it does not tell.
@@ -189,3 +204,38 @@ class Storage(ABC):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return [future.result() for future in futures]
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
+        """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.
+
+        Where requests are made one by one there is nothing to race, and one round stands for all.
+
+        Returns:
+            By round, what the call returned to each racer. After an error there are no more rounds,
+            and it is raised.
+        """
+        barrier = Barrier(PARALLEL_REQUESTS)
+
+        def run(racer: int) -> list[T]:
+            results = []
+            try:
+                for number in range(rounds):
+                    barrier.wait()
+                    results.append(call(number, racer))
+            except BaseException:
+                barrier.abort()
+                raise
+            return results
+
+        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+            try:
+                futures = [pool.submit(run, racer) for racer in range(PARALLEL_REQUESTS)]
+                wait(futures)
+            except BaseException:
+                barrier.abort()
+                raise
+        for future in futures:
+            error = future.exception()
+            if error is not None and not isinstance(error, BrokenBarrierError):
+                raise error
+        return [list(raced) for raced in zip(*(f.result() for f in futures), strict=True)]

@@ -41,9 +41,19 @@ class CountingStorage(Storage):
             self.counts.clear()
         return taken
 
+    def folds_case(self) -> bool:
+        return self.inner.folds_case()
+
+    def trust(self) -> None:
+        self.inner.trust()
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self._count("put_if_absent")
         return self.inner.put_if_absent(name, data)
+
+    def confirm(self, name: str) -> None:
+        self._count("confirm")
+        self.inner.confirm(name)
 
     def put(self, name: str, data: bytes) -> None:
         self._count("put")
@@ -89,3 +99,6 @@ class CountingStorage(Storage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return self.inner.gather(calls)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
+        return self.inner.race(call, rounds)

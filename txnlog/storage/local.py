@@ -8,6 +8,7 @@ is in the files.
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import secrets
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
@@ -25,6 +27,8 @@ _ALONE_S = 0.002
 """How long files are read one by one before threads are started for the rest."""
 _LINK_ATTEMPTS = 100
 """How often a folder may be pruned from under a link before we give up."""
+_NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
+"""What a folder above the store answers that we may not read, or that cannot change."""
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV)
 
 
@@ -47,13 +51,37 @@ class LocalStorage(Storage):
         self._fsync = fsync
         # Folders whose names are durable, and their inodes. Begun anew when one of them goes.
         self._synced: dict[Path, int] = {}
+        self._folds_case: bool | None = None
+        self._synced_above: int | None = None
+        """The root's inode, once its name and those of the folders above it are durable."""
         self.url = str(self._root)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
         return LocalStorage, (str(self._root), self._fsync)
 
-    def relaxed(self) -> LocalStorage:
-        return LocalStorage(str(self._root), fsync=False)
+    def folds_case(self) -> bool:
+        if self._folds_case is None:
+            self._folds_case = self._looks_folded()
+        return self._folds_case or False
+
+    def _looks_folded(self) -> bool | None:
+        """Whether a name in the root is found in the other case too; None if there is none yet."""
+        for entry in self._scan(""):
+            swapped = entry.name.swapcase()
+            if swapped != entry.name:
+                try:
+                    return (self._root / swapped).samefile(entry.path)
+                except FileNotFoundError:
+                    if os.path.lexists(entry.path):
+                        return False  # it is there under its own name alone
+                except OSError as error:
+                    raise failure("reading", self.url, swapped, error) from error
+        return None
+
+    def relaxed(self) -> Self:
+        other = copy.copy(self)
+        other._fsync = False  # noqa: SLF001 - it is one of us
+        return other
 
     def _path(self, name: str) -> Path:
         return self._root / check_name(name)
@@ -85,6 +113,22 @@ class LocalStorage(Storage):
                 temporary.unlink(missing_ok=True)
         except OSError as error:
             raise failure("creating", self.url, name, error) from error
+
+    def confirm(self, name: str) -> None:
+        if not self._fsync:
+            return
+        path = self._path_inside(name)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._sync_folders(path.parent)
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+        except OSError as error:
+            raise failure("syncing", self.url, name, error) from error
 
     def put(self, name: str, data: bytes) -> None:
         if not self.put_if_absent(name, data):
@@ -275,15 +319,21 @@ class LocalStorage(Storage):
         """
         known = self._synced
         synced: dict[Path, int] = {}
-        while (inode := _sync_folder(folder)) is not None and inode != known.get(folder):
-            if folder in known:  # others have made it anew
-                self._synced = known = {}
-            synced[folder] = inode
-            if folder == self._root:
-                with suppress(OSError):  # the root's own name; its parent need not be readable
-                    _sync_folder(folder.parent)
-                break
-            folder = folder.parent
+        try:
+            while (inode := _sync_folder(folder)) is not None and inode != known.get(folder):
+                if folder in known:  # others have made it anew
+                    self._synced = known = {}
+                synced[folder] = inode
+                if folder == self._root:
+                    if inode != self._synced_above:
+                        _sync_above(folder)
+                        self._synced_above = inode
+                    break
+                folder = folder.parent
+        except BaseException:
+            # What a device called durable before it failed is not relied on any more.
+            self._synced, self._synced_above = {}, None
+            raise
         if inode is not None:
             known.update(synced)  # no longer in use if a folder has gone meanwhile
 
@@ -297,6 +347,8 @@ class LocalStorage(Storage):
             gone = gone.parent
         if gone in self._synced:
             self._synced = {}
+        if not self._root.is_dir():
+            self._synced_above = None
         _make_folder(folder)
 
     def _prune(self, folder: Path) -> None:
@@ -369,6 +421,22 @@ def _make_folder(folder: Path) -> None:
     """
     with suppress(FileNotFoundError, FileExistsError):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def _sync_above(root: Path) -> None:
+    """Make the root's own name durable, and those of the folders above it up to a mount point.
+
+    We may have made them too, or somebody who died before the sync.
+    """
+    for folder in root.parents:
+        if os.path.ismount(root):
+            return
+        try:
+            _sync_folder(folder)
+        except OSError as error:
+            if error.errno not in _NOT_OURS_TO_SYNC:
+                raise
+        root = folder
 
 
 def _sync_folder(folder: Path) -> int | None:

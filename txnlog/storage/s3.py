@@ -14,9 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.errors import (
+    ObjectNotFound,
+    PutIfAbsentBroken,
+    StorageError,
+    UnsupportedFilesystem,
+)
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
+from txnlog.storage.first_write import check_once, passed
+from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.spool import Spool
 
 if TYPE_CHECKING:
@@ -137,8 +144,29 @@ class S3Storage(Storage):
 
     # -- writing ---------------------------------------------------------------------------------
 
+    def trust(self) -> None:
+        passed(self._server)
+
+    @property
+    def _server(self) -> tuple[str, str, str]:
+        """What stands or falls together: an endpoint and a bucket."""
+        nested = self._options.get("client_kwargs") or {}
+        endpoint = self._options.get("endpoint_url") or nested.get("endpoint_url") or ""
+        return "s3", str(endpoint), self._bucket
+
+    def _check(self) -> None:
+        try:
+            check_before_first_write(self)
+        except PutIfAbsentBroken as error:
+            raise PutIfAbsentBroken(
+                f"{error}. Nothing was written. Stop whoever else writes there, run `txnlog "
+                "doctor` through a server that can be relied on, and start this process anew"
+            ) from error
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See Storage. False may also be said of our own object.
+
+        The first one of a process makes sure that the server keeps the promise, see ``probe``.
 
         botocore repeats a PUT whose answer was lost, and the server refuses the repetition; the
         caller reads the object back to find out.
@@ -146,6 +174,8 @@ class S3Storage(Storage):
         from txnlog.storage.s3_client import status_of
 
         key, client = self._key(name), self.client
+        if not name.startswith(f"{FOLDER}/"):
+            check_once(self._server, self._check)
         for attempt in range(1, _CONFLICTS + 1):
             try:
                 client.call_s3(

@@ -11,6 +11,8 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from datetime import UTC
+from functools import partial
 from typing import Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
@@ -58,8 +60,11 @@ class SingleWriterStorage(Storage):
             try:
                 import fsspec
 
-                options = {**self._options, "use_listings_cache": False}
-                filesystem, root = fsspec.core.url_to_fs(self._given, **options)
+                open_url = partial(fsspec.core.url_to_fs, self._given, **self._options)
+                try:
+                    filesystem, root = open_url(use_listings_cache=False)
+                except TypeError:  # it takes no such option, as that of hdfs-native
+                    filesystem, root = open_url()
             except (ImportError, ValueError, TypeError) as error:
                 why = redact(str(error), self._secrets)
                 raise UnsupportedFilesystem(f"{self.url} cannot be opened: {why}") from error
@@ -153,6 +158,20 @@ class SingleWriterStorage(Storage):
             raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except Exception as error:
             raise self._failure("reading", name, error) from error
+
+    def modified_ms(self, name: str) -> int | None:
+        filesystem, path = self._locate(check_name(name))
+        try:
+            at = filesystem.modified(path)
+        except NotImplementedError:
+            return None
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+        except Exception as error:
+            raise self._failure("reading", name, error) from error
+        if at.tzinfo is None:  # as most filesystems give it, in UTC
+            at = at.replace(tzinfo=UTC)
+        return int(at.timestamp() * 1000)
 
     def _entries(self, folder: str) -> list[tuple[str, str]]:
         filesystem, path = self._locate(folder)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage, Upload
 from txnlog.testing.faults import Fault
-from txnlog.testing.heap_storage import HeapStorage, one_by_one
+from txnlog.testing.heap_storage import HeapStorage, one_by_one, one_race
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -207,6 +207,9 @@ class FaultyStorage(Storage):
                 self._check_running(text)
             self.inner.delete(portion)
 
+    def folds_case(self) -> bool:
+        return self.inner.folds_case()
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self._request(
             f"put_if_absent {name}", lambda: self.inner.put_if_absent(name, data), puts=name
@@ -268,6 +271,9 @@ class FaultyStorage(Storage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return one_by_one(calls)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
+        return one_race(call)
 
 
 class _FaultyUpload(Upload):

@@ -1,0 +1,70 @@
+"""Checks that are made once in a process, before its first write to some server.
+
+Knows nothing of what is checked. What was found out is kept for the life of the process and of
+those that are forked from it: a server that was caught once is not asked until it seems to pass.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable
+
+from txnlog.errors import PutIfAbsentBroken
+
+
+class _Check:
+    """What is known of one server."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.passed = False
+        self.refusal: str | None = None
+
+
+_CHECKS: dict[Hashable, _Check] = {}
+_LOCK = threading.Lock()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held a lock; in the child it would never let go.
+    global _LOCK  # noqa: PLW0603 - one per process
+    _LOCK = threading.Lock()
+    for check in _CHECKS.values():
+        check.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _of(server: Hashable) -> _Check:
+    with _LOCK:
+        return _CHECKS.setdefault(server, _Check())
+
+
+def check_once(server: Hashable, check: Callable[[], None]) -> None:
+    """Run ``check`` unless it has passed for this server; others that come meanwhile wait for it.
+
+    Raises:
+        PutIfAbsentBroken: the server is refused, now or earlier.
+        StorageError: the check could not be made; the next call makes it.
+    """
+    known = _of(server)
+    if known.passed:
+        return
+    with known.lock:
+        if known.passed:  # in another thread, meanwhile
+            return  # type: ignore[unreachable]
+        if known.refusal is not None:
+            raise PutIfAbsentBroken(known.refusal)
+        try:
+            check()
+        except PutIfAbsentBroken as error:
+            known.refusal = str(error)
+            raise
+        known.passed = True
+
+
+def passed(server: Hashable) -> None:
+    """Take note that the server has passed a check."""
+    _of(server).passed = True
