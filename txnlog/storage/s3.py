@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.base import Storage, Upload, check_name
+from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class S3Storage(Storage):
 
     def __reduce__(self) -> tuple[type[S3Storage], tuple[str, dict[str, Any]]]:
         return S3Storage, (f"{self._bucket}/{self._prefix}", self._options)
+
+    def address(self) -> Address:
+        return Address(self.url, self._options)
 
     @property
     def client(self) -> S3Client:
