@@ -36,7 +36,7 @@ def catch_up(
     group_id: str,
     max_records: int | None = None,
     max_transactions: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
     transaction_timeout_ms: int = 60_000,
 ) -> CaughtUp:
     """Run ``step`` in one transaction after the other until the group has caught up.

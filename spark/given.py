@@ -6,17 +6,23 @@ and names, never those of ``storage.*``, which may be secrets.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from txnlog.errors import InvalidOption
 
-_STORAGE_PREFIX = "storage."
+STORAGE_PREFIX = "storage."
+TYPED_STORAGE = "storage.json"
+"""Set by txnlog itself: JSON of the storage options that are no text, or whose names are not in
+lower case, in which Spark hands all names on."""
 
+KAFKA_GROUP_ID = "kafka.group.id"
+"""The one name that means something else with ``kafka.`` in front, as in Spark's Kafka source: the
+group that a client calls itself by. It says nothing of where a read starts."""
 KAFKA_SPELLINGS = (
     "isolation.level",
-    "group.id",
     "transactional.id",
     "transaction.timeout.ms",
     "compression.type",
@@ -57,7 +63,7 @@ class Given:
         others: Mapping[str, Sequence[str]],
     ) -> None:
         self._values: dict[str, str] = {}
-        self.storage: dict[str, str] = {}
+        self.storage: dict[str, object] = {}
         names = {name.lower(): name for name in known}
         if {"provider", "location"} <= {key.lower() for key in options}:
             raise InvalidOption(
@@ -66,10 +72,13 @@ class Given:
             )
         for key, value in options.items():
             key = key.lower()
-            if key.startswith(_STORAGE_PREFIX):
-                self.storage[key.removeprefix(_STORAGE_PREFIX)] = value
+            if key == TYPED_STORAGE:
+                self.storage.update(_typed(value))
                 continue
-            name = key.removeprefix("kafka.")
+            if key.startswith(STORAGE_PREFIX):
+                self.storage[key.removeprefix(STORAGE_PREFIX)] = value
+                continue
+            name = key if key == KAFKA_GROUP_ID else key.removeprefix("kafka.")
             if name != key and name not in KAFKA_SPELLINGS:
                 raise _kafka_option(key)
             if name not in names:
@@ -132,6 +141,16 @@ class Given:
         return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
 
 
+def _typed(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidOption(f"option {TYPED_STORAGE} is set by txnlog itself; remove it")
+    return found
+
+
 def _unknown(
     name: str, known: Sequence[str], verb: str, others: Mapping[str, Sequence[str]]
 ) -> InvalidOption:
@@ -160,7 +179,7 @@ def _kafka_option(key: str) -> InvalidOption:
             "option kafka.partitioner.class names a Java class; there is option partitioner with "
             "murmur2 (Kafka's default), crc32 (librdkafka's default) and round_robin"
         )
-    accepted = ", ".join(f"kafka.{name}" for name in KAFKA_SPELLINGS)
+    accepted = ", ".join([KAFKA_GROUP_ID, *(f"kafka.{name}" for name in KAFKA_SPELLINGS)])
     return InvalidOption(
         f"option {key} is for Kafka's client, which is not used here; remove it. Of the kafka.* "
         f"options these are taken: {accepted}"

@@ -21,7 +21,7 @@ def foreach_batch(
     function: Callable[[SparkTransaction, DataFrame], None],
     *,
     transactional_id: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
     transaction_timeout_ms: int = 60_000,
 ) -> Callable[[DataFrame, int], None]:
     """Make of a function what ``writeStream.foreachBatch`` takes.

@@ -10,13 +10,17 @@ from txnlog.config import WriterCodec
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_topic, check_transactional_id
 from txnlog.partitioner import DEFAULT_PARTITIONER, check_partitioner
-from txnlog.spark.given import Given
-from txnlog.spark.positions import Position, parse_ending, parse_starting
+from txnlog.snapshot import ISOLATION_LEVELS
+from txnlog.spark.given import KAFKA_GROUP_ID, KAFKA_SPELLINGS, Given
+from txnlog.spark.positions import GROUP, Position, parse_ending, parse_starting
 from txnlog.spark.subscription import Subscription, parse_subscription
 from txnlog.spark.tasks import TaskSizes
 
 STAGING = "txnlog.staging"
 """Set by ``transaction(...)`` on its writes, never by people: where to leave the manifest."""
+
+SNAPSHOT = "snapshot"
+"""The isolation level that batches alone have."""
 
 PINNED_TOPICS = "txnlog.topics"
 """Set by ``transaction(...)`` on its reads: JSON of the topics' ids, which must be the same."""
@@ -35,6 +39,7 @@ READ_OPTIONS = (
     "endingOffsetsByTimestamp",
     "isolation.level",
     "group.id",
+    KAFKA_GROUP_ID,
     "transactional.id",
     "transaction.timeout.ms",
     "maxRecords",
@@ -44,6 +49,7 @@ READ_OPTIONS = (
     "includeHeaders",
     "columns",
     "failOnDataLoss",
+    "unsafeSingleWriter",
 )
 WRITE_OPTIONS = (
     "path",
@@ -54,6 +60,8 @@ WRITE_OPTIONS = (
     "compression.level",
     "transactional.id",
     "transaction.timeout.ms",
+    "outsideTransaction",
+    "unsafeSingleWriter",
 )
 RATE_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _CHECKPOINT = "checkpointLocation"
@@ -65,7 +73,7 @@ class ReadOptions:
     """What a read asks for. ``starting`` None: where the group is, else at the earliest."""
 
     path: str
-    storage_options: Mapping[str, str] = field(repr=False)  # secrets among them
+    storage_options: Mapping[str, object] = field(repr=False)  # secrets among them
     subscription: Subscription
     starting: Position | None
     ending: Position
@@ -78,6 +86,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     fail_on_data_loss: bool
     topic_ids: Mapping[str, str]
+    unsafe_single_writer: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class WriteOptions:
     """What a write asks for. ``include_headers`` None: if there is such a column."""
 
     path: str
-    storage_options: Mapping[str, str] = field(repr=False)  # secrets among them
+    storage_options: Mapping[str, object] = field(repr=False)  # secrets among them
     topic: str | None
     include_headers: bool | None
     partitioner: str
@@ -93,6 +102,8 @@ class WriteOptions:
     transactional_id: str | None
     transaction_timeout_ms: int | None
     staging: str | None
+    outside_transaction: bool
+    unsafe_single_writer: bool
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
@@ -101,14 +112,16 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     mine = {name: value for name, value in options.items() if name != PINNED_TOPICS}
     given = Given(mine, READ_OPTIONS, "read", others)
     include_headers = given.boolean("includeHeaders") or False
+    starting = parse_starting(given)
+    group_id = _followed_group(given, starting)
     parsed = ReadOptions(
         path=given.path(),
         storage_options=given.storage,
         subscription=parse_subscription(given),
-        starting=parse_starting(given),
+        starting=None if starting == GROUP else starting,
         ending=parse_ending(given),
         isolation_level=given.get("isolation.level") or "read_committed",
-        group_id=given.get("group.id"),
+        group_id=group_id,
         transactional_id=given.get("transactional.id"),
         transaction_timeout_ms=given.whole_number("transaction.timeout.ms"),
         max_records=given.whole_number("maxRecords"),
@@ -116,8 +129,9 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         columns=parse_columns(given.get("columns"), include_headers),
         fail_on_data_loss=given.boolean("failOnDataLoss") is not False,
         topic_ids=_topic_ids(options.get(PINNED_TOPICS)),
+        unsafe_single_writer=given.boolean("unsafeSingleWriter") or False,
     )
-    _check_read(parsed)
+    _check_read(parsed, kafka_group=given.get(KAFKA_GROUP_ID) is not None)
     return parsed
 
 
@@ -138,6 +152,17 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
         check_transactional_id(transactional_id)
     elif timeout_ms is not None and not streaming:
         raise InvalidOption("option transaction.timeout.ms has no effect without transactional.id")
+    outside = given.boolean("outsideTransaction") or False
+    if outside and (streaming or staging is not None or transactional_id is not None):
+        raise InvalidOption(
+            "option outsideTransaction is for a write that is no part of a transaction; this one "
+            "is: "
+            + (
+                f"it has transactional.id {transactional_id!r}"
+                if transactional_id
+                else "a batch of a stream, or a write of transaction(...)"
+            )
+        )
     return WriteOptions(
         path=given.path(),
         storage_options=given.storage,
@@ -148,6 +173,8 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         staging=staging,
+        outside_transaction=outside,
+        unsafe_single_writer=given.boolean("unsafeSingleWriter") or False,
     )
 
 
@@ -178,6 +205,7 @@ def _of_view(options: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]
     if "subscribe" not in by_name:
         return options, None
     for_reads = {name.lower() for name in READ_OPTIONS} - {name.lower() for name in WRITE_OPTIONS}
+    for_reads |= {f"kafka.{name}" for name in for_reads & {*KAFKA_SPELLINGS}}
     topics = [topic.strip() for topic in by_name["subscribe"].split(",")]
     rest = {name: value for name, value in by_name.items() if name not in for_reads}
     return rest, topics[0] if len(topics) == 1 else None
@@ -193,14 +221,37 @@ def _topic_ids(text: str | None) -> Mapping[str, str]:
     return found
 
 
-def _check_read(options: ReadOptions) -> None:
-    if options.isolation_level not in ("read_committed", "read_uncommitted"):
+def _followed_group(given: Given, starting: Position | str | None) -> str | None:
+    """The group whose offsets count. ``kafka.group.id`` by itself does not say that they do."""
+    own, kafka = given.get("group.id"), given.get(KAFKA_GROUP_ID)
+    if own is not None and kafka is not None and own != kafka:
+        raise InvalidOption(f"options group.id and {KAFKA_GROUP_ID} contradict each other")
+    if kafka is not None:
+        check_group_id(kafka)
+    if starting != GROUP:
+        return own
+    if own is None and kafka is None:
         raise InvalidOption(
-            "option isolation.level must be read_committed or read_uncommitted, "
+            "option startingOffsets=group starts at a group's offsets: give group.id, which one"
+        )
+    return kafka if own is None else own
+
+
+def _check_read(options: ReadOptions, *, kafka_group: bool) -> None:
+    if options.isolation_level not in (*ISOLATION_LEVELS, SNAPSHOT):
+        raise InvalidOption(
+            "option isolation.level must be read_committed, read_uncommitted or snapshot, "
             f"not {options.isolation_level!r:.100}"
         )
     if options.group_id is not None:
         check_group_id(options.group_id)
+        if options.isolation_level == SNAPSHOT:
+            raise InvalidOption(
+                "option isolation.level=snapshot is for a read that follows no group: it shows "
+                "what is committed behind a transaction that is still open, and a group's offsets "
+                "cannot tell what of it was read. Remove group.id (and startingOffsets=group), or "
+                "read with read_committed"
+            )
     if options.transactional_id is None:
         if options.transaction_timeout_ms is not None:
             raise InvalidOption(
@@ -208,13 +259,21 @@ def _check_read(options: ReadOptions) -> None:
             )
         return
     check_transactional_id(options.transactional_id)
-    if options.group_id is None:
-        raise InvalidOption(
-            "option transactional.id on a read also needs group.id: the group whose offsets the "
-            "transaction moves"
-        )
     if options.isolation_level != "read_committed":
         raise InvalidOption(
             "option isolation.level must be read_committed for a read with transactional.id: what "
             "is not committed cannot be consumed exactly once"
+            if options.isolation_level != SNAPSHOT
+            else "option isolation.level must be read_committed for a read with transactional.id: "
+            "a group's offsets cannot tell what of a snapshot was read"
+        )
+    if options.group_id is None:
+        kafka = (
+            f"; {KAFKA_GROUP_ID} does not say that, as it does not in Spark's Kafka source"
+            if kafka_group
+            else ""
+        )
+        raise InvalidOption(
+            "option transactional.id on a read also needs group.id: the group whose offsets the "
+            f"transaction moves{kafka}"
         )

@@ -15,10 +15,11 @@ from txnlog.scan import EARLIEST, LATEST, SegmentRange
 from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
 from txnlog.spark.options import ReadOptions
 from txnlog.spark.positions import resolve
+from txnlog.spark.provenance import Origin
 from txnlog.spark.subscription import Partitions
 from txnlog.spark.tasks import TaskSizes
 from txnlog.state.group import GroupState
-from txnlog.state.transaction import ConsumedOffset, TransactionRef
+from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage
 from txnlog.store import Store
 
@@ -64,14 +65,14 @@ class PinnedRead:
 class ReadPlan:
     """A pinned read as it travels from ``schema()`` to ``reader()``.
 
-    ``transaction`` is the one that the read has begun, if the options ask for it.
+    ``origin`` tells of the transaction that the read has begun, if the options ask for one.
     """
 
     storage: Storage
     columns: tuple[str, ...]
     task_sizes: TaskSizes
     ranges: tuple[SegmentRange, ...]
-    transaction: TransactionRef | None
+    origin: Origin | None
 
 
 def committed_offsets(

@@ -40,16 +40,26 @@ class ByTime:
 
 Position = OffsetsOption | ByTime
 
+GROUP: Literal["group"] = "group"
+"""``startingOffsets=group``: where the group is that the options name."""
 
-def parse_starting(given: Given) -> Position | None:
-    """Of the options that say where to start the one that Spark's Kafka source would follow."""
+
+def parse_starting(given: Given) -> Position | Literal["group"] | None:
+    """Of the options that say where to start the one that Spark's Kafka source would follow.
+
+    ``group`` is ours alone: its source takes a group for a name, and starts where options say.
+    """
     strategy = (given.get("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise InvalidOption(
             f"option startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}"
         )
     names = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-    position = _first(given, names, or_latest=strategy == "latest")
+    at_group = (given.get("startingOffsets") or "").strip().lower() == GROUP
+    if at_group and given.get(names[0]) is None and given.get(names[1]) is None:
+        position: Position | Literal["group"] | None = GROUP
+    else:
+        position = _first(given, names, or_latest=strategy == "latest")
     if given.get("startingOffsetsByTimestampStrategy") and not isinstance(position, ByTime):
         raise InvalidOption(
             "option startingOffsetsByTimestampStrategy has no effect without startingTimestamp or "
@@ -96,7 +106,8 @@ def parse_offsets(option: str, text: str) -> OffsetsOption:
     if found is None:
         raise InvalidOption(
             f"option {option} must be earliest, latest or JSON like {OFFSETS_EXAMPLE} "
-            f"(-2 is earliest, -1 latest), not {text!r:.200}"
+            f"(-2 is earliest, -1 latest){', or group' if option == 'startingOffsets' else ''}, "
+            f"not {text!r:.200}"
         )
     return found
 

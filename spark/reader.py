@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from txnlog.scan import SegmentRange
     from txnlog.spark.planning import ReadPlan
+    from txnlog.spark.provenance import Origin
     from txnlog.state.transaction import TransactionRef
 
 
@@ -34,7 +35,7 @@ class TxnlogReader(DataSourceReader):
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
         # Every task gets a copy of the reader: without the ranges, which may be many.
-        return TaskReader, (self._plan.storage, self._plan.columns, self._plan.transaction)
+        return TaskReader, (self._plan.storage, self._plan.columns, self._plan.origin)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Nothing is listed or opened to find them."""
@@ -43,25 +44,26 @@ class TxnlogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         plan = self._plan
-        return TaskReader(plan.storage, plan.columns, plan.transaction).read(partition)
+        return TaskReader(plan.storage, plan.columns, plan.origin).read(partition)
 
 
 class TaskReader(DataSourceReader):
     """The reader as it is in a task."""
 
-    def __init__(
-        self, storage: Storage, columns: tuple[str, ...], transaction: TransactionRef | None
-    ) -> None:
+    def __init__(self, storage: Storage, columns: tuple[str, ...], origin: Origin | None) -> None:
         self._storage = storage
         self._columns = columns
-        self._transaction = transaction
+        self._origin = origin
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
         from txnlog.scan import read_range
 
-        if self._transaction is not None:
-            _check_not_replaced(self._storage, self._transaction)
+        if self._origin is not None:
+            from txnlog.spark.provenance import leave_note
+
+            leave_note(self._storage, self._origin)
+            _check_not_replaced(self._storage, self._origin.transaction)
         # Spark makes one empty partition of its own where there is nothing to read.
         if isinstance(partition, TxnlogPartition):
             for part in partition.ranges:

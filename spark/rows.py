@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql.types import (
     ArrayType,
@@ -47,15 +47,18 @@ _NOT_WRITTEN = ("offset", "timestampType")
 """A read has them and a write decides them anew, so they may be there and mean nothing."""
 
 
-def row_schema(columns: Sequence[str]) -> StructType:
-    """The Spark schema of these columns; everything is nullable, as in the Kafka source."""
-    return StructType([StructField(name, _TYPES[name]) for name in columns])
+def row_schema(columns: Sequence[str], metadata: Mapping[str, str] | None = None) -> StructType:
+    """The Spark schema of these columns; everything is nullable, as in the Kafka source.
+
+    ``metadata`` is that of each column: it says what the rows belong to.
+    """
+    return StructType([StructField(n, _TYPES[n], metadata=dict(metadata or {})) for n in columns])
 
 
 def check_row_schema(schema: StructType, columns: Sequence[str]) -> None:
     """Raise InvalidOption unless a schema that the user gave is the one that a read has."""
     expected = row_schema(columns)
-    if schema != expected:
+    if StructType([StructField(f.name, f.dataType, f.nullable) for f in schema]) != expected:
         raise InvalidOption(
             f"a read has the schema {expected.simpleString()}; leave out .schema(...), which asks "
             f"for {schema.simpleString()}, and parse the value column instead"

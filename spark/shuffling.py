@@ -22,7 +22,7 @@ def shuffle_by_partition(
     *,
     tasks: int | None = None,
     partitioner: str = DEFAULT_PARTITIONER,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> DataFrame:
     """Bring the rows of a topic's partition into one task, for few and large segments.
 

@@ -50,13 +50,15 @@ class TxnlogDataSource(DataSource):
     def schema(self) -> StructType:
         """The row of Spark's Kafka source. Pins the range that a batch will read.
 
-        With ``transactional.id`` it also begins the transaction that a write will commit.
+        With ``transactional.id`` it also begins the transaction that a write will commit, and the
+        columns carry which one it is.
 
         Offsets that are not there, or not yet, are no error here: they mean nothing to a stream
         that goes on from its checkpoint. A batch says so when it is run.
         """
         from txnlog.spark.opening import plan_read
         from txnlog.spark.options import parse_read
+        from txnlog.spark.provenance import metadata_of
         from txnlog.spark.rows import row_schema
         from txnlog.spark.stream_options import names_a_stream, parse_stream
 
@@ -72,7 +74,7 @@ class TxnlogDataSource(DataSource):
             elsewhere.append(UnknownTopicOrPartition)
         with suppress(*elsewhere):
             self._plan = plan_read(self.options)
-        return row_schema(options.columns)
+        return row_schema(options.columns, metadata_of(self._plan.origin if self._plan else None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from txnlog.spark.opening import plan_read

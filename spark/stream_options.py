@@ -8,8 +8,15 @@ from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.given import Given
-from txnlog.spark.options import RATE_OPTIONS, READ_OPTIONS, WRITE_OPTIONS, ReadOptions, parse_read
-from txnlog.spark.positions import Position
+from txnlog.spark.options import (
+    RATE_OPTIONS,
+    READ_OPTIONS,
+    SNAPSHOT,
+    WRITE_OPTIONS,
+    ReadOptions,
+    parse_read,
+)
+from txnlog.spark.positions import GROUP, Position
 
 _BATCH_ONLY = (
     "endingOffsets",
@@ -58,7 +65,18 @@ def parse_stream(options: Mapping[str, str]) -> StreamOptions:
     others = {"batch read": READ_OPTIONS, "write": WRITE_OPTIONS}
     given = Given(options, _STREAM_OPTIONS, "stream", others)
     rates = {name.lower() for name in RATE_OPTIONS}
+    if (given.get("startingOffsets") or "").strip().lower() == GROUP:
+        raise InvalidOption(
+            "option startingOffsets=group is for a batch read: a stream goes on from its "
+            "checkpoint, and where a new one starts is earliest, latest or offsets"
+        )
     read = parse_read({k: v for k, v in options.items() if k.lower() not in rates})
+    if read.isolation_level == SNAPSHOT:
+        raise InvalidOption(
+            "option isolation.level=snapshot is for a batch read: a stream goes on by offsets, "
+            "which cannot tell what was read behind an open transaction; leave it at "
+            "read_committed"
+        )
     return StreamOptions(read, read.starting or "latest", _rates(given))
 
 

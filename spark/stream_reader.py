@@ -19,16 +19,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from txnlog.spark.opening import open_given
 from txnlog.spark.reader import TaskReader, TxnlogPartition
 from txnlog.spark.stream_offsets import StreamOffset
 from txnlog.spark.stream_options import Rates, StreamOptions
 from txnlog.spark.stream_planning import StreamPlanner
 from txnlog.spark.tasks import group_ranges
 from txnlog.storage import open_storage
-from txnlog.store import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from txnlog.storage.base import Storage
 
 
 class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -39,15 +41,17 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
+        return TaskReader, (self._storage(), self._options.read.columns, None)
+
+    def _storage(self) -> Storage:
         read = self._options.read
-        storage = open_storage(read.path, read.storage_options)
-        return TaskReader, (storage, read.columns, None)
+        return open_storage(
+            read.path, read.storage_options, unsafe_single_writer=read.unsafe_single_writer
+        )
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        read = self._options.read
-        store = open_store(read.path, storage_options=read.storage_options)
-        return StreamPlanner(store, self._options)
+        return StreamPlanner(open_given(self._options.read), self._options)
 
     # -- offsets ---------------------------------------------------------------------------------
 
@@ -96,6 +100,4 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TxnlogPartition(group) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        read = self._options.read
-        storage = open_storage(read.path, read.storage_options)
-        return TaskReader(storage, read.columns, None).read(partition)
+        return TaskReader(self._storage(), self._options.read.columns, None).read(partition)

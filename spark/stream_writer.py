@@ -15,7 +15,15 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from txnlog.errors import IllegalState
 from txnlog.spark.batch_versions import commit_version, default_transactional_id, query_batch
 from txnlog.spark.options import WriteOptions
-from txnlog.spark.writer import TIMEOUT_MS, Uploaded, discard_unplaced, segments_of, upload
+from txnlog.spark.provenance import Writing, writing_execution
+from txnlog.spark.writer import (
+    TIMEOUT_MS,
+    Uploaded,
+    checked_segments,
+    discard_unplaced,
+    segments_of,
+    upload,
+)
 from txnlog.store import Store
 from txnlog.topic_log import TopicSpec
 
@@ -24,6 +32,9 @@ if TYPE_CHECKING:
 
 _QUERY_ID = "sql.streaming.queryId"
 """Where Spark tells a task which query it works for; a restart keeps the id."""
+
+WRITING = Writing(in_block=True)
+"""A batch is a transaction of its own, which moves no offsets of what it was joined with."""
 
 
 @dataclass
@@ -60,23 +71,24 @@ class TxnlogStreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty(_QUERY_ID) if context else None
         if not query_id:
             raise IllegalState(f"Spark does not tell the id of the query ({_QUERY_ID})")
+        execution = writing_execution()
         options, names = self._options, self._names
         segments = upload(self._store, options, names, self._used, self._spec, iterator)
-        return UploadedForQuery(segments, query_id)
+        return UploadedForQuery(segments, execution, query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the batch, unless it was committed before. An empty one leaves no trace.
 
         Raises:
             InvalidTxnState: the transactional id belongs to another query, or the checkpoint was
-                set back.
+                set back; or rows were joined with such that have a transactional.id of their own.
             CommitStateUnknown: the storage failed; nothing was deleted, and the batch's next run
                 settles it.
             TxnlogError: nothing was committed.
         """
-        segments = segments_of(messages)
-        if not segments:
+        if not segments_of(messages):
             return
+        segments = checked_segments(self._store, messages, WRITING)
         [query_id] = {m.query_id for m in messages if isinstance(m, UploadedForQuery)}
         options = self._options
         commit_version(

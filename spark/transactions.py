@@ -33,6 +33,7 @@ from txnlog.spark.options import PINNED_TOPICS, STAGING, parse_read
 from txnlog.spark.planning import PinnedRead, pin
 from txnlog.spark.positions import offsets_json
 from txnlog.spark.staging import read_manifest
+from txnlog.spark.store_options import store_options
 from txnlog.state.transaction import ConsumedOffset, check_version
 from txnlog.store import Store, open_store
 from txnlog.topic_log import UploadedSegment
@@ -85,7 +86,7 @@ def transaction(
     transactional_id: str,
     group_id: str | None = None,
     max_records: int | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
     transaction_timeout_ms: int = 60_000,
     application_id: str | None = None,
     version: int | None = None,
@@ -101,12 +102,13 @@ def transaction(
 
     Args:
         spark: the session that reads and writes.
-        path: the store's folder or URL, or an open store.
+        path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
         transactional_id: names the job: entering the block ends what an earlier run left behind,
             and fences it off.
         group_id: the consumer group whose offsets say where to read from.
         max_records: the most that one ``read`` returns; see :meth:`SparkTransaction.read`.
-        storage_options: for the filesystem, also of Spark's tasks. Values are strings.
+        storage_options: for the filesystem, also of Spark's tasks, as ``txnlog.open`` takes them.
+            Beside an open store: for the tasks, over those that it was opened with.
         transaction_timeout_ms: the most that placing and deciding at the end may take; how long the
             block runs does not matter.
         application_id: with ``version``: makes the commit idempotent, and says who counts.
@@ -126,8 +128,9 @@ def transaction(
     if max_records is not None and max_records < 1:
         raise InvalidOption(f"max_records must be a whole number above 0, not {max_records!r}")
     checked = check_version(application_id, version)
+    reached = store_options(store, options)
     coordinator = Coordinator(store.logs, transactional_id, transaction_timeout_ms)
-    return SparkTransaction(spark, store, coordinator, group_id, max_records, options, checked)
+    return SparkTransaction(spark, store, coordinator, group_id, max_records, reached, checked)
 
 
 class SparkTransaction:
@@ -140,7 +143,7 @@ class SparkTransaction:
         coordinator: Coordinator,
         group_id: str | None,
         max_records: int | None,
-        storage_options: Mapping[str, str],
+        store_options: Mapping[str, str],
         version: Version | None = None,
     ) -> None:
         self._spark = spark
@@ -148,7 +151,7 @@ class SparkTransaction:
         self._coordinator = coordinator
         self._group_id = group_id
         self._max_records = max_records
-        self._storage_options = {f"storage.{k}": v for k, v in storage_options.items()}
+        self._store_options = dict(store_options)  # secrets among them
         self._version = version
         self._already_committed = False
         self._token = store.logs.clock.token()
@@ -316,7 +319,7 @@ class SparkTransaction:
         with self._failing():
             register(self._spark)  # also in a thread that has written nothing yet
             path = self._next_manifest()
-            options = {**self._storage_options, "path": self._store.url, STAGING: path}
+            options = {**self._store_options, STAGING: path}
             if topic is not None:
                 options["topic"] = topic
             if include_headers is not None:
@@ -380,8 +383,7 @@ class SparkTransaction:
             stops.setdefault(where.topic, {})[where.partition] = span.stop
         options = {
             **{name: value for name, value in given.items() if not _says_where(name)},
-            **self._storage_options,
-            "path": self._store.url,
+            **self._store_options,
             "subscribe": ",".join(starts),
             "startingOffsets": offsets_json(starts),
             "endingOffsets": offsets_json(stops),
@@ -506,7 +508,15 @@ def _is_stopped(spark: SparkSession) -> bool:
     return getattr(spark.sparkContext, "_jsc", None) is None if told is None else told
 
 
-_DECIDED = ("path", "subscribe", "subscribepattern", "assign", "group.id", "maxrecords")
+_DECIDED = (
+    "path",
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "group.id",
+    "maxrecords",
+    "unsafesinglewriter",
+)
 _NEVER = ("transactional.id", "transaction.timeout.ms", "isolation.level")
 
 

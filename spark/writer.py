@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from txnlog.spark import publishing
+from txnlog.errors import TxnlogError
+from txnlog.spark import provenance, publishing
 from txnlog.spark.options import WriteOptions
+from txnlog.spark.provenance import Writing
 from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
 from txnlog.topic_log import TopicSpec, UploadedSegment
@@ -30,9 +32,10 @@ TIMEOUT_MS = 60_000
 
 @dataclass
 class Uploaded(WriterCommitMessage):
-    """What one task attempt has uploaded."""
+    """What one task attempt has uploaded, and which execution of Spark's it worked for."""
 
     segments: tuple[UploadedSegment, ...]
+    execution: str
 
 
 class TxnlogWriter(DataSourceArrowWriter):
@@ -68,8 +71,10 @@ class TxnlogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
+        execution = provenance.writing_execution()
         options, names = self._options, self._names
-        return Uploaded(upload(self._store, options, names, self._used, self._spec, iterator))
+        segments = upload(self._store, options, names, self._used, self._spec, iterator)
+        return Uploaded(segments, execution)
 
     # -- on the driver's side --------------------------------------------------------------------
 
@@ -77,11 +82,12 @@ class TxnlogWriter(DataSourceArrowWriter):
         """Place everything that the messages name, all at once.
 
         Raises:
+            InvalidTxnState: the rows were read in a transaction that this write does not commit.
             CommitStateUnknown: the storage failed; nothing was deleted.
             TxnlogError: nothing was committed.
         """
-        segments = segments_of(messages)
         options = self._options
+        segments = checked_segments(self._store, messages, writing_of(options, self._continued))
         if options.staging is not None:
             from txnlog.spark.staging import stage
 
@@ -147,6 +153,29 @@ def segments_of(
     """What the messages name, by topic, in the order of the tasks."""
     uploaded = (message for message in messages if isinstance(message, Uploaded))
     return publishing.by_topic(segment for message in uploaded for segment in message.segments)
+
+
+def writing_of(options: WriteOptions, continued: TransactionRef | None) -> Writing:
+    """A batch write, as the rules of provenance see it."""
+    in_block = options.staging is not None
+    return Writing(options.transactional_id, continued, in_block, options.outside_transaction)
+
+
+def checked_segments(
+    store: Store, messages: Sequence[WriterCommitMessage | None], writing: Writing
+) -> dict[str, list[UploadedSegment]]:
+    """What the messages name, unless its rows must not be written; then it is deleted.
+
+    Raises InvalidTxnState, StorageError.
+    """
+    segments = segments_of(messages)
+    try:
+        executions = {m.execution for m in messages if isinstance(m, Uploaded)}
+        provenance.check_rows(store, executions, writing)
+    except TxnlogError:
+        publishing.discard(store, segments)
+        raise
+    return segments
 
 
 class _Sink:

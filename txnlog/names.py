@@ -6,6 +6,7 @@ Kafka validates it, or percent-encoded, so that no name can leave its folder.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from enum import Enum
 from typing import NamedTuple
@@ -29,6 +30,7 @@ _LOG_FILE = re.compile(r"(\d{20})\.(?:(json|commit|abort|checkpoint)|(seen)-\d{1
 _DATA_FILE = re.compile(
     rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
 )
+_READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
 
 
 class TopicPartition(NamedTuple):
@@ -219,3 +221,22 @@ def staging_file(token: str, number: int) -> str:
     All in one folder: a filesystem keeps a folder of its own for each when the files are gone.
     """
     return f"{STAGING}/{_encode(token)}-{number:06d}.json"
+
+
+def read_note(transactional_id: str, execution: str) -> str:
+    """The note that rows of a Spark read with this id were given to an execution of Spark's.
+
+    ``execution`` has hexadecimal digits and '-' only.
+    """
+    return f"{STAGING}/{read_note_owner(transactional_id)}.{execution}.read"
+
+
+def read_note_owner(transactional_id: str) -> str:
+    """How the name of a read's note tells the id: an id may be as long as a name can be."""
+    return hashlib.sha256(transactional_id.encode()).hexdigest()[:32]
+
+
+def parse_read_note(name: str) -> tuple[str, str] | None:
+    """The owner and the execution of a note in ``staging/``; None if it is something else."""
+    match = _READ_NOTE.fullmatch(name)
+    return (match[1], match[2]) if match else None

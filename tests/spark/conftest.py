@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from plain_disk import write_entry_point
 
 import txnlog
 from txnlog import Store
@@ -35,13 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, in which a task may fail three times."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # The workers import helpers of these tests.
+    # The workers import helpers of these tests, and fsspec finds a filesystem of theirs.
+    plugin = tmp_path_factory.mktemp("plugin")
+    write_entry_point(plugin)
     inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *([inherited] if inherited else [])])
+    paths = [str(HERE), str(plugin), *([inherited] if inherited else [])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     from pyspark.sql import SparkSession
 
     from txnlog.spark import register

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
-from txnlog.spark.options import parse_read, parse_write
-from txnlog.spark.positions import parse_offsets
+from txnlog.spark.options import STAGING, parse_read, parse_write
+from txnlog.spark.positions import ByTime, parse_offsets
+from txnlog.spark.stream_options import parse_stream
 
 READ = {"path": "/store", "subscribe": "orders"}
 
@@ -36,12 +37,71 @@ def test_storage_options_are_passed_on_without_their_prefix() -> None:
 
 
 def test_kafka_spellings_mean_the_same() -> None:
-    """Goal: kafka.group.id and kafka.isolation.level of a Kafka job keep working."""
-    given = {"kafka.group.id": "g", "kafka.isolation.level": "read_uncommitted"}
-    options = parse_read({**READ, **given})
-    assert (options.group_id, options.isolation_level) == ("g", "read_uncommitted")
+    """Goal: kafka.isolation.level and its like of a Kafka job keep working."""
+    options = parse_read({**READ, "kafka.isolation.level": "read_uncommitted"})
+    assert options.isolation_level == "read_uncommitted"
     with pytest.raises(InvalidOption, match="contradict"):
+        parse_read({**READ, "isolation.level": "a", "kafka.isolation.level": "b"})
+    assert parse_write({"path": "/s", "kafka.transactional.id": "t"}).transactional_id == "t"
+
+
+def test_kafka_group_id_follows_no_group() -> None:
+    """Goal: as in Spark's Kafka source it is a client's name, and no place to start or to move."""
+    assert parse_read({**READ, "kafka.group.id": "g"}).group_id is None
+    assert parse_stream({**READ, "kafka.group.id": "g"}).read.group_id is None
+    both = parse_read({**READ, "kafka.group.id": "g", "group.id": "g"})
+    assert (both.group_id, both.starting) == ("g", None)
+    with pytest.raises(InvalidOption, match=r"group\.id and kafka\.group\.id contradict"):
         parse_read({**READ, "group.id": "a", "kafka.group.id": "b"})
+    with pytest.raises(InvalidGroupId):
+        parse_read({**READ, "kafka.group.id": ""})
+    with pytest.raises(InvalidOption, match=r"needs group\.id.*; kafka\.group\.id does not say"):
+        parse_read({**READ, "kafka.group.id": "g", "transactional.id": "t"})
+
+
+@pytest.mark.parametrize("name", ["group.id", "kafka.group.id"])
+def test_a_read_that_asks_for_it_starts_at_the_groups_offsets(name: str) -> None:
+    """Goal: startingOffsets=group follows the group, whichever way it is named."""
+    options = parse_read({**READ, "startingOffsets": "Group", name: "g", "transactional.id": "t"})
+    assert (options.group_id, options.starting) == ("g", None)
+    timed = parse_read({**READ, "startingOffsets": "group", "startingTimestamp": "5", name: "g"})
+    assert isinstance(timed.starting, ByTime)
+    with pytest.raises(InvalidOption, match="startingOffsets=group is for a batch read"):
+        parse_stream({**READ, "startingOffsets": "group", name: "g"})
+
+
+def test_a_snapshot_is_for_batches_that_follow_no_group() -> None:
+    """Goal: offsets cannot tell what was read behind an open transaction, so nothing moves them."""
+    for name in ("isolation.level", "kafka.isolation.level"):
+        options = parse_read({**READ, name: "snapshot", "kafka.group.id": "g"})
+        assert options.isolation_level == "snapshot"
+    snapshot = {**READ, "isolation.level": "snapshot"}
+    for more in ({"group.id": "g"}, {"kafka.group.id": "g", "startingOffsets": "group"}):
+        with pytest.raises(InvalidOption, match="snapshot is for a read that follows no group"):
+            parse_read({**snapshot, **more})
+        with pytest.raises(InvalidOption, match="snapshot is for a read that follows no group"):
+            parse_read({**snapshot, **more, "transactional.id": "t"})
+    with pytest.raises(InvalidOption, match="what of a snapshot was read"):
+        parse_read({**snapshot, "transactional.id": "t"})
+    with pytest.raises(InvalidOption, match="snapshot is for a batch read"):
+        parse_stream(snapshot)
+
+
+def test_writes_outside_of_a_transaction_are_in_none() -> None:
+    """Goal: the option is refused where it would contradict what the write is."""
+    assert parse_write({"path": "/s", "outsideTransaction": "true"}).outside_transaction
+    outside = {"path": "/s", "outsideTransaction": "true"}
+    with pytest.raises(InvalidOption, match=r"it has transactional\.id 't'"):
+        parse_write({**outside, "transactional.id": "t"})
+    for given, streaming in ((outside, True), ({**outside, STAGING: "staging/x"}, False)):
+        with pytest.raises(InvalidOption, match="a batch of a stream, or a write of transaction"):
+            parse_write(given, streaming=streaming)
+
+
+def test_a_view_of_a_kafka_job_is_written_to() -> None:
+    """Goal: what a view reads with, in Kafka's spelling too, is nothing to INSERT INTO it."""
+    read = {**READ, "kafka.group.id": "g", "kafka.isolation.level": "read_uncommitted"}
+    assert parse_write(read).topic == "orders"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +138,9 @@ def test_kafka_spellings_mean_the_same() -> None:
         ({**READ, "columns": "value,value"}, "names a column twice"),
         ({**READ, "isolation.level": "serializable"}, "isolation.level must be read_committed"),
         ({**READ, "transactional.id": "t"}, "also needs group.id"),
+        ({**READ, "startingoffsets": "group"}, "give group.id, which one"),
+        ({**READ, "endingoffsets": "group"}, "option endingOffsets must be earliest, latest"),
+        ({**READ, "storage.json": "[]"}, "option storage.json is set by txnlog itself"),
         ({**READ, "transaction.timeout.ms": "9"}, "no effect without transactional.id"),
     ],
 )

@@ -12,6 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_helpers import fill, load, rows, values
 
 from txnlog import Store, TopicPartition
+from txnlog.snapshot import ISOLATION_LEVELS
+from txnlog.spark.options import SNAPSHOT
 
 KAFKA_SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -134,6 +136,41 @@ def test_a_group_says_where_to_start_and_is_not_moved(spark: SparkSession, store
     assert store.describe_group("g").lag == 3
     assert values(load(spark, store, "t", group_id="new")) == list(range(10))
     assert "new" not in store.groups()
+
+
+def test_kafka_group_id_starts_nowhere_else(spark: SparkSession, store: Store) -> None:
+    """Goal: as in Spark's Kafka source, it is no place to start; startingOffsets=group is."""
+    store.create_topic("t")
+    fill(store, "t", 0, 10)
+    store.consumer("t", group_id="g").commit({TopicPartition("t", 0): 7})
+    kafka = {"kafka_group_id": "g"}
+    assert values(load(spark, store, "t", **kafka)) == list(range(10))
+    assert values(load(spark, store, "t", **kafka, startingOffsets="group")) == [7, 8, 9]
+    assert values(load(spark, store, "t", group_id="g", startingOffsets="group")) == [7, 8, 9]
+    assert store.describe_group("g").lag == 3
+
+
+@pytest.mark.skipif(
+    SNAPSHOT not in ISOLATION_LEVELS, reason="the library has no isolation level snapshot yet"
+)
+def test_a_snapshot_shows_what_is_committed_behind_an_open_transaction(
+    spark: SparkSession, store: Store
+) -> None:
+    """Goal: isolation.level=snapshot reaches the library; what is open or aborted never shows."""
+    store.create_topic("t")
+    fill(store, "t", 0, 10)
+    with store.producer(transactional_id="open") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"100", key=b"100")
+        producer.flush()
+        fill(store, "t", 10, 20)
+        assert values(load(spark, store, "t")) == list(range(10))
+        snapshot = load(spark, store, "t", isolation_level="snapshot")
+        assert values(snapshot) == list(range(20))
+        producer.commit_transaction()
+    assert values(snapshot) == list(range(20))
+    assert values(load(spark, store, "t", isolation_level="snapshot")) == [*range(20), 100]
 
 
 def test_the_format_is_usable_from_sql(spark: SparkSession, store: Store) -> None:

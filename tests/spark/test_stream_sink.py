@@ -16,6 +16,7 @@ from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 NAMES = ("topic", "value")
+EXECUTION = "a-session-0"
 OPTIONS = parse_write({"path": "unused", "transactional.id": "t"}, streaming=True)
 
 
@@ -46,8 +47,8 @@ class Driver:
             rows = [f"{batch}-{task}-{row}".encode() for row in range(4)]
             data = pa.record_batch([["a", "b"] * 2, rows], names=list(NAMES))
             segments = upload(self.store, OPTIONS, NAMES, NAMES, None, [data])
-            messages.append(UploadedForQuery(segments, self._query))
-        return [*messages, UploadedForQuery((), self._query)]
+            messages.append(UploadedForQuery(segments, EXECUTION, self._query))
+        return [*messages, UploadedForQuery((), EXECUTION, self._query)]
 
     def commit(self, batch: int, messages: list[UploadedForQuery | None]) -> None:
         """As Spark does it: what fails is followed by abort, on another writer."""
@@ -240,5 +241,5 @@ def test_an_empty_batch_puts_nothing(inner: HeapStorage) -> None:
     faulty = FaultyStorage(inner)
     driver = Driver(faulty, seed=2)
     faulty.requests.clear()
-    driver.writer().commit([UploadedForQuery((), "q")], 0)
+    driver.writer().commit([UploadedForQuery((), EXECUTION, "q")], 0)
     assert faulty.requests == []

@@ -7,8 +7,9 @@ rename and no modification time in it. Knows names and bytes, and nothing of wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from threading import Barrier, BrokenBarrierError
@@ -38,6 +39,18 @@ def check_name(name: str) -> str:
             f"{name!r} cannot be the name of an object: it is not valid Unicode"
         ) from None
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What ``open_storage`` takes to open a storage again, in another process.
+
+    Both fields but the last may hold secrets: they are for handing on, never for messages.
+    """
+
+    url: str = field(repr=False)
+    options: Mapping[str, object] = field(repr=False)
+    unsafe_single_writer: bool = False
 
 
 class Upload(ABC):
@@ -94,6 +107,10 @@ class Storage(ABC):
         So it is on the usual disks of macOS and Windows, and on no object store.
         """
         return False
+
+    def address(self) -> Address:
+        """How to open the same storage elsewhere."""
+        return Address(self.url, {})
 
     def relaxed(self) -> Storage:
         """The same objects, for writes that need not be durable at once, where that saves time.

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from txnlog.storage.base import Storage, Upload
+from txnlog.storage.base import Address, Storage, Upload
 
 T = TypeVar("T")
 
@@ -29,6 +29,9 @@ class CountingStorage(Storage):
 
     def __reduce__(self) -> tuple[type[CountingStorage], tuple[Storage]]:
         return CountingStorage, (self.inner,)
+
+    def address(self) -> Address:
+        return self.inner.address()
 
     def _count(self, kind: str) -> None:
         with self._lock:

@@ -20,7 +20,7 @@ from txnlog.errors import (
     StorageError,
     UnsupportedFilesystem,
 )
-from txnlog.storage.base import Storage, Upload, check_name
+from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
 from txnlog.storage.first_write import check_once, passed
 from txnlog.storage.probe import FOLDER, check_before_first_write
@@ -86,6 +86,9 @@ class S3Storage(Storage):
 
     def __reduce__(self) -> tuple[type[S3Storage], tuple[str, dict[str, Any]]]:
         return S3Storage, (f"{self._bucket}/{self._prefix}", self._options)
+
+    def address(self) -> Address:
+        return Address(self.url, self._options)
 
     @property
     def client(self) -> S3Client:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.base import Storage, Upload, check_name
+from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, redact, redact_url, secrets_of
 from txnlog.storage.spool import Spool
 
@@ -52,6 +52,9 @@ class SingleWriterStorage(Storage):
 
     def __reduce__(self) -> tuple[type[SingleWriterStorage], tuple[str, dict[str, Any]]]:
         return SingleWriterStorage, (self._given, self._options)
+
+    def address(self) -> Address:
+        return Address(self._given, self._options, unsafe_single_writer=True)
 
     def _connect(self) -> tuple[Any, str]:
         """The filesystem and the root's path in it: made when first used, anew after a fork."""

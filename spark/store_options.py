@@ -1,0 +1,62 @@
+"""How Spark's tasks open the store that the user's process has opened: as options of the format.
+
+Spark's options are text, their names in lower case. What is text already stays an option of its
+own, so that Spark hides what is called a secret; the rest travels as JSON. Messages name options
+and never show their values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from txnlog.errors import InvalidOption
+from txnlog.spark.given import STORAGE_PREFIX, TYPED_STORAGE
+from txnlog.store import Store
+
+
+def store_options(
+    store: Store, storage_options: Mapping[str, object] | None = None
+) -> dict[str, str]:
+    """The options with which ``format("txnlog")`` opens a store that is open here.
+
+    Args:
+        store: which.
+        storage_options: instead of, or beside those that it was opened with.
+
+    Raises:
+        InvalidOption: an option is no plain data, or the URL has a password in it.
+    """
+    address = store.storage.address()
+    parts = urlsplit(address.url)
+    if "@" in parts.netloc or parts.query:
+        raise InvalidOption(
+            f"the URL of {store.url} holds credentials, which Spark would show in its plans; open "
+            "the store with them in storage_options"
+        )
+    given = {"path": address.url}
+    typed: dict[str, object] = {}
+    for name, value in {**address.options, **(storage_options or {})}.items():
+        if isinstance(value, str) and name == name.lower():
+            given[STORAGE_PREFIX + name] = value
+        else:
+            typed[name] = _plain(name, value)
+    if typed:
+        given[TYPED_STORAGE] = json.dumps(typed, sort_keys=True)
+    if address.unsafe_single_writer:
+        given["unsafeSingleWriter"] = "true"
+    return given
+
+
+def _plain(name: str, value: object) -> object:
+    """The value, if JSON gives the same back."""
+    try:
+        if json.loads(json.dumps(value, allow_nan=False)) == value:
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise InvalidOption(
+        f"storage option {name} is of a kind that cannot be handed to Spark's tasks: give text, "
+        "numbers, true, false, and lists or mappings of them, whose names are text"
+    )

@@ -1,0 +1,269 @@
+"""What was read with a transactional.id is not written without it; nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from spark_helpers import data_files, dotted, fill, load, numbers, save, stored
+
+import txnlog
+from txnlog import Store
+from txnlog.spark import transaction
+
+
+@pytest.fixture
+def topics(store: Store) -> Store:
+    """Topics in (2 partitions), out and other; 20 numbers are in ``in``."""
+    for topic, partitions in (("in", 2), ("out", 2), ("other", 1)):
+        store.create_topic(topic, partitions=partitions)
+    fill(store, "in", 0, 20)
+    return store
+
+
+def consume(spark: SparkSession, store: Store, name: str = "etl", **more: object) -> DataFrame:
+    frame = load(spark, store, "in", group_id=name, transactional_id=name, **more)
+    return frame.drop("partition")
+
+
+def status(store: Store, name: str = "etl") -> str:
+    return store.describe_transaction(name).status
+
+
+def count(store: Store, topic: str) -> int:
+    return store.scan(topic).to_arrow().num_rows
+
+
+def staged(store: Store) -> list[str]:
+    return sorted(path.name for path in Path(store.url).glob("staging/*"))
+
+
+def unchanged(new: DataFrame) -> DataFrame:
+    return new
+
+
+def computed(new: DataFrame) -> DataFrame:
+    return new.select(sf.upper(sf.col("value").cast("string")).alias("value"))
+
+
+def aggregated(new: DataFrame) -> DataFrame:
+    return new.groupBy(sf.length("key").alias("n")).agg(sf.max(computed_value()).alias("value"))
+
+
+def computed_value() -> object:
+    return sf.concat(sf.col("value").cast("string"), sf.lit("!"))
+
+
+def broadcast(new: DataFrame) -> DataFrame:
+    few = sf.broadcast(new.select(computed_value().alias("value")))
+    return new.sparkSession.range(2).crossJoin(few).select("value")
+
+
+def in_a_subquery(new: DataFrame) -> DataFrame:
+    new.createOrReplaceTempView("read_with_an_id")
+    return new.sparkSession.sql(
+        "SELECT (SELECT string(count(*)) FROM read_with_an_id) AS value FROM range(2)"
+    )
+
+
+def through_an_rdd(new: DataFrame) -> DataFrame:
+    return new.sparkSession.createDataFrame(new.select("value").rdd, "value binary")
+
+
+def cached(new: DataFrame) -> DataFrame:
+    kept = new.cache()
+    kept.count()
+    return kept.where("value is not null").withColumn("timestamp", sf.current_timestamp())
+
+
+MISTAKES: list[Callable[[DataFrame], DataFrame]] = [
+    unchanged,
+    computed,
+    aggregated,
+    broadcast,
+    in_a_subquery,
+    through_an_rdd,
+    cached,
+]
+
+
+@pytest.mark.parametrize("made", MISTAKES)
+def test_a_write_that_forgets_the_id_is_refused(
+    spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
+) -> None:
+    """Goal: whatever was made of the rows, none is written plainly; with the id they all are."""
+    frame = made(consume(spark, topics)).drop("n")
+    with pytest.raises(PySparkException) as caught:
+        save(frame, topics, "out")
+    said = str(caught.value)
+    assert "were read with transactional.id 'etl', but it names none" in said
+    assert "Nothing was written, and transaction 1 of 'etl' (epoch 0) was aborted" in said
+    assert '.option("transactional.id", "etl")' in said
+    assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
+    assert "etl" not in topics.groups()
+    assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.segments("in")}
+    spark.catalog.clearCache()
+    new = consume(spark, topics)
+    assert staged(topics) == []
+    save(made(new).drop("n"), topics, "out", transactional_id="etl")
+    spark.catalog.clearCache()
+    assert (status(topics), topics.describe_group("etl").lag) == ("CompleteCommit", 0)
+    assert count(topics, "out") > 0
+    # What filled the cache was no write.
+    assert len(staged(topics)) == (1 if made is cached else 0)
+
+
+def test_sql_that_forgets_the_id_is_refused(spark: SparkSession, topics: Store) -> None:
+    """Goal: INSERT INTO a plain view from one that has a transactional.id."""
+    consume(spark, topics).createOrReplaceTempView("source")
+    options = f"path '{topics.url}', subscribe 'out'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW target USING txnlog OPTIONS ({options})")
+    with pytest.raises(PySparkException, match="it names none"):
+        spark.sql("INSERT INTO target (value) SELECT value FROM source")
+    assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
+
+
+def test_an_empty_read_is_refused_too(spark: SparkSession, topics: Store) -> None:
+    """Goal: the mistake shows in the first run, also where nothing is new yet."""
+    save(consume(spark, topics), topics, "out", transactional_id="etl")
+    with pytest.raises(PySparkException, match="it names none"):
+        save(computed(consume(spark, topics)), topics, "out")
+
+
+def test_other_writes_go_on_while_a_transaction_is_open(spark: SparkSession, topics: Store) -> None:
+    """Goal: of the same session, only what was read with the id needs it."""
+    new = consume(spark, topics)
+    assert new.count() == 20
+    save(numbers(spark, 0, 5), topics, "other")
+    save(load(spark, topics, "in").drop("partition"), topics, "other")
+    assert (count(topics, "other"), status(topics)) == (25, "Ongoing")
+    save(new, topics, "out", transactional_id="etl")
+    assert stored(topics, "out") == list(range(20))
+    assert topics.describe_group("etl").lag == 0
+
+
+def test_rows_may_go_out_without_offsets_if_the_write_says_so(
+    spark: SparkSession, topics: Store
+) -> None:
+    """Goal: outsideTransaction writes some rows apart, and the transaction goes on."""
+    new = consume(spark, topics)
+    save(new.limit(3), topics, "other", outsideTransaction=True)
+    assert (count(topics, "other"), status(topics)) == (3, "Ongoing")
+    save(new, topics, "out", transactional_id="etl")
+    assert (stored(topics, "out"), status(topics)) == (list(range(20)), "CompleteCommit")
+
+
+@pytest.mark.parametrize("made", [unchanged, computed])
+def test_a_plain_write_after_the_commit_is_refused(
+    spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
+) -> None:
+    """Goal: records that go out after their offsets have moved are lost if the job dies between."""
+    new = consume(spark, topics)
+    save(new, topics, "out", transactional_id="etl")
+    with pytest.raises(PySparkException, match=r"transaction 1 of 'etl' .* is CompleteCommit"):
+        save(made(new), topics, "other")
+    assert (stored(topics, "other"), status(topics)) == ([], "CompleteCommit")
+
+
+@pytest.mark.parametrize("made", [unchanged, computed])
+def test_another_id_is_no_better(
+    spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
+) -> None:
+    """Goal: a write commits the offsets of its own read only, so it writes no other one's rows."""
+    new, mine = made(consume(spark, topics)), consume(spark, topics, "mine")
+    with pytest.raises(PySparkException, match=r"it has transactional\.id 'stranger'"):
+        save(new, topics, "out", transactional_id="stranger")
+    both = made(consume(spark, topics)).select("value").union(mine.select("value"))
+    with pytest.raises(PySparkException, match="it commits transaction 1 of 'mine'"):
+        save(both, topics, "out", transactional_id="mine")
+    assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
+    assert topics.groups() == []
+
+
+@pytest.mark.parametrize("made", [unchanged, computed])
+def test_a_block_does_not_take_them(
+    spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
+) -> None:
+    """Goal: transaction(...) moves the offsets of its own reads, so it writes no others' rows."""
+    new = made(consume(spark, topics))
+    with (
+        pytest.raises(PySparkException, match=r"its own transaction only.*txn\.read"),
+        transaction(spark, topics, transactional_id="block") as txn,
+    ):
+        txn.write(new, topic="out")
+    assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
+    assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.segments("in")}
+
+
+@pytest.mark.parametrize("given", [{}, {"transactional_id": "etl"}])
+def test_another_store_is_out_of_reach(
+    spark: SparkSession, topics: Store, tmp_path: Path, given: dict[str, str]
+) -> None:
+    """Goal: a write cannot move offsets in another store, whichever id it names."""
+    elsewhere = txnlog.open(str(tmp_path / "elsewhere"), create=True)
+    elsewhere.create_topic("out")
+    with pytest.raises(PySparkException, match=r"from another store with transactional\.id"):
+        save(consume(spark, topics), elsewhere, "out", **given)
+    assert stored(elsewhere, "out") == []
+    save(consume(spark, topics), elsewhere, "out", outsideTransaction=True)
+    assert stored(elsewhere, "out") == list(range(20))
+
+
+def test_what_a_file_remembers_of_a_read_is_over_with_it(
+    spark: SparkSession, topics: Store, tmp_path: Path
+) -> None:
+    """Goal: Spark keeps a column's metadata in Parquet; a later job that reads it is free."""
+    new, parquet = consume(spark, topics), str(tmp_path / "copy")
+    new.write.parquet(parquet)
+    save(new, topics, "out", transactional_id="etl")
+    copy = spark.read.parquet(parquet)
+    assert copy.schema["value"].metadata == new.schema["value"].metadata != {}
+    save(copy, topics, "other")
+    assert stored(topics, "other") == list(range(20))
+
+
+def test_a_stream_does_not_take_them(spark: SparkSession, topics: Store, tmp_path: Path) -> None:
+    """Goal: a batch that is joined with such a read fails, and nothing of it is written."""
+    pytest.importorskip("pyspark.sql.streaming.datasource")
+    static = computed(consume(spark, topics)).select(sf.col("value").alias("word"))
+    stream = (
+        spark.readStream.format("txnlog")
+        .options(path=topics.url, subscribe="in", startingOffsets="earliest")
+        .load()
+        .join(static, sf.col("value").cast("string") == sf.col("word"))
+        .select("word", "key")
+        .withColumnRenamed("word", "value")
+    )
+    options = dotted({"path": topics.url, "topic": "out", "checkpointLocation": tmp_path / "c"})
+    query = stream.writeStream.format("txnlog").options(**options).trigger(availableNow=True)
+    with pytest.raises(PySparkException, match=r"were read with transactional\.id 'etl'"):
+        query.start().awaitTermination()
+    assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
+
+
+def test_notes_do_not_pile_up(spark: SparkSession, topics: Store) -> None:
+    """Goal: each action leaves one small file at most, and the next read deletes them."""
+    for _ in range(3):
+        new = consume(spark, topics)
+        assert staged(topics) == []
+        for _ in range(2):
+            assert new.count() == 20
+        assert len(staged(topics)) == 2
+    other = consume(spark, topics, "other")
+    other.count()
+    assert len(staged(topics)) == 3
+    assert new.count() == 20
+
+
+def test_a_schema_of_the_users_own_hides_nothing(spark: SparkSession, topics: Store) -> None:
+    """Goal: .schema(...) leaves the columns without a word of the read; its tasks still tell."""
+    plain = load(spark, topics, "in").schema
+    given = {"path": topics.url, "subscribe": "in", "group.id": "etl", "transactional.id": "etl"}
+    new = spark.read.format("txnlog").schema(plain).options(**given).load().drop("partition")
+    with pytest.raises(PySparkException, match="it names none"):
+        save(new, topics, "out")
+    assert stored(topics, "out") == []
