@@ -23,6 +23,7 @@ from txnlog.doctor.finding import Finding
 from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
+from txnlog.state import group as group_state
 from txnlog.state import topic as topic_state
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted
 from txnlog.state.topic import Append, TopicState, Trimmed
@@ -489,6 +490,26 @@ def test_honest_checkpoints_agree() -> None:
     step()
 
 
+def test_a_stray_is_no_evidence() -> None:
+    """Hazard 3: put into a name that cleaning had freed, it says nothing of the entry before it."""
+    broken = Broken()
+    broken.put_entry(G, 2, offsets(TopicPartition("b", 0), None, 9))
+    stray = {
+        (checkpoint(broken, "topic", "b", as_it_is), 3, 4): (B, 1, LogFile.COMMIT),
+        (checkpoint(broken, "group", "g", as_it_is), 1, 2): (G, 0, LogFile.ABORT),
+    }
+    for (kept, number, end), (folder, copied, kind) in stray.items():
+        entry = broken.storage.get(broken.path(folder, copied))
+        cleaned = [name for name in broken.storage.list_names(folder) if int(name[:20]) < end]
+        broken.storage.delete([p for p in (f"{folder}/{name}" for name in cleaned) if p != kept])
+        broken.storage.put(broken.path(folder, number), entry)
+        outcome = Outcome(kind.value)
+        ref = broken.state("done", 3)[1].ref
+        marker = Marker(outcome, msgspec.structs.replace(ref, number=1))
+        broken.storage.put(broken.path(folder, number, kind), envelope.encode(marker))
+    assert "L10" not in rules(broken.storage)
+
+
 class Refusing(FaultyStorage):
     """Does not allow requests whose text holds any of these."""
 
@@ -541,6 +562,42 @@ def test_one_state_or_entry_that_cannot_be_read_makes_nothing_else_wrong() -> No
             continue
         found = examined(Refusing(SMALL.copy(), f"get {path}"), with_contents=True)
         assert {f.state for f in found} <= {"unreadable"}, (path, found)
+
+
+def test_what_an_unreadable_id_has_decided_is_not_guessed() -> None:
+    """Two commits without markers move one offset: with the id's state that would be judged."""
+    broken = Broken()
+    broken.storage.delete([broken.path(G, number, LogFile.COMMIT) for number in (0, 1)])
+    (found,) = examined(Refusing(broken.storage, f"get {names.transaction_log('done')}/"))[-1:]
+    assert (found.check, found.subject, found.state) == ("transactions", "done", "unreadable")
+
+
+def test_cleaned_up_as_if_it_were_aborted() -> None:
+    """L10 for a group: one checkpoint has the offset pending, the next one has dropped it."""
+    broken = Broken()
+
+    def pend(state: GroupState) -> None:
+        entry = envelope.decode(
+            broken.storage.get(broken.path(G, 1)), group_state.ENTRY_DECODER, ""
+        )
+        assert isinstance(entry, OffsetsCommitted)
+        known = state.committed["a"][0]
+        state.committed["a"][0] = msgspec.structs.replace(known, entry=0, offset=1)
+        state.pending[1] = entry
+
+    checkpoint(broken, "group", "g", pend)
+    broken.put_entry(G, 2, offsets(TopicPartition("b", 0), None, 9))
+
+    def drop(state: GroupState) -> None:
+        pend(state)
+        state.decide(1, Outcome.ABORT)
+
+    checkpoint(broken, "group", "g", drop)
+    doomed = [(n, kind) for n in (0, 1) for kind in (LogFile.ENTRY, LogFile.COMMIT)]
+    broken.storage.delete([broken.path(G, *file) for file in doomed])
+    (found,) = examined(broken.storage)
+    assert found.rule == "L10"
+    assert "is CompleteCommit and it is on its list" in found.detail
 
 
 def test_an_outage_ends_the_examination() -> None:

@@ -48,21 +48,11 @@ class KnownIds:
         """
         if self._ended is None:
             self._ended = {
-                (state.producer_id, state.number): state for state in self._decided_states()
+                (state.producer_id, state.number): state
+                for state in self.heads.values()
+                if state is not None and state.outcome is not None
             }
         return self._ended.get((producer_id, number))
-
-    def committed_in(
-        self, log: Literal["topic", "group"], name: str
-    ) -> Iterator[tuple[int, TransactionState]]:
-        """The entries of a log that are on the list of a commit, with its state."""
-        for state in self._decided_states():
-            for entry in state.entries if state.outcome is Outcome.COMMIT else ():
-                if (entry.log, entry.name) == (log, name):
-                    yield entry.number, state
-
-    def _decided_states(self) -> Iterator[TransactionState]:
-        return (state for state in self.heads.values() if state and state.outcome is not None)
 
     def still_counts(self, transactional_id: str) -> bool:
         """False if what was read of an id was nobody's state but a stray (hazard 3)."""

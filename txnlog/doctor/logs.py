@@ -86,11 +86,9 @@ class Replay(Generic[EntryT, StateT]):
     def _findings(self) -> Iterator[Finding]:
         files = [*map(parse_log_file, self.log.storage.list_names(self.log.folder))]
         entries = {found[0] for found in files if found and found[1] is LogFile.ENTRY}
-        checkpoints = [found[0] for found in files if found and found[1] is LogFile.CHECKPOINT]
+        checkpoints = {found[0] for found in files if found and found[1] is LogFile.CHECKPOINT}
         self.state = self.kind.new_state()
         claims = self.kind.new_claims()
-        for number, state in self.ids.committed_in(self.kind.kind, self.name):
-            self._judge.evidence[number] = _by_state(state, Outcome.COMMIT)
         unreadable_in_a_row = 0
         for found in dump_log(
             self.log.storage, self.log.folder, self.kind.entries, keep_going=True
@@ -103,9 +101,11 @@ class Replay(Generic[EntryT, StateT]):
                 self.state = None
                 yield self._left_out(found.number)
                 return
-            # What stands alone at the beginning may be a stray (hazard 3).
-            is_first = found.number > 0 and found.number - 1 not in entries
-            claims.see(found.number, None if is_first else found.entry)
+            # The first that is left may be a stray (hazard 3), unless a checkpoint is beside it.
+            known = {found.number, found.number - 1} & checkpoints
+            is_first = found.number > 0 and not known and found.number - 1 not in entries
+            last = found.number + max(found.missing_count - 1, 0)
+            claims.see(last, None if is_first else found.entry)
             if found.entry is not None:
                 self.patience.worked()
                 self.entry_count += 1
@@ -285,9 +285,9 @@ class Replay(Generic[EntryT, StateT]):
             detail = f"{entry} is {said} by {shown}, but {evidence.source}; {mend}"
         yield self._finding("L10", detail, paths[-1])
 
-    def _undecided_but_gone(self, checkpoints: list[int]) -> Iterator[Finding]:
+    def _undecided_but_gone(self, checkpoints: set[int]) -> Iterator[Finding]:
         """L10: what the newest checkpoint calls undecided is there to be decided."""
-        if self._newest is None or checkpoints[-1:] != [self._newest[0]]:
+        if self._newest is None or max(checkpoints) > self._newest[0]:
             return  # it cannot be read, or is gone: there is a newer one
         newest, claims = self._newest
         gone = [number for number in sorted(claims.undecided) if not self._judge.decided(number)]

@@ -72,9 +72,13 @@ class TopicClaims:
 
 @dataclass(slots=True)
 class GroupClaims:
-    """An entry whose offset neither counts nor was followed by another is aborted."""
+    """An entry whose offset neither counts nor was followed by another is aborted.
 
-    moved: dict[int, tuple[TopicPartition, ...]] = field(default_factory=dict)
+    ``moved`` has, by entry, what it moves if it is committed, and up to which entry it is known
+    that nobody has deleted that since.
+    """
+
+    moved: dict[int, tuple[tuple[TopicPartition, ...], int]] = field(default_factory=dict)
     deleted: dict[TopicPartition, int] = field(default_factory=dict)
     wiped: int = -1
 
@@ -83,7 +87,7 @@ class GroupClaims:
             case OffsetsCommitted(transaction=None):
                 pass
             case OffsetsCommitted():
-                self.moved[number] = _partitions(entry)
+                self.moved[number] = _partitions(entry), number
             case OffsetsDeleted(partitions=partitions):
                 self.deleted.update(dict.fromkeys(partitions, number))
             case GroupDeleted() | None:
@@ -91,7 +95,8 @@ class GroupClaims:
 
     def claims(self, checkpoint: GroupState) -> Claims:
         for number, entry in checkpoint.pending.items():
-            self.moved.setdefault(number, _partitions(entry))
+            # A deletion before the checkpoint has left out of it what it deletes.
+            self.moved[number] = _partitions(entry), checkpoint.next_entry - 1
         at = {
             TopicPartition(topic, partition): known.entry
             for topic, offsets in checkpoint.committed.items()
@@ -101,18 +106,21 @@ class GroupClaims:
         undecided = checkpoint.undecided_entries()
         aborted = {
             number
-            for number, partitions in self.moved.items()
+            for number, (partitions, since) in self.moved.items()
             if number not in committed
             and number not in undecided
-            and any(self._was_left_out(number, where, at.get(where)) for where in partitions)
+            and any(
+                max(self.wiped, self.deleted.get(where, -1)) <= since
+                and self._is_older(at.get(where), number)
+                for where in partitions
+            )
         }
         owners = {number: (ref.producer_id, ref.number) for number, ref in undecided.items()}
         return Claims(committed, aborted, undecided, owners)
 
-    def _was_left_out(self, number: int, where: TopicPartition, counts: int | None) -> bool:
-        """True if the offset would be there, or a later one, had the entry been committed."""
-        if max(self.wiped, self.deleted.get(where, -1)) > number:
-            return False
+    @staticmethod
+    def _is_older(counts: int | None, number: int) -> bool:
+        """True if what counts in a partition is older than what entry ``number`` moves there."""
         return counts is None or -1 < counts < number
 
 
