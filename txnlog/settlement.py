@@ -224,6 +224,7 @@ class Settlement:
         undecided: Mapping[EntryRef, TransactionRef],
         *,
         force: bool = False,
+        dry_run: bool = False,
     ) -> Head:
         """Put a state behind a newest one that cannot be read, so that the id can go on.
 
@@ -235,6 +236,7 @@ class Settlement:
             transactional_id: whose newest state it is.
             undecided: entries of the id that are known to be undecided, in any log.
             force: now, and not only when the store's longest timeout has passed.
+            dry_run: only tell which state would be put.
 
         Returns:
             The state that was put, or whichever is the newest now.
@@ -263,6 +265,8 @@ class Settlement:
                     f"`txnlog txns abort --force {transactional_id}` does so at once"
                 )
             state = self._presumed(transactional_id, damage, undecided)
+        if dry_run:
+            return Head(damage.number + 1, state)
         _logger.warning("%s; going on with %s", damage.reason, state.status.value)
         if not self._transactions.put(damage.number + 1, state, since):
             return self._transactions.describe(transactional_id)

@@ -217,10 +217,10 @@ class TransactionAdmin:
             reason: kept in the id's state, and told to the producer when it is refused.
             number: only this transaction of the id.
             dry_run: find out whether it could be aborted, and change nothing.
-            force: also where the id's newest state is damaged, by a state that is put behind it. If a
-                commit marker shows that the transaction was committed, its commit is finished. Else
-                it is aborted, and a commit of which only the damaged state told is given up.
-                Changes nothing where the state is sound.
+            force: also where the id's newest state is damaged, by a state that is put behind it.
+                If a commit marker shows that the transaction was committed, its commit is
+                finished. Else it is aborted, and a commit of which only the damaged state told is
+                given up. Changes nothing where the state is sound.
 
         Raises:
             CorruptTransactionState: the newest state is damaged, and ``force`` was not given.
@@ -239,9 +239,9 @@ class TransactionAdmin:
             try:
                 head = transactions.describe(transactional_id)
             except CorruptTransactionState:
-                if not force or dry_run:
+                if not force:
                     raise
-                return describe_transaction(self._end_damaged(transactional_id))
+                return describe_transaction(self._end_damaged(transactional_id, dry_run=dry_run))
             _check_abortable(head.state, number)
             if dry_run:
                 return describe_transaction(head)
@@ -263,7 +263,7 @@ class TransactionAdmin:
                     _logger.warning("%s is aborted but not finished: %s", head.state.ref, error)
             return describe_transaction(head)
 
-    def _end_damaged(self, transactional_id: str) -> Head:
+    def _end_damaged(self, transactional_id: str, *, dry_run: bool) -> Head:
         """Put a state behind a damaged one, and finish what it decides."""
         storage, settlement = self._logs.storage, self._logs.settlement
         topics = storage.list_folders(names.TOPICS)
@@ -277,8 +277,10 @@ class TransactionAdmin:
             for number, ref in log.undecided().items()
             if ref.transactional_id == transactional_id
         }
-        head = settlement.end_damaged(transactional_id, undecided, force=True)
-        return (settlement.finish(head) or head) if head.state.prepared else head
+        head = settlement.end_damaged(transactional_id, undecided, force=True, dry_run=dry_run)
+        if dry_run or not head.state.prepared:
+            return head
+        return settlement.finish(head) or head
 
     def expire_transactional_ids(self, *, older_than_ms: int | None = None) -> list[str]:
         """Forget the transactional ids that have not been used for so long.
