@@ -70,17 +70,17 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
             raise CommitFailed("surely nothing was committed") from error
 
     monkeypatch.setattr(sequence_log, "_PUT_ATTEMPTS", 1)
-    assert caught((27, 64, 70, 91), STORMY) == ""
+    assert caught((2, 17, 28, 37), STORMY) == ""
     monkeypatch.setattr(coordinator.Coordinator, "_put_decision", sure_of_it)
     # Producers repeat what is in doubt, so few runs come to it.
-    assert caught((27, 64, 70, 91), STORMY) in ("aborted read", "torn")
+    assert caught((2, 17, 28, 37), STORMY) in ("aborted read", "torn")
 
 
 def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
     """Whoever slept believes in its put, though cleaning had freed the name."""
-    assert caught(range(29, 32), STALLING, cleanup_ages_ms=(40_000,)) == ""
+    assert caught((6, 20, 34), STALLING, cleanup_ages_ms=(40_000,)) == ""
     monkeypatch.setattr(SequenceLog, "was_freed", lambda *_: False)
-    assert caught(range(29, 32), STALLING, cleanup_ages_ms=(40_000,)) in (
+    assert caught((6, 20, 34), STALLING, cleanup_ages_ms=(40_000,)) in (
         "blocked",
         "damage",
         "lost",

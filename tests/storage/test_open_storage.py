@@ -189,6 +189,44 @@ def test_a_filesystem_that_takes_no_option_of_ours_is_taken() -> None:
         open_storage("nooptions://a", {"wrong": "u"}, unsafe_single_writer=True).get("x")
 
 
+class Breaks(MemoryFileSystem):
+    """Cannot look or move while it is told not to, or says that it has moved and has not."""
+
+    protocol = "breaks"
+    broken = ""
+
+    def info(self, path: str, **options: object) -> dict[str, object]:
+        if self.broken == "info":
+            raise ConnectionResetError("the connection was reset")
+        found: dict[str, object] = super().info(path, **options)
+        return found
+
+    def mv(self, path1: str, path2: str, **options: object) -> None:
+        if self.broken != "mv":
+            super().mv(path1, path2, **options)
+
+
+fsspec.register_implementation("breaks", Breaks, clobber=True)
+
+
+def test_a_single_writer_concludes_nothing_from_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be looked up is not absent; a move that was not made is no success."""
+    storage = open_storage("breaks://a", unsafe_single_writer=True)
+    storage.put_if_absent("x", b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(Breaks, "broken", "info")
+        with pytest.raises(StorageError, match="connection was reset"):
+            storage.put_if_absent("x", b"new")
+    assert storage.get("x") == b"old"
+    with monkeypatch.context() as patch:
+        patch.setattr(Breaks, "broken", "mv")
+        with pytest.raises(StorageError, match="did not make it"):
+            storage.put_if_absent("y", b"new")
+        with pytest.raises(StorageError, match="did not make it"), storage.upload("z") as upload:
+            upload.write(b"new")
+    assert [name for name, _ in storage.list_all("")] == ["x"]
+
+
 def test_nothing_is_imported_before_it_is_needed() -> None:
     """The import of the package stays cheap, and local stores need neither fsspec nor s3fs."""
     program = (

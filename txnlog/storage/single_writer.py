@@ -92,7 +92,7 @@ class SingleWriterStorage(Storage):
         filesystem, path = self._locate(check_name(name))
         try:
             with _LOCK:
-                if filesystem.exists(path):
+                if _is_there(filesystem, path):
                     return False
                 self._write(filesystem, path, bytes(data))
         except Exception as error:
@@ -117,6 +117,7 @@ class SingleWriterStorage(Storage):
         try:
             write(temporary)
             filesystem.mv(temporary, path)
+            _check_moved(filesystem, path)
         except BaseException:
             with suppress(Exception):
                 filesystem.rm_file(temporary)
@@ -214,6 +215,22 @@ class SingleWriterStorage(Storage):
                 continue
             except Exception as error:
                 raise self._failure("deleting", name, error) from error
+
+
+def _is_there(filesystem: Any, path: str) -> bool:
+    """Not fsspec's ``exists``, which takes any error for absence: an entry would be replaced."""
+    filesystem.invalidate_cache()
+    try:
+        filesystem.info(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _check_moved(filesystem: Any, path: str) -> None:
+    """Some filesystems answer that they refuse, and the client does not look."""
+    if not _is_there(filesystem, path):
+        raise OSError("the filesystem took the move, and did not make it")
 
 
 class _SingleWriterUpload(Upload):
