@@ -168,11 +168,31 @@ def checkpoint(store: Store) -> None:
     log.checkpoint()
 
 
+CLOCKS = pytest.mark.parametrize("clocks", ["both", "the wall clock", "the monotonic clock"])
+
+
+def stall(sleepers: VirtualClock, until_ms: int, clocks: str) -> None:
+    """A process sleeps until then, and only some of its clocks show it.
+
+    Its machine may have slept too, and the monotonic clock stood still; or its wall clock was set
+    back meanwhile.
+    """
+    begun_ms = sleepers.now_ms()
+    if clocks == "the wall clock":
+        sleepers.sleep_machine(until_ms - begun_ms)
+    else:
+        sleepers.time_ms = until_ms
+    if clocks == "the monotonic clock":
+        sleepers.set_wall(begun_ms)
+
+
+@CLOCKS
 def test_a_stalled_writer_does_not_believe_in_a_reused_name(
-    store: Store, clock: VirtualClock
+    store: Store, clock: VirtualClock, clocks: str
 ) -> None:
     """Goal (52): a writer that slept wins a name that was freed, and looks again (hazard 3)."""
-    sleeper = attach(store.storage, clock=clock)
+    own = VirtualClock(clock.time_ms, seed=5)
+    sleeper = attach(store.storage, clock=own)
     spec = sleeper.topic_spec("t")
     uploader = SegmentUploader(sleeper.storage, spec, clock)
     batch = normalize(pa.record_batch({"value": [b"late"]}), now_ms=1)
@@ -184,6 +204,7 @@ def test_a_stalled_writer_does_not_believe_in_a_reused_name(
         clock.time_ms += CLEANUP_AGE_MS + 1
         checkpoint(store)
     assert store.storage.list_names("topics/t/log")[0] > "00000000000000000002"
+    stall(own, clock.time_ms, clocks)
     appended = sleeper.logs.topic("t").place(segments, refreshed=True)
     assert appended.offsets == {T0: range(6, 7)}
     expected = [*(b"%d" % turn for turn in range(6)), b"late"]
@@ -191,11 +212,13 @@ def test_a_stalled_writer_does_not_believe_in_a_reused_name(
     assert values(attach(store.storage, clock=clock)) == expected
 
 
+@CLOCKS
 def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
-    store: Store, clock: VirtualClock
+    store: Store, clock: VirtualClock, clocks: str
 ) -> None:
     """Goal (52): a decision put into a freed name of an id's log commits nothing (hazard 3)."""
-    sleeper = attach(store.storage, clock=clock).producer(transactional_id="p")
+    own = VirtualClock(clock.time_ms, seed=5)
+    sleeper = attach(store.storage, clock=own).producer(transactional_id="p")
     sleeper.init_transactions()
     sleeper.begin_transaction()
     sleeper.send("t", b"late")
@@ -204,6 +227,7 @@ def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
         clock.time_ms += CLEANUP_AGE_MS + 1
         store.producer(transactional_id="p").init_transactions()
     assert store.storage.list_names("transactions/p")[0] > "00000000000000000005"
+    stall(own, clock.time_ms, clocks)
     with pytest.raises(ProducerFenced):
         sleeper.commit_transaction()
     assert values(attach(store.storage, clock=clock)) == []

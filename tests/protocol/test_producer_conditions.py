@@ -287,6 +287,31 @@ def test_an_open_transaction_is_remembered_though_it_is_idle(
     assert [segment.base_sequence for segment in mine] == [0, 2]
 
 
+@WAYS
+def test_an_idle_transaction_goes_on_in_every_partition(
+    store: Store, clock: VirtualClock, how: str
+) -> None:
+    """L9: what it wrote before it was idle counts, also where it has not written since.
+
+    Forgotten by its next append, its sequence would begin again in the other partition (L4).
+    """
+    waiting = begun(store, "open")
+    for partition in (0, 1):
+        waiting.send("t", b"before", partition=partition)
+    waiting.flush()
+    clock.time_ms += EXPIRATION_MS + 1
+    for partition in (0, 1):
+        place(store, 0, producer=ProducerRef(7 + partition, 0))
+        waiting.send("t", b"after", partition=partition)
+        waiting.flush()
+        store = reopened(store, how)
+    waiting.commit_transaction()
+    mine = store.describe_transaction("open").producer_id
+    for partition in (0, 1):
+        found = [s.base_sequence for s in store.segments("t", partition) if s.producer_id == mine]
+        assert found == [0, 1]
+
+
 def test_nothing_is_sent_outside_a_transaction(store: Store) -> None:
     """Goal (8): a transactional producer sends inside its transactions only."""
     producer = begun(store, "p")
