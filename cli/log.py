@@ -17,7 +17,8 @@ from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_s
 
 if TYPE_CHECKING:
     from txnlog.log_dump import DumpedEntry
-    from txnlog.state.topic import Placement, TopicEntry
+    from txnlog.state.placement import Placement
+    from txnlog.state.topic import TopicEntry
 
     Entry: TypeAlias = DumpedEntry[TopicEntry]
 

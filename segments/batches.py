@@ -229,17 +229,15 @@ def verify_checksum(
 
     What precedes the checksum in Kafka's layouts, the base offset above all, it does not cover.
     In rows that txnlog writes the base sequence repeats the base offset, and the leader epoch has
-    one value only: then these are compared.
+    one value only, or the base sequence is made of both: then these are compared.
     """
     crc = _FORMATS[header.magic].checksum(memoryview(data).cast("B"))
     reason = None
     if crc != header.crc:
         kind = "CRC-32" if header.magic < MAGIC_KAFKA else "CRC-32C"
         reason = f"{kind} is {crc:#010x}, the header says {header.crc:#010x}"
-    elif header.is_guarded and header.base_sequence != header.base_offset:
-        reason = f"base offset {header.base_offset} was {header.base_sequence} when it was written"
-    elif header.is_guarded and header.leader_epoch != NO_LEADER_EPOCH:
-        reason = f"leader epoch {header.leader_epoch} was {NO_LEADER_EPOCH} when it was written"
+    else:
+        reason = header.broken_guard()
     if reason is not None:
         raise CorruptRecord.at(name, position, reason, header.base_offset)
 

@@ -29,6 +29,7 @@ from txnlog.segments.header import (
     BatchHeader,
     BytesLike,
 )
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
@@ -65,12 +66,14 @@ def dump_segment(
     *,
     name: str,
     joins_messages: bool = False,
+    identity: SegmentIdentity | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> Iterator[DumpedBatch]:
     """Yield every byte of the file once, in order, as batches and damaged stretches.
 
-    With ``joins_messages`` old messages that are not compressed come many at a time.
+    With ``joins_messages`` old messages that are not compressed come many at a time. With an
+    ``identity`` batches that cannot be of that segment are damage.
     Behind a damaged header the next batch is searched for: its checksum, and for columns its
     header check, make sure that it is one. Held in memory: one chunk and two batches. Raises
     only what ``read`` raises, and CorruptRecord if the file is shorter than ``size_bytes``.
@@ -96,6 +99,7 @@ def dump_segment(
             yield DumpedBatch(position, found - position, None, None, None, str(error))
             position = found
             continue
+        first = header
         if joins_messages:
             header, data = read_batch(window, position, header, position + chunk_bytes)
         else:
@@ -103,6 +107,8 @@ def dump_segment(
         crc_ok = has_right_checksum(header, data)
         decoded, damage = None, None
         try:
+            if identity is not None:
+                identity.check(first, name, position)
             decoded = decode_batch(
                 data,
                 name=name,

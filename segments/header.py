@@ -33,6 +33,10 @@ NO_SEQUENCE: Final = -1
 # reads it.
 GUARDED_EPOCH: Final = -2
 
+# The same where leader epoch is the tag of a segment: then base sequence is base offset XOR tag,
+# and the checksum covers both.
+TAGGED_EPOCH: Final = -3
+
 _LENGTH_BASE = 12  # the length field counts what comes after itself
 _MAX_INT32 = (1 << 31) - 1
 
@@ -137,7 +141,30 @@ class BatchHeader:
     @property
     def is_guarded(self) -> bool:
         """Whether base sequence repeats base offset, so that the checksum covers it (rows)."""
-        return self.producer_id == NO_PRODUCER_ID and self.producer_epoch == GUARDED_EPOCH
+        guards = (GUARDED_EPOCH, TAGGED_EPOCH)
+        return self.producer_id == NO_PRODUCER_ID and self.producer_epoch in guards
+
+    @property
+    def relative_sequence(self) -> int:
+        """The base sequence, without the tag that hides it in rows with one; -1 for none."""
+        if self.is_guarded and self.producer_epoch == TAGGED_EPOCH:
+            return self.base_sequence ^ self.leader_epoch
+        return self.base_sequence
+
+    def broken_guard(self) -> str | None:
+        """What is not as it was written of what only the guard protects; None if nothing is."""
+        if not self.is_guarded:
+            return None
+        if self.relative_sequence != self.base_offset:
+            reason = (
+                f"base offset {self.base_offset} was {self.relative_sequence} when it was written"
+            )
+            if self.producer_epoch == TAGGED_EPOCH:
+                reason += f", or leader epoch {self.leader_epoch} was another"
+            return reason
+        if self.producer_epoch == GUARDED_EPOCH and self.leader_epoch != NO_LEADER_EPOCH:
+            return f"leader epoch {self.leader_epoch} was {NO_LEADER_EPOCH} when it was written"
+        return None
 
     @property
     def is_message_set(self) -> bool:
@@ -165,9 +192,9 @@ class BatchHeader:
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record; after 2^31 - 1 comes 0. -1 if there are no sequences."""
-        if self.base_sequence == NO_SEQUENCE:
+        if self.relative_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & _MAX_INT32
+        return (self.relative_sequence + self.last_offset_delta) & _MAX_INT32
 
     @property
     def codec(self) -> Compression:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.index import OffsetIndex, TimeIndex
 from txnlog.segments.reader import scan_headers
 from txnlog.segments.window import ReadRange
@@ -38,9 +39,11 @@ class IndexProblems:
     segment: str | None
 
 
-def indexed_batches(read: ReadRange, size_bytes: int, *, name: str) -> Iterator[IndexedBatch]:
+def indexed_batches(
+    read: ReadRange, size_bytes: int, *, name: str, identity: SegmentIdentity | None = None
+) -> Iterator[IndexedBatch]:
     """Every batch, as an index sees it. Raises CorruptRecord where one cannot be trusted."""
-    for position, header in scan_headers(read, size_bytes, name=name):
+    for position, header in scan_headers(read, size_bytes, name=name, identity=identity):
         shown = header
         if header.is_message_set:
             # What wraps old messages tells its last offset alone, and not surely its latest time.
@@ -64,6 +67,7 @@ def check_indexes(
     name: str,
     base_offset: int = 0,
     exact: bool = True,
+    identity: SegmentIdentity | None = None,
 ) -> IndexProblems:
     """Compare indexes with the segment that they are of.
 
@@ -77,12 +81,13 @@ def check_indexes(
         exact: entries are as txnlog writes them: last offsets of batches. Kafka's may name any
             offset in what was appended together; then it is enough that they lead nobody past
             what is looked for.
+        identity: which segment it must be.
     """
     offsets = _OffsetCheck(index, base_offset, exact)
     times = _TimeCheck(time_index, base_offset, exact)
     damage = None
     try:
-        for batch in indexed_batches(read, size_bytes, name=name):
+        for batch in indexed_batches(read, size_bytes, name=name, identity=identity):
             offsets.see(batch)
             times.see(batch)
     except CorruptRecord as error:

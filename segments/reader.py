@@ -24,6 +24,7 @@ from txnlog.segments.batches import (
 )
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.header import BatchHeader
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.index import SEGMENT_START, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
 from txnlog.segments.legacy import message_run
 from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
@@ -88,6 +89,7 @@ def read_segment(
     index: OffsetIndex | None = None,
     columns: Sequence[str] | None = None,
     skip: SkipBatch | None = None,
+    identity: SegmentIdentity | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> Iterator[SegmentBatch]:
@@ -96,7 +98,8 @@ def read_segment(
     ``columns`` are those to return, in that order; others are not decompressed. Batches that
     ``skip`` is true of are passed by. Held in memory:
     one chunk and one batch. Nothing is requested behind the batch that ``stop_offset`` ends in,
-    but for the rest of a chunk; with an ``index`` not even that.
+    but for the rest of a chunk; with an ``index`` not even that. With an ``identity`` every batch
+    that is come across must be one of that segment.
     Raises CorruptRecord where the file is damaged, after what comes before has been yielded.
     """
     if stop_offset is not None and stop_offset <= start_offset:
@@ -106,11 +109,13 @@ def read_segment(
     if index is not None and stop_offset is not None:
         hint = index.stop_position(stop_offset - base_offset)
     stop_hint = size_bytes if hint is None else min(hint, size_bytes)
-    position = _start_position(window, start_offset, base_offset, index, chunk_bytes, stop_hint)
+    position = _start_position(
+        window, start_offset, base_offset, index, identity, chunk_bytes, stop_hint
+    )
     last_offset = -1
     while position < size_bytes:
         ahead_stop = min(position + chunk_bytes, stop_hint)
-        header = read_header(window, position, ahead_stop, last_offset)
+        header = read_header(window, position, ahead_stop, last_offset, identity)
         is_beyond = stop_offset is not None and _least_offset(header, last_offset) >= stop_offset
         is_wanted = header.last_offset >= start_offset and not is_beyond
         if is_wanted and not header.is_control and not (skip is not None and skip(header)):
@@ -144,6 +149,7 @@ def scan_headers(
     *,
     name: str,
     start_position: int = 0,
+    identity: SegmentIdentity | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of every batch, skipping over large payloads of columns.
@@ -155,7 +161,7 @@ def scan_headers(
     window = Window(read, size_bytes, name)
     position, last_offset, ahead = start_position, -1, _PEEK_BYTES
     while position < size_bytes:
-        header = read_header(window, position, position + ahead, last_offset)
+        header = read_header(window, position, position + ahead, last_offset, identity)
         _verify_unless_checked(window, position, header, position + chunk_bytes)
         yield position, header
         last_offset = header.last_offset
@@ -176,6 +182,7 @@ def find_timestamp(
     time_index: TimeIndex | None = None,
     index: OffsetIndex | None = None,
     skip: SkipBatch | None = None,
+    identity: SegmentIdentity | None = None,
 ) -> TimestampOffset | None:
     """The first record of [start_offset, stop_offset) at or after the time; None if there is none.
 
@@ -186,11 +193,11 @@ def find_timestamp(
     landing = SEGMENT_START
     if entry is not None and index is not None:
         landing = index.lookup(entry.offset)
-        if not _confirmed(read, size_bytes, name, base_offset, landing, entry):
+        if not _confirmed(read, size_bytes, name, base_offset, landing, entry, identity):
             landing = SEGMENT_START
     last_offset = -1
     for position, header in scan_headers(
-        read, size_bytes, name=name, start_position=landing.position
+        read, size_bytes, name=name, start_position=landing.position, identity=identity
     ):
         if stop_offset is not None and _least_offset(header, last_offset) >= stop_offset:
             return None
@@ -214,15 +221,23 @@ def find_timestamp(
     return None
 
 
-def read_header(window: Window, position: int, ahead_stop: int, last_offset: int) -> BatchHeader:
+def read_header(
+    window: Window,
+    position: int,
+    ahead_stop: int,
+    last_offset: int,
+    identity: SegmentIdentity | None = None,
+) -> BatchHeader:
     """The header at ``position``, of a batch that lies in the file and begins after last_offset.
 
-    Raises CorruptRecord.
+    Raises CorruptRecord, also if it cannot be one of the segment with that identity.
     """
     stop = min(position + MAX_HEADER_BYTES, window.size_bytes)
     header = decode_header(
         window.get(position, stop, ahead_stop), name=window.name, position=position
     )
+    if identity is not None:
+        identity.check(header, window.name, position)
     check_order(header, last_offset, window.name, position)
     left = window.size_bytes - position
     if header.size_bytes > left:
@@ -273,6 +288,7 @@ def _start_position(
     start_offset: int,
     base_offset: int,
     index: OffsetIndex | None,
+    identity: SegmentIdentity | None,
     chunk_bytes: int,
     stop_hint: int,
 ) -> int:
@@ -281,7 +297,7 @@ def _start_position(
     if entry != SEGMENT_START and entry.position < window.size_bytes:
         ahead_stop = min(entry.position + chunk_bytes, stop_hint)
         try:
-            header = read_header(window, entry.position, ahead_stop, -1)
+            header = read_header(window, entry.position, ahead_stop, -1, identity)
             if header.last_offset == base_offset + entry.offset:
                 return entry.position
         except CorruptRecord:
@@ -290,7 +306,11 @@ def _start_position(
         return 0
     # Without an index: jump from header to header instead of fetching what is not wanted.
     for position, header in scan_headers(
-        window.read, window.size_bytes, name=window.name, chunk_bytes=chunk_bytes
+        window.read,
+        window.size_bytes,
+        name=window.name,
+        identity=identity,
+        chunk_bytes=chunk_bytes,
     ):
         if header.last_offset >= start_offset:
             return position
@@ -304,11 +324,12 @@ def _confirmed(
     base_offset: int,
     landing: OffsetEntry,
     entry: TimeEntry,
+    identity: SegmentIdentity | None,
 ) -> bool:
     """Whether both index entries describe batches that are there, and nothing newer precedes."""
     try:
         for position, header in scan_headers(
-            read, size_bytes, name=name, start_position=landing.position
+            read, size_bytes, name=name, start_position=landing.position, identity=identity
         ):
             is_landing = position == landing.position and landing != SEGMENT_START
             last_offset = header.last_offset - base_offset

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, decode_batch
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.index import (
     DEFAULT_INDEX_INTERVAL_BYTES,
     IndexBuilder,
@@ -97,6 +98,7 @@ def rebuild_indexes(
     interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     base_offset: int = 0,
     always_time: bool = False,
+    identity: SegmentIdentity | None = None,
 ) -> tuple[OffsetIndex, TimeIndex]:
     """The indexes that a writer with that interval made; of columns it reads headers only.
 
@@ -106,7 +108,7 @@ def rebuild_indexes(
     """
     builder = IndexBuilder(interval_bytes)
     try:
-        for batch in indexed_batches(read, size_bytes, name=name):
+        for batch in indexed_batches(read, size_bytes, name=name, identity=identity):
             builder.add(
                 position=batch.position,
                 size_bytes=batch.size_bytes,

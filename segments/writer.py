@@ -15,7 +15,13 @@ import pyarrow as pa
 from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, check_format, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge
-from txnlog.segments.header import GUARDED_EPOCH, NO_PRODUCER_EPOCH
+from txnlog.segments.header import (
+    GUARDED_EPOCH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    TAGGED_EPOCH,
+)
+from txnlog.segments.identity import NO_TAG
 from txnlog.segments.index import DEFAULT_INDEX_INTERVAL_BYTES, IndexBuilder
 from txnlog.segments.records import Int64Array, record_sizes, timestamps_ms
 
@@ -63,7 +69,8 @@ class SegmentWriter:
 
     Memory: at most ``batch_bytes`` (or one larger record) are buffered, besides the batch being
     encoded. If ``append`` raises RecordTooLarge nothing of its records was taken; after any other
-    error the segment is to be thrown away.
+    error the segment is to be thrown away. Every batch carries ``tag`` (see SegmentIdentity), if
+    there is one.
     """
 
     def __init__(
@@ -76,14 +83,19 @@ class SegmentWriter:
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
         index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+        tag: int = NO_TAG,
     ) -> None:
         check_format(record_format)
         if batch_bytes < 1 or max_record_bytes < 1:
             raise ValueError("batch_bytes and max_record_bytes must be positive")
         self._sink = sink
         self._record_format = record_format
-        # In rows nothing but the base sequence can vouch for the base offset.
-        self._producer_epoch = GUARDED_EPOCH if record_format == "kafka" else NO_PRODUCER_EPOCH
+        self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
+        self._producer_epoch, self._mask = NO_PRODUCER_EPOCH, 0
+        if record_format == "kafka":
+            # In rows nothing but the base sequence can vouch for base offset and leader epoch.
+            self._producer_epoch = GUARDED_EPOCH if tag == NO_TAG else TAGGED_EPOCH
+            self._mask = 0 if tag == NO_TAG else tag
         self._compression = compression
         self._level = level
         self._batch_bytes = batch_bytes
@@ -160,8 +172,9 @@ class SegmentWriter:
             compression=self._compression,
             level=self._level,
             base_offset=self._written_rows,
-            base_sequence=self._written_rows,
+            base_sequence=self._written_rows ^ self._mask,
             producer_epoch=self._producer_epoch,
+            leader_epoch=self._leader_epoch,
         )
         timestamps = timestamps_ms(batch)
         least_ms, most_ms = int(timestamps.min()), int(timestamps.max())

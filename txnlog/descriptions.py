@@ -14,7 +14,9 @@ from txnlog.config import topic_setting
 from txnlog.errors import StorageError, TxnlogError
 from txnlog.group_log import GroupLog
 from txnlog.names import TopicPartition
-from txnlog.state.topic import Segment, TopicState
+from txnlog.segments.identity import SegmentIdentity
+from txnlog.state.placement import Segment
+from txnlog.state.topic import TopicState
 from txnlog.state.transaction import (
     HELP_AFTER_MS,
     EntryRef,
@@ -34,7 +36,7 @@ class SegmentDescription:
 
     In one that was imported from Kafka (``from_kafka``) offsets are absolute and may have gaps, and
     its batches have producers and transactions of their own: ``aborted_count`` of these are in its
-    transaction index, whose CRC-32C is ``aborted_crc``.
+    transaction index, whose CRC-32C is ``aborted_crc``. ``identity`` tells its file from others.
     """
 
     topic: str
@@ -55,6 +57,7 @@ class SegmentDescription:
     from_kafka: bool
     aborted_count: int = 0
     aborted_crc: int = 0
+    identity: SegmentIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +344,7 @@ def _describe_segment(
         from_kafka=segment.kafka is not None,
         aborted_count=segment.kafka.aborted_count if segment.kafka else 0,
         aborted_crc=segment.kafka.aborted_crc if segment.kafka else 0,
+        identity=segment.identity,
     )
 
 

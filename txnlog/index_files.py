@@ -18,6 +18,7 @@ import numpy as np
 from txnlog.descriptions import SegmentDescription
 from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.segment_dump import segment_path
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from txnlog.segments.index_check import IndexProblems, check_indexes
 from txnlog.segments.transaction_index import TRANSACTION_ENTRY
@@ -140,6 +141,7 @@ def check_index_data(
     name: str,
     base_offset: int,
     exact: bool,
+    identity: SegmentIdentity | None = None,
 ) -> tuple[list[IndexCheck], str | None]:
     """Check index files, by kind their path and content (None: missing), against their segment.
 
@@ -171,6 +173,7 @@ def check_index_data(
             name=name,
             base_offset=base_offset,
             exact=exact,
+            identity=identity,
         )
     for kind, entries in decoded.items():
         path = files[kind][0]
@@ -221,6 +224,7 @@ def check_segment_indexes(
         name=path,
         base_offset=segment.base_offset if segment.from_kafka else 0,
         exact=True,
+        identity=segment.identity,
     )
 
 
@@ -247,6 +251,7 @@ def rebuild_segment_indexes(
         interval_bytes=interval_bytes,
         base_offset=segment.base_offset if segment.from_kafka else 0,
         always_time=False,
+        identity=segment.identity,
     )
     done = []
     for check in checks:
@@ -282,6 +287,7 @@ def build_indexes(
     interval_bytes: int,
     base_offset: int,
     always_time: bool,
+    identity: SegmentIdentity | None = None,
 ) -> dict[IndexKind, tuple[bytes, int]]:
     """By kind the bytes of an index made anew, and how many entries it has."""
     index, times = rebuild_indexes(
@@ -291,5 +297,6 @@ def build_indexes(
         interval_bytes=interval_bytes,
         base_offset=base_offset,
         always_time=always_time,
+        identity=identity,
     )
     return {"offset": (index.encode(), len(index)), "time": (times.encode(), len(times))}

@@ -31,7 +31,8 @@ from txnlog.segments.index import OffsetIndex, TimeIndex
 from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.segments.transaction_index import TransactionIndex
-from txnlog.state.topic import Partition, Segment
+from txnlog.state.placement import Segment
+from txnlog.state.topic import Partition
 from txnlog.storage.base import Storage
 from txnlog.topic_log import current_topic_id
 
@@ -336,6 +337,7 @@ def read_batches(
             index=_load_index(storage, part) if part.start_offset > segment.base_offset else None,
             columns=columns,
             skip=_load_aborted(storage, part),
+            identity=segment.identity,
         )
     except ObjectNotFound as error:
         raise _gone(storage, part, path) from error
@@ -360,6 +362,7 @@ def first_at_or_after(
             time_index=times,
             index=_load_index(storage, part) if times is not None else None,
             skip=_load_aborted(storage, part),
+            identity=part.segment.identity,
         )
     except ObjectNotFound as error:
         raise _gone(storage, part, path) from error

@@ -33,7 +33,9 @@ def dump_placed_segment(storage: Storage, segment: SegmentDescription) -> Iterat
         reason = f"segment {path} is gone; restore it from a backup"
         yield DumpedBatch(0, segment.size_bytes, None, None, None, reason)
         return
-    yield from dump_segment(partial(storage.get_range, path), size_bytes, name=path)
+    yield from dump_segment(
+        partial(storage.get_range, path), size_bytes, name=path, identity=segment.identity
+    )
     missing = segment.size_bytes - size_bytes
     if missing > 0:
         reason = (

@@ -9,17 +9,12 @@ from txnlog import names
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import WriterCodec
 from txnlog.names import TopicPartition
+from txnlog.segments.identity import NO_TAG
 from txnlog.sequence_log import SequenceLog
 from txnlog.state import topic as kinds
+from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef, advance_sequence
-from txnlog.state.topic import (
-    Append,
-    Imported,
-    OffsetSpan,
-    Placement,
-    TopicEntry,
-    TopicState,
-)
+from txnlog.state.topic import Append, Imported, OffsetSpan, TopicEntry, TopicState
 from txnlog.state.transaction import TransactionRef, new_producer_id
 from txnlog.state_log import DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.storage.base import Storage
@@ -44,7 +39,7 @@ class UploadedSegment:
     """A segment whose files are uploaded and that no log entry names yet.
 
     ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
-    same name. Sizes in bytes, times in milliseconds since the epoch.
+    same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
     """
 
     topic: str
@@ -56,6 +51,7 @@ class UploadedSegment:
     size_bytes: int
     min_timestamp_ms: int
     max_timestamp_ms: int
+    tag: int = NO_TAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +280,7 @@ def _placements(
                 max_timestamp_ms=segment.max_timestamp_ms,
                 batch_count=segment.batch_count,
                 base_sequence=sequence,
+                tag=segment.tag,
             )
         )
         next_offsets[partition] += segment.record_count

@@ -19,6 +19,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import RecordTooLarge, StorageError
+from txnlog.segments.identity import tag_of
 from txnlog.segments.records import constant_timestamps, take_groups
 from txnlog.segments.writer import SegmentWriter
 from txnlog.storage.base import Storage, Upload
@@ -180,6 +181,7 @@ class SegmentUploader:
             level=self._config.compression_level,
             max_record_bytes=self._config.max_message_bytes,
             index_interval_bytes=self._config.index_interval_bytes,
+            tag=tag_of(name),
         )
         segment = _OpenSegment(self, partition, name, upload, writer)
         self._open[partition] = segment
@@ -211,6 +213,7 @@ class SegmentUploader:
                     size_bytes=summary.size_bytes,
                     min_timestamp_ms=summary.min_timestamp_ms,
                     max_timestamp_ms=summary.max_timestamp_ms,
+                    tag=tag_of(segment.name),
                 )
             )
             yield segment.upload.close

@@ -16,15 +16,9 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.producer import Producer
+from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
-from txnlog.state.topic import (
-    CHECKPOINT_DECODER,
-    RECENT_ENTRIES,
-    Append,
-    Created,
-    Placement,
-    TopicState,
-)
+from txnlog.state.topic import CHECKPOINT_DECODER, RECENT_ENTRIES, Append, Created, TopicState
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 

@@ -14,8 +14,9 @@ from txnlog.errors import (
 )
 from txnlog.state import envelope, group, topic
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted
+from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
-from txnlog.state.topic import Append, Created, Placement, TopicState, Trimmed
+from txnlog.state.topic import Append, Created, TopicState, Trimmed
 from txnlog.state.transaction import Outcome, TransactionRef
 
 PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)

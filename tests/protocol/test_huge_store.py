@@ -10,7 +10,8 @@ import pytest
 from txnlog.names import LogFile, TopicPartition
 from txnlog.offset_listing import ListedOffset
 from txnlog.state import envelope
-from txnlog.state.topic import Append, Placement, TopicState
+from txnlog.state.placement import Placement
+from txnlog.state.topic import Append, TopicState
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage

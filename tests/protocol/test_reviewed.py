@@ -22,7 +22,8 @@ from txnlog.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.state import envelope
-from txnlog.state.topic import Append, Placement
+from txnlog.state.placement import Placement
+from txnlog.state.topic import Append
 from txnlog.state.transaction import MAX_PRODUCER_EPOCH
 from txnlog.storage.base import Storage, Upload
 from txnlog.store import Store, attach

@@ -8,6 +8,7 @@ and run ``python tests/segments/golden_files.py``; what is there already is left
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ ROWS: list[Row] = [
     *[(b"%d" % n, b"order %d, shipped" % n, 1_700_000_000_000 + 37 * n, []) for n in range(20)],
 ]
 MARKER_OFFSET = len(ROWS)
+GOLDEN_TAG = 0x5EA1ED
 
 
 def files() -> Iterator[tuple[str, bytes]]:
@@ -34,6 +36,7 @@ def files() -> Iterator[tuple[str, bytes]]:
     from txnlog.segments.compression import Compression
     from txnlog.segments.header import GUARDED_EPOCH
     from txnlog.segments.legacy import encode_message_set
+    from txnlog.segments.writer import SegmentWriter
 
     records = batch_of(ROWS)
     for codec in Compression:
@@ -59,6 +62,12 @@ def files() -> Iterator[tuple[str, bytes]]:
         if codec not in {Compression.GZIP, Compression.SNAPPY}:
             name = f"txnlog-columns-{codec.kafka_name}.log"
             yield name, encode_batch(records, compression=codec, base_sequence=0)
+    for record_format, name in (("kafka", "v2"), ("columns", "columns")):
+        sink = io.BytesIO()
+        writer = SegmentWriter(sink, record_format=record_format, tag=GOLDEN_TAG)
+        writer.append(records)
+        writer.finish()
+        yield f"txnlog-{name}-tagged.log", sink.getvalue()
     producer = {"producer_id": 4_000_000_000, "producer_epoch": 3}
     data = encode_batch(
         records,

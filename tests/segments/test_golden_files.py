@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from golden_files import GOLDEN, MARKER_OFFSET, ROWS, files
+from golden_files import GOLDEN, GOLDEN_TAG, MARKER_OFFSET, ROWS, files
 from segment_samples import RecordingFile, Row, rows_of
 
 from txnlog.segments.batches import decode_batch
+from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.identity import NO_TAG, SegmentIdentity
 from txnlog.segments.markers import COMMIT, ControlMarker
 from txnlog.segments.reader import read_segment
 from txnlog.segments.verify import verify
@@ -41,6 +43,20 @@ def test_golden_transaction() -> None:
     assert header.is_transactional
     marker = decode_batch(data[header.size_bytes :])
     assert marker.markers == (ControlMarker(MARKER_OFFSET, 5, COMMIT, 6),)
+
+
+@pytest.mark.parametrize("name", ["txnlog-v2-tagged.log", "txnlog-columns-tagged.log"])
+def test_golden_tag(name: str) -> None:
+    """Goal: a file that says which segment it is of is that segment, and no other one."""
+    data = (GOLDEN / name).read_bytes()
+    for tag in (GOLDEN_TAG, NO_TAG):
+        identity = SegmentIdentity(0, len(ROWS), tag)
+        parts = [*read_segment(RecordingFile(data), len(data), name=name, identity=identity)]
+        assert sum(part.record_count for part in parts) == len(ROWS)
+        assert [part.header.relative_sequence for part in parts] == [0]
+    other = SegmentIdentity(0, len(ROWS), GOLDEN_TAG + 1)
+    with pytest.raises(CorruptRecord, match="exchanged"):
+        next(read_segment(RecordingFile(data), len(data), name=name, identity=other))
 
 
 def test_no_golden_file_is_missing() -> None:

@@ -14,7 +14,7 @@ from txnlog.scan import SegmentRange
 from txnlog.spark.options import parse_read
 from txnlog.spark.planning import fair_shares, pin
 from txnlog.spark.tasks import MAX_TASK_BYTES, TaskSizes, group_ranges
-from txnlog.state.topic import Segment
+from txnlog.state.placement import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach

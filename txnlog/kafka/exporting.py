@@ -42,8 +42,8 @@ from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
 from txnlog.segments.transaction_index import NO_MARKER, TransactionIndex
 from txnlog.snapshot import TopicView
+from txnlog.state.placement import Segment
 from txnlog.state.producers import advance_sequence
-from txnlog.state.topic import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.store import Store
@@ -353,6 +353,7 @@ class _PartitionExporter:
             segment.size_bytes,
             name=path,
             joins_messages=True,
+            identity=segment.identity,
         ):
             decoded = batch.decoded
             if batch.damage is not None or decoded is None:

@@ -27,13 +27,16 @@ from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, se
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
 from txnlog.scan import SegmentRange, load_transaction_index
+from txnlog.segments.batches import MAX_HEADER_BYTES, decode_header
 from txnlog.segments.dump import DumpedBatch, dump_segment, indexed_offsets
 from txnlog.segments.header import MAGIC_COLUMNS
+from txnlog.segments.identity import NO_CRC
 from txnlog.segments.index import MAX_SEGMENT_BYTES, IndexBuilder
 from txnlog.segments.markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
 from txnlog.segments.transaction_index import NO_MARKER, AbortedTransaction, TransactionIndex
-from txnlog.state.topic import KafkaFile, OffsetSpan, Placement
+from txnlog.state.placement import KafkaFile, Placement
+from txnlog.state.topic import OffsetSpan
 from txnlog.store import Store
 from txnlog.topic_log import TopicLog
 from txnlog.uploads import SegmentFiles, discard_segments
@@ -162,6 +165,7 @@ class _Copied:
     record_count: int = 0
     min_timestamp_ms: int = -1
     max_timestamp_ms: int = -1
+    first_crc: int = NO_CRC
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +373,12 @@ class _Copier:
                 min_timestamp_ms=segment.min_timestamp_ms,
                 max_timestamp_ms=segment.max_timestamp_ms,
                 batch_count=segment.batch_count,
-                kafka=KafkaFile(end_offset - segment.base_offset, len(inside), crc32c.crc32c(data)),
+                kafka=KafkaFile(
+                    end_offset - segment.base_offset,
+                    len(inside),
+                    crc32c.crc32c(data),
+                    segment.first_crc,
+                ),
             )
         )
 
@@ -425,6 +434,9 @@ def _misplaced(batch: DumpedBatch, source: _Source, path: str) -> str | None:
 
 def _count(segment: _Copied, batch: DumpedBatch) -> None:
     assert batch.decoded is not None
+    if segment.batch_count == 0:
+        # Of old messages that come many at a time it is the first one's.
+        segment.first_crc = decode_header(memoryview(batch.data)[:MAX_HEADER_BYTES]).crc
     segment.size_bytes += batch.size_bytes
     segment.batch_count += 1
     records = batch.decoded.records

@@ -22,6 +22,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.state.log_state import LogState, Unsettled
+from txnlog.state.placement import Placement, Segment, placed_segment
 from txnlog.state.producers import (
     ProducerRef,
     ProducerState,
@@ -36,38 +37,6 @@ MAX_PARTITIONS = 100_000
 RECENT_ENTRIES = 256
 """How many of the newest appends a consistent cut can always fall before."""
 _DAY_MS = 86_400_000
-
-
-class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is special about a segment that came from Kafka.
-
-    The offsets in the file are the topic's own and may have gaps: it stands for ``offset_count``
-    of them. ``aborted_count`` transactions in its transaction index hide records of it;
-    ``aborted_crc`` is the CRC-32C of that index, whose format has none.
-    """
-
-    offset_count: int
-    aborted_count: int = 0
-    aborted_crc: int = 0
-
-
-class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The place that an entry gives to one uploaded segment. Times in ms, sizes in bytes."""
-
-    partition: int
-    name: str
-    base_offset: int
-    record_count: int
-    size_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    batch_count: int = 1
-    base_sequence: int = -1
-    kafka: KafkaFile | None = None
-
-    @property
-    def end_offset(self) -> int:
-        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
 
 
 class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created"):
@@ -135,41 +104,6 @@ class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
 
 TopicEntry = Created | Append | Imported | Altered | Trimmed | Deleted
 ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
-
-
-class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A placed segment as the state keeps it: its placement and the entry that placed it.
-
-    ``transaction`` is the number of its transaction among those of the producer; -1 for none.
-    """
-
-    entry: int
-    name: str
-    base_offset: int
-    record_count: int
-    size_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    batch_count: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    transaction: int = -1
-    kafka: KafkaFile | None = None
-
-    @property
-    def end_offset(self) -> int:
-        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
-
-    @property
-    def offset_shift(self) -> int:
-        """What is added to an offset in the file to make it the topic's."""
-        return 0 if self.kafka else self.base_offset
-
-    @property
-    def has_aborted(self) -> bool:
-        """Whether it holds records that were aborted in Kafka."""
-        return self.kafka is not None and self.kafka.aborted_count > 0
 
 
 class Partition(msgspec.Struct):
@@ -285,7 +219,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             partition = self.partitions[place.partition]
             first_offsets.setdefault(place.partition, place.base_offset)
             partition.segments.append(
-                _segment(number, place, producer_id, producer_epoch, transaction)
+                placed_segment(number, place, producer_id, producer_epoch, transaction)
             )
             partition.end_offset = place.end_offset
         if entry.transaction is not None:
@@ -312,7 +246,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             first_offsets[index] = partition.end_offset
             partition.end_offset = span.end
         for place in entry.segments:
-            self.partitions[place.partition].segments.append(_segment(number, place))
+            self.partitions[place.partition].segments.append(placed_segment(number, place))
         self.recent.append(RecentEntry(number, entry.at_ms, first_offsets))
 
     def _remember(
@@ -556,30 +490,6 @@ def check_partition_count(partitions: int, current: int = 0) -> int:
             f"the topic has {current} partitions; it cannot shrink to {partitions}"
         )
     return partitions
-
-
-def _segment(
-    entry: int,
-    place: Placement,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    transaction: int = -1,
-) -> Segment:
-    return Segment(
-        entry,
-        place.name,
-        place.base_offset,
-        place.record_count,
-        place.size_bytes,
-        place.min_timestamp_ms,
-        place.max_timestamp_ms,
-        place.batch_count,
-        producer_id,
-        producer_epoch,
-        place.base_sequence,
-        transaction,
-        place.kafka,
-    )
 
 
 def _batches(segments: Iterable[Placement]) -> dict[int, SequenceRange]:

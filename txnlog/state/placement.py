@@ -1,0 +1,116 @@
+"""Where a topic's log places segments: as an entry says it, and as the state keeps it. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from txnlog.segments.identity import NO_CRC, NO_TAG, SegmentIdentity
+
+
+class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is special about a segment that came from Kafka.
+
+    The offsets in the file are the topic's own and may have gaps: it stands for ``offset_count``
+    of them. ``aborted_count`` transactions in its transaction index hide records of it;
+    ``aborted_crc`` is the CRC-32C of that index, whose format has none. ``first_crc`` is the
+    checksum in the header of its first batch; -1 in what older versions have imported.
+    """
+
+    offset_count: int
+    aborted_count: int = 0
+    aborted_crc: int = 0
+    first_crc: int = NO_CRC
+
+
+class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The place that an entry gives to one uploaded segment. Times in ms, sizes in bytes.
+
+    ``tag`` is what each batch of its file carries; -1 for none.
+    """
+
+    partition: int
+    name: str
+    base_offset: int
+    record_count: int
+    size_bytes: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batch_count: int = 1
+    base_sequence: int = -1
+    kafka: KafkaFile | None = None
+    tag: int = NO_TAG
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A placed segment as the state keeps it: its placement and the entry that placed it.
+
+    ``transaction`` is the number of its transaction among those of the producer; -1 for none.
+    """
+
+    entry: int
+    name: str
+    base_offset: int
+    record_count: int
+    size_bytes: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batch_count: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transaction: int = -1
+    kafka: KafkaFile | None = None
+    tag: int = NO_TAG
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
+
+    @property
+    def offset_shift(self) -> int:
+        """What is added to an offset in the file to make it the topic's."""
+        return 0 if self.kafka else self.base_offset
+
+    @property
+    def identity(self) -> SegmentIdentity:
+        """What tells its file from others."""
+        if self.kafka is not None:
+            return SegmentIdentity(
+                self.base_offset, self.end_offset, first_crc=self.kafka.first_crc
+            )
+        return SegmentIdentity(0, self.record_count, self.tag)
+
+    @property
+    def has_aborted(self) -> bool:
+        """Whether it holds records that were aborted in Kafka."""
+        return self.kafka is not None and self.kafka.aborted_count > 0
+
+
+def placed_segment(
+    entry: int,
+    place: Placement,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    transaction: int = -1,
+) -> Segment:
+    """The segment that entry ``entry`` has placed, as the state keeps it."""
+    return Segment(
+        entry,
+        place.name,
+        place.base_offset,
+        place.record_count,
+        place.size_bytes,
+        place.min_timestamp_ms,
+        place.max_timestamp_ms,
+        place.batch_count,
+        producer_id,
+        producer_epoch,
+        place.base_sequence,
+        transaction,
+        place.kafka,
+        place.tag,
+    )
