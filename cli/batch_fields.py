@@ -168,7 +168,7 @@ def batch_fields(*, with_records: bool, metadata: bool = True) -> list[Field[Bat
         number("producer_epoch", "EPOCH", lambda batch: batch.producer_epoch, wide=True),
         number("base_sequence", "SEQUENCE", lambda batch: batch.base_sequence, wide=True),
         number("last_sequence", None, lambda batch: batch.last_sequence),
-        number("leader_epoch", None, _header_number(lambda head: head.leader_epoch)),
+        number("leader_epoch", None, _header_number(lambda head: head.kafka_leader_epoch)),
         text("timestamp_type", None, lambda batch: batch.timestamp_type),
         flag("transactional", None, _header_flag(lambda head: head.is_transactional), "yes", "no"),
         flag("control", None, _header_flag(lambda head: head.is_control), "yes", "no"),

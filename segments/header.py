@@ -151,6 +151,12 @@ class BatchHeader:
             return self.base_sequence ^ self.leader_epoch
         return self.base_sequence
 
+    @property
+    def kafka_leader_epoch(self) -> int:
+        """The leader epoch, -1 where there is a segment's tag in its place."""
+        is_tag = self.magic == MAGIC_COLUMNS or self.is_guarded
+        return NO_LEADER_EPOCH if is_tag else self.leader_epoch
+
     def broken_guard(self) -> str | None:
         """What is not as it was written of what only the guard protects; None if nothing is."""
         if not self.is_guarded:
