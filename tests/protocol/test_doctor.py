@@ -742,7 +742,7 @@ def test_looking_while_others_write(rates: FaultRates) -> None:
 
     def look(world: World, process: Process) -> None:
         nonlocal looked
-        while world.running > 1:
+        while world.running:
             with survived():
                 for finding in process.store().examine(with_probe=False):
                     looked += 1
@@ -750,8 +750,8 @@ def test_looking_while_others_write(rates: FaultRates) -> None:
             process.clock.sleep(1)
 
     for number, body in enumerate([transfer] * 3 + [copying] * 2 + [feed]):
-        world.spawn(f"{body.__name__}-{number}", body)
-    world.spawn("look", look)
+        world.spawn(f"{body.__name__}-{number}", body, writes=True)
+    world.spawn("look", look, writes=False)
     simulation.run()
     settle(world)
     assert looked > 0

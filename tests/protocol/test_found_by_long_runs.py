@@ -44,7 +44,8 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
         slow._on_wait = meanwhile
         slow.faults = {begun + number: Fault.PAUSE}
         records = consumer.poll(100)
-        start = consumer.group_metadata().start_of(SOURCE) or 0
+        standing = consumer.group_metadata().start_of(SOURCE)
+        start = standing.offset or 0
         context = f"request {number} of {slow.requests[begun:]}"
         assert start in (0, 4), context
         offsets = [record.offset for record in records]
