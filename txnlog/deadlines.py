@@ -80,6 +80,9 @@ class Deadlines:
             if created_ms is None:
                 return None
             now_ms = self._storage_now_ms(transactional_id, number)
+            if now_ms is not None and now_ms < created_ms:
+                self._measured = None  # our own clock stood still
+                now_ms = self._storage_now_ms(transactional_id, number)
         except StorageError:
             return None
         if now_ms is None or now_ms < created_ms - _STORAGE_MARGIN_MS:

@@ -129,12 +129,13 @@ class Settlement:
                 head = None
             except CorruptEntry as error:
                 return error
+            ended = head is None
             if head is None:
                 try:
                     head = self.end_damaged(transactional_id, undecided)
                 except TxnlogError as error:
                     return error
-            now_ms = self._clock.now_ms()
+            idle_ms = self._clock.now_ms() - head.state.updated_at_ms
             if self._deadlines.overdue(head):
                 try:
                     aborted = self.abort_for_another(
@@ -146,7 +147,7 @@ class Settlement:
                 if aborted is None:
                     continue
                 head = aborted
-            elif not head.state.prepared or now_ms - head.state.updated_at_ms < HELP_AFTER_MS:
+            elif not head.state.prepared or (idle_ms < HELP_AFTER_MS and not ended):
                 return head
             try:
                 self.finish(head)

@@ -24,7 +24,7 @@ from txnlog.testing import HeapStorage
 from txnlog.topic_log import UploadedSegment
 from txnlog.uploads import SegmentUploader
 
-CLEANUP_AGE_MS = 1_000
+CLEANUP_AGE_MS = 60_000
 EXPIRATION_MS = 10_000_000
 Part = Callable[[Sequence[str]], Sequence[str]]
 

@@ -1,0 +1,212 @@
+"""What shows at which isolation level where transactions overlap (condition 31, invariant S1)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from faults import VirtualClock
+
+from txnlog.errors import InvalidOption
+from txnlog.producer import Producer
+from txnlog.state.topic import RECENT_ENTRIES
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, HeapStorage
+
+TIMEOUT_MS = 60_000
+HOUR_MS = 3_600_000
+_SEEDS = itertools.count(1)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def heap(clock: VirtualClock) -> HeapStorage:
+    heap = HeapStorage()
+    config = {"transaction.max.timeout.ms": TIMEOUT_MS}
+    store = attach(heap, create=True, clock=clock, config=config)
+    for topic in ("t", "u"):
+        store.create_topic(topic)
+    return heap
+
+
+def process(heap: HeapStorage, clock: VirtualClock) -> Store:
+    """The store as another process sees it, at the same time."""
+
+    class Clock(VirtualClock):
+        def now_ms(self) -> int:
+            return clock.time_ms
+
+        def monotonic_s(self) -> float:
+            return clock.time_ms / 1000
+
+    return attach(heap, clock=Clock(seed=next(_SEEDS)))
+
+
+def begun(heap: HeapStorage, clock: VirtualClock, transactional_id: str) -> Producer:
+    producer = process(heap, clock).producer(
+        transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer
+
+
+def place(producer: Producer, value: bytes, *topics: str) -> None:
+    for topic in topics or ("t",):
+        producer.send(topic, value)
+        producer.flush()
+
+
+def shown(store: Store, isolation_level: str, *topics: str) -> list[list[bytes]]:
+    snapshot = store.snapshot(topics or ("t",), isolation_level=isolation_level)
+    assert snapshot.is_atomic == (isolation_level != "read_uncommitted")
+    return [snapshot.scan(t).to_arrow().column("value").to_pylist() for t in snapshot.topics]
+
+
+def overlap(heap: HeapStorage, clock: VirtualClock, turns: int, step_ms: int) -> Producer:
+    """Two writers that flush twice each, half a turn apart; returns the one whose turn is open."""
+    writers = [begun(heap, clock, f"w{number}") for number in range(2)]
+    place(writers[0], b"0")
+    for turn in range(1, turns):
+        current, before = writers[turn % 2], writers[(turn - 1) % 2]
+        clock.time_ms += step_ms
+        place(current, b"%d" % turn)
+        place(before, b"%d" % (turn - 1))
+        before.commit_transaction()
+        before.begin_transaction()
+    return writers[(turns - 1) % 2]
+
+
+def test_readers_do_not_starve_where_transactions_overlap(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Each reaches behind the next one: readers are one transaction behind, as in Kafka."""
+    last = overlap(heap, clock, 300, step_ms=1_000)
+    store = process(heap, clock)
+    snapshot = store.snapshot(["t"])
+    assert not snapshot.is_atomic
+    # All but the second record of the last committed one, which lies behind the open one.
+    assert snapshot.scan("t").record_count == 2 * 299 - 1
+    whole = store.snapshot(["t"], isolation_level="snapshot")
+    assert whole.is_atomic
+    assert whole.scan("t").to_arrow().num_rows == 2 * 299
+    assert store.consumer("t", auto_offset_reset="earliest").poll(1000)[-1].value == b"297"
+    place(last, b"299")
+    last.commit_transaction()
+    (values,) = shown(process(heap, clock), "read_committed")
+    assert sorted(values) == sorted(b"%d" % turn for turn in range(300) for _ in range(2))
+
+
+def test_a_cut_that_is_fresh_enough_is_atomic(heap: HeapStorage, clock: VirtualClock) -> None:
+    """What overlaps within a timeout of the oldest open transaction is hidden whole, not torn."""
+    overlap(heap, clock, 40, step_ms=1_000)
+    assert shown(process(heap, clock), "read_committed") == [[]]
+    (values,) = shown(process(heap, clock), "snapshot")
+    assert sorted(values) == sorted(b"%d" % turn for turn in range(39) for _ in range(2))
+
+
+def test_a_consumer_reads_on_where_cuts_fall_back(heap: HeapStorage, clock: VirtualClock) -> None:
+    """A later cut may lie before a position that was reached without one: nothing comes again."""
+    overlap(heap, clock, 100, step_ms=1_000)
+    store = process(heap, clock)
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    first = consumer.poll(10_000)
+    consumer.commit()
+    clock.time_ms += TIMEOUT_MS // 2
+    waiting = begun(heap, clock, "other")
+    place(waiting, b"w", "t", "u")
+    again = process(heap, clock).consumer("t", group_id="g", auto_offset_reset="none")
+    assert again.poll(10_000) == []
+    waiting.abort_transaction()
+    clock.time_ms += 10 * TIMEOUT_MS
+    found = [record.offset for record in [*first, *again.poll(10_000)]]
+    assert found == sorted(set(found))
+
+
+def test_whole_transactions_over_topics(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Undecided ones are left out wherever they lie, what was committed around them is there."""
+    first, second = begun(heap, clock, "first"), begun(heap, clock, "second")
+    place(first, b"1", "t")
+    place(second, b"2", "t", "u")
+    place(first, b"1", "u")
+    second.commit_transaction()
+    store = process(heap, clock)
+    assert shown(store, "snapshot", "t", "u") == [[b"2"], [b"2"]]
+    assert shown(store, "read_committed", "t", "u") == [[], []]
+    with store.producer() as plain:
+        plain.send("t", b"p")
+    assert shown(store, "snapshot", "t", "u") == [[b"2", b"p"], [b"2"]]
+    first.commit_transaction()
+    for level in ("snapshot", "read_committed"):
+        assert shown(store, level, "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
+    third = begun(heap, clock, "third")
+    place(third, b"3", "t", "u")
+    third.abort_transaction()
+    assert shown(store, "snapshot", "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
+
+
+@pytest.mark.parametrize("level", ["read_committed", "snapshot"])
+@pytest.mark.parametrize("topics", [("t",), ("t", "u")])
+def test_a_commit_at_any_request_of_a_snapshot(
+    clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...]
+) -> None:
+    """It shows whole or not at all, and once it was committed before, it shows."""
+    for number in itertools.count():
+        storage = heap.copy()
+        producer = begun(storage, clock, "p")
+        place(producer, b"x", "t")
+
+        requests: list[str] = []
+
+        def meanwhile(
+            text: str,
+            producer: Producer = producer,
+            number: int = number,
+            requests: list[str] = requests,
+        ) -> None:
+            if len(requests) == number and text:
+                place(producer, b"x", *topics)
+                producer.commit_transaction()
+
+        reading = FaultyStorage(storage, before_request=meanwhile)
+        reading.requests = requests
+        view = attach(reading, clock=VirtualClock(seed=next(_SEEDS))).snapshot(
+            topics, isolation_level=level
+        )
+        counts = [view.scan(topic).record_count for topic in topics]
+        values = [view.scan(topic).to_arrow().num_rows for topic in topics]
+        whole = [2] + [1] * (len(topics) - 1)
+        assert values in ([0] * len(topics), whole), (number, reading.requests)
+        assert view.is_atomic
+        assert level == "snapshot" or counts == values
+        if number >= len(reading.requests):
+            break
+    assert number > 2
+
+
+def test_the_level_is_not_for_whoever_keeps_offsets(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Offsets are a prefix, and what was left out would be passed over."""
+    store = process(heap, clock)
+    for group_id in (None, "g"):
+        with pytest.raises(InvalidOption, match="Use read_committed"):
+            store.consumer("t", group_id=group_id, isolation_level="snapshot")
+    with pytest.raises(InvalidOption, match="read_committed, snapshot, read_uncommitted"):
+        store.snapshot("t", isolation_level="whole")
+
+
+def test_what_a_cut_must_know_does_not_grow(heap: HeapStorage, clock: VirtualClock) -> None:
+    """A transactional id for each of a thousand jobs: a checkpoint holds none of them for ever."""
+    for number in range(1000):
+        clock.time_ms += HOUR_MS
+        producer = begun(heap, clock, f"job-{number}")
+        place(producer, b"x", "t", "u")
+        producer.commit_transaction()
+    log = process(heap, clock).logs.fresh_topic("t")
+    log.checkpoint()
+    assert len(log.state.recent) <= RECENT_ENTRIES + 1
+    assert len(log.state.producers) < 100
+    assert log.state.let_go == {}
