@@ -126,14 +126,17 @@ def current_execution() -> str | None:
 
 
 def writing_execution() -> str:
-    """The same for a task that writes, which always works for one. Raises IllegalState."""
+    """The same for a task that writes, which always works for one; "" where Spark runs none.
+
+    Raises IllegalState: Spark does not tell, so that nothing could be said of the rows.
+    """
     execution = current_execution()
-    if execution is None:
+    if execution is None and TaskContext.get() is not None:
         raise IllegalState(
             f"Spark does not tell a task what it works for ({_EXECUTION_ID}, {_TAGS}), so nothing "
             "tells whether its rows were read with a transactional.id"
         )
-    return execution
+    return execution or ""
 
 
 def check_columns(store: Store, schema: StructType, writing: Writing) -> None:

@@ -107,6 +107,15 @@ def test_every_part_works_through_connect(connected: dict[str, Any]) -> None:
     assert len(values) == 103
 
 
+def test_a_write_that_forgets_the_id_is_refused_through_connect(connected: dict[str, Any]) -> None:
+    """Goal: as in a classic session; the test above tells that nothing of it was written."""
+    assert len(connected["forgotten"]) == 2
+    for said in connected["forgotten"]:
+        assert "were read with transactional.id 'forgetful', but it names none" in said
+        assert "was aborted" in said
+    assert connected["forgotten_state"] == "CompleteAbort"
+
+
 def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:
     """Goal: as docs/SPARK.md says: the first action pins, for as long as the server remembers."""
     assert connected["pinning"] == {

@@ -81,6 +81,14 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
     save(new.limit(1), root, "out", **{"transactional.id": "options"})
     done["lag"] = store.describe_group("options").lag
 
+    # The same without the id on the write: rows as they are, and such that were made of them.
+    forgetful = {"group.id": "forgetful", "transactional.id": "forgetful"}
+    done["forgotten"] = []
+    for column in ("value", "string(offset) AS value"):
+        rows = load(spark, root, "in", **forgetful).selectExpr(column)
+        done["forgotten"].append(error_of(lambda rows=rows: save(rows, root, "out")))
+    done["forgotten_state"] = store.describe_transaction("forgetful").status
+
     done["error"] = error_of(lambda: load(spark, root, "nowhere").count())
     return {**done, "pinning": pinned(spark, store)}
 
