@@ -147,7 +147,14 @@ class Settlement:
                 if aborted is None:
                     continue
                 head = aborted
-            elif not head.state.prepared or (idle_ms < HELP_AFTER_MS and not ended):
+            elif not head.state.prepared:
+                return head
+            elif idle_ms < HELP_AFTER_MS and not ended:
+                # What we conclude from it may be written elsewhere, and outlive it.
+                try:
+                    self._transactions.confirm(head)
+                except StorageError as error:
+                    return error
                 return head
             try:
                 self.finish(head)
