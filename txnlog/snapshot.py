@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from txnlog.errors import InvalidOption, UnknownTopicOrPartition
+from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
 from txnlog.logs import SKEW_MS, Logs
 from txnlog.names import TopicPartition
 from txnlog.scan import Offsets, Scan, first_at_or_after, plan_scan
@@ -20,6 +20,9 @@ IsolationLevel = Literal["read_committed", "snapshot", "read_uncommitted"]
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "read_uncommitted")
 """``read_committed``: what lies before the first undecided record of each partition. ``snapshot``:
 every committed transaction, whole, wherever undecided ones lie. ``read_uncommitted``: all."""
+
+
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ def take_snapshot(
     *,
     leave_out_missing: bool = False,
     refreshed: bool = False,
+    attempts: int = _ATTEMPTS,
 ) -> Snapshot:
     """Read every topic once, list each again, and leave out what is not whole (invariant S1).
 
@@ -186,9 +190,11 @@ def take_snapshot(
         isolation_level: which transactions show.
         leave_out_missing: go on with the other topics where some do not exist.
         refreshed: the topics' logs were refreshed just now, so that this is their first reading.
+        attempts: how often to try at level ``snapshot``.
 
     Raises:
         UnknownTopicOrPartition: one of the topics does not exist, or none of them.
+        ConcurrentTransactions: at level ``snapshot``, if it cannot be told what is whole.
     """
     names = list(dict.fromkeys(topics))
     if not names:
@@ -223,10 +229,27 @@ def take_snapshot(
     if isolation_level == "snapshot":
         logs.settlement.settle([log for log in opened if first.finds_part(log)])
         whole = {log.name: first.pin_whole(log) for log in opened}
-        is_atomic = not any(first.finds_part(log) for log in opened)
-        is_atomic = is_atomic and _is_kept_apart(logs, opened, first.left_out_ms)
-        return Snapshot(logs, whole, isolation_level, is_atomic=is_atomic)
+        if any(map(first.finds_part, opened)) or not _is_kept_apart(
+            logs, opened, first.left_out_ms
+        ):
+            # We stood still between the readings for so long that what came meanwhile is not kept
+            # apart any more, or an id's log could not be read.
+            return _again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
+        return Snapshot(logs, whole, isolation_level, is_atomic=True)
     return Snapshot(logs, views, isolation_level, is_atomic=_cut(logs, opened, views))
+
+
+def _again(
+    logs: Logs, topics: Sequence[str], *, leave_out_missing: bool, attempts: int
+) -> Snapshot:
+    if attempts <= 1:
+        raise ConcurrentTransactions(
+            f"what {', '.join(topics)} hold changed so fast, or was read so slowly, that nobody "
+            "can tell which transactions are whole: read again, or use read_committed"
+        )
+    return take_snapshot(
+        logs, topics, "snapshot", leave_out_missing=leave_out_missing, attempts=attempts - 1
+    )
 
 
 def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
@@ -311,7 +334,8 @@ class _FirstReading:
                     or (entry.number >= new and entry.transaction.key not in self._committed)
                 )
             ]
-            self.left_out_ms += [entry.at_ms for entry in unfinished]
+            # What is undecided still shows nowhere.
+            self.left_out_ms += [e.at_ms for e in unfinished if e.number not in state.undecided]
             hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
             return _view(log.name, state, frozenset(hidden), to_stable_offsets=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults import SNAPSHOT_LEVEL
-from ledger import Place
+from ledger import Place, Violation
 from world import OUTPUTS, PARTITIONS, TIMEOUT_MS, World, survived
 
 from txnlog.deadlines import CLOCK_MARGIN_MS
@@ -144,13 +144,18 @@ def settle(world: World) -> None:
     """An hour later somebody new reads everything, and the ledger judges."""
     world.simulation.clock.time_ms += 3_600_000
     store = world.simulation.store()
-    view, atomic = Reader(store).view(list(PARTITIONS), afresh=True)
+    try:
+        view, atomic = Reader(store).view(list(PARTITIONS), afresh=True)
+    except ConcurrentTransactions as error:
+        raise Violation("blocked", f"an hour later there is still no cut: {error}") from error
     assert atomic, "nothing is open any more"
     everything: dict[Place, list[tuple[int, str]]] = {}
     for topic, partitions in PARTITIONS.items():
         table = store.scan(topic, isolation_level="read_uncommitted").to_arrow()
         everything |= records_of(table, topic, partitions)
-        assert not store.describe_topic(topic).open_transactions, topic
+        waiting = store.describe_topic(topic).open_transactions
+        if waiting:
+            raise Violation("blocked", f"an hour later {topic} waits for {waiting}")
     consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
     offsets = {}
     for partition in range(PARTITIONS["in"]):

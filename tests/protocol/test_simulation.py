@@ -14,6 +14,7 @@ import pytest
 
 from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
 from txnlog.testing import (
+    ClockFaults,
     Fault,
     FaultRates,
     FaultyStorage,
@@ -22,12 +23,25 @@ from txnlog.testing import (
     ProcessStopped,
     Simulation,
     SimulationStuck,
+    VirtualClock,
     preemptions,
 )
 
 ALL_RATES = FaultRates(
-    fail=0.02, lose_response=0.02, land_late=0.02, delay=0.03, pause=0.01, stop=0.01
+    fail=0.02,
+    lose_response=0.02,
+    land_late=0.02,
+    delay=0.03,
+    pause=0.01,
+    stop=0.01,
+    partial=0.1,
+    sync_fails=0.02,
+    tear_listing=0.3,
+    tear_delete=0.5,
+    power_cut=0.001,
+    tear_ms=(0, 50),
 )
+CLOCKS = ClockFaults(most_ms=500, drift_ppm=500, monotonic_ppm=50, jump=0.01, asleep=0.5)
 
 
 def writing(process: Process) -> None:
@@ -49,7 +63,7 @@ def traced(seed: int) -> Simulation:
             except TxnlogError as error:
                 process.step(repr(error))
 
-    simulation = Simulation(seed, rates=ALL_RATES, step_ms=(0, 20))
+    simulation = Simulation(seed, rates=ALL_RATES, step_ms=(0, 20), clocks=CLOCKS)
     store = simulation.store()
     store.create_topic("a", partitions=2)
     store.create_topic("b")
@@ -122,6 +136,8 @@ def test_importing_txnlog_leaves_testing_alone() -> None:
         (Fault.LOSE_RESPONSE, StorageError, True),
         (Fault.FAIL, StorageError, False),
         (Fault.LAND_LATE, StorageError, False),
+        (Fault.PARTIAL, StorageError, False),
+        (Fault.SYNC_FAILS, StorageError, True),
     ],
 )
 def test_what_a_fault_does(fault: Fault, raised: type[BaseException], there: bool) -> None:
@@ -166,6 +182,175 @@ def test_what_fails_keeps_no_parallel_request_from_running() -> None:
     with pytest.raises(StorageError, match="put one"):
         storage.gather([lambda: storage.put("one", b""), lambda: storage.put("two", b"")])
     assert storage.inner.list_names("") == ["two"]
+
+
+@pytest.mark.parametrize("kind", ["list_names", "list_folders", "list_all"])
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_listing_is_not_one_instant(kind: str, shown: bool) -> None:
+    """What was there all the time shows; what came or went shows or not, as one decides."""
+    inner = HeapStorage()
+    names = {name: f"f/{name}/1" if kind == "list_folders" else f"f/{name}" for name in "abc"}
+    for name in "ab":
+        inner.put(names[name], b"1")
+
+    def amid(text: str) -> None:
+        assert text == f"{kind.removesuffix('_names')} f"
+        inner.delete([names["a"]])
+        inner.put(names["c"], b"3")
+
+    storage = FaultyStorage(inner, amid=amid)
+    asked: list[str] = []
+    storage.shows = lambda name: asked.append(name) or shown  # type: ignore[func-returns-value]
+    found = [
+        getattr(item, "partition", item[0].partition)("/") for item in getattr(storage, kind)("f")
+    ]
+    assert [last or first for first, _, last in found] == (["a", "b", "c"] if shown else ["b"])
+    assert [name.rpartition("/")[2] for name in asked] == ["a", "c"]
+
+
+def test_a_deletion_goes_on_in_steps_and_stops_in_part() -> None:
+    """Others run between its objects; a PARTIAL one deletes some, neither none nor all."""
+    inner = HeapStorage()
+    names = [f"f/{number}" for number in range(6)]
+    for name in names:
+        inner.put(name, b"")
+    left: list[int] = []
+    storage = FaultyStorage(inner, amid=lambda _: left.append(len(inner.list_names("f"))))
+    storage.delete(names[:3])
+    assert left == [5, 4]
+    assert inner.list_names("f") == ["3", "4", "5"]
+    ends = set()
+    for seed in range(60):
+        copy = inner.copy()
+        partly = FaultyStorage(copy, {0: Fault.PARTIAL}, seed=seed)
+        with pytest.raises(StorageError, match="in the middle of delete 3 objects"):
+            partly.delete(names[3:])
+        ends.add(tuple(copy.list_names("f")))
+    assert len(ends) == 6
+
+
+def test_steps_of_listings_and_deletions_in_a_simulation() -> None:
+    """Other processes go on in the middle, and a process can be stopped there."""
+    looks: set[tuple[str, ...]] = set()
+    left: set[int] = set()
+    stopped = 0
+    for seed in range(40):
+        simulation = Simulation(seed, rates=FaultRates(tear_listing=1, tear_delete=1))
+        for number in range(4):
+            simulation.storage.put(f"old/{number}", b"")
+
+        def lister(process: Process) -> None:
+            looks.add(tuple(process.storage.list_names("new")))
+
+        def writer(process: Process) -> None:
+            for name in "abc":
+                process.storage.put(f"new/{name}", b"")
+
+        def cleaner(process: Process) -> None:
+            process.storage.delete([f"old/{number}" for number in range(4)])
+
+        simulation.spawn("lister", lister)
+        simulation.spawn("writer", writer)
+        simulation.spawn("cleaner", cleaner, rates=FaultRates(tear_delete=1, stop=0.2))
+        simulation.run()
+        left.add(len(simulation.storage.list_names("old")))
+        stopped += any(
+            event.fault in (Fault.STOP_BEFORE, Fault.STOP_AFTER)
+            and event.request.startswith("in the middle")
+            for event in simulation.trace
+        )
+    assert ("b",) in looks or ("c",) in looks or ("a", "c") in looks, "name by name"
+    assert len(left & {1, 2, 3}) > 1
+    assert stopped > 0
+
+
+def test_clocks_of_machines() -> None:
+    """Wall clocks are off, drift and jump within bounds; monotonic ones never go back."""
+    clocks = ClockFaults(most_ms=3_000, drift_ppm=1_000, monotonic_ppm=100, jump=0.1, asleep=1)
+    simulation = Simulation(
+        5, clocks=clocks, rates=FaultRates(pause=0.1, pause_ms=(10_000, 10_000)), step_ms=(0, 500)
+    )
+    apart: set[int] = set()
+    slept: list[bool] = []
+
+    def body(process: Process) -> None:
+        last_s, last_ms = process.clock.monotonic_s(), simulation.clock.time_ms
+        for _ in range(200):
+            process.storage.list_names("")
+            now_s, true_ms = process.clock.monotonic_s(), simulation.clock.time_ms
+            assert now_s >= last_s
+            slept.append((true_ms - last_ms) - (now_s - last_s) * 1000 > 9_000)
+            last_s, last_ms = now_s, true_ms
+            apart.add(process.clock.now_ms() - true_ms)
+
+    simulation.spawn("one", body, skew_ms=2_000)
+    simulation.spawn("two", body)
+    simulation.run()
+    assert max(map(abs, apart)) <= 3_000
+    assert min(apart) < -1_000
+    assert max(apart) > 1_000
+    assert len(apart) > 20
+    assert 5 < slept.count(True) < 100
+
+
+def test_a_virtual_clock_of_two_hands() -> None:
+    """A machine that sleeps, and a wall clock that is set, do not move the monotonic one."""
+    clock = VirtualClock(now_ms=1_000)
+    clock.time_ms += 500
+    clock.sleep_machine(60_000)
+    assert (clock.now_ms(), clock.monotonic_s()) == (61_500, 1.5)
+    clock.set_wall(10)
+    clock.sleep(1)
+    assert (clock.now_ms(), clock.monotonic_s()) == (1_010, 2.5)
+
+
+def test_the_storage_tells_when_its_objects_were_made() -> None:
+    """By the true time of the simulation, by a clock of its own, or not at all."""
+    plain = HeapStorage()
+    plain.put("x", b"")
+    assert plain.modified_ms("x") is None
+    with pytest.raises(ObjectNotFound):
+        plain.modified_ms("y")
+    for ahead_ms, told in ((0, 7_000), (-500, 6_500), (None, None)):
+        simulation = Simulation(now_ms=5_000, storage_ahead_ms=ahead_ms)
+        simulation.clock.time_ms += 2_000
+        simulation.storage.put("x", b"")
+        simulation.clock.time_ms += 2_000
+        assert simulation.storage.modified_ms("x") == told
+
+
+def test_a_power_cut_stops_everybody() -> None:
+    """What is not durable may be gone, and those that are restarted find the rest."""
+    found: list[list[str]] = []
+    simulation = Simulation(2)
+
+    def body(process: Process) -> None:
+        if process.incarnation:
+            found.append(process.storage.list_names(process.name))
+            return
+        process.storage.faults = dict.fromkeys(range(1, 40), Fault.SYNC_FAILS)
+        process.storage.put(f"{process.name}/0", b"")
+        for number in range(1, 40):
+            with pytest.raises(StorageError):
+                process.storage.put(f"{process.name}/{number}", b"")
+        while True:
+            process.step()
+
+    def choose(running: Sequence[int]) -> int:
+        if len(simulation.order) == 200:
+            simulation.power_cut()
+        return running[len(simulation.order) % len(running)]
+
+    cuts: list[int] = []
+    simulation.on_power_cut = lambda: cuts.append(simulation.clock.time_ms)
+    for name in ("one", "two"):
+        simulation.spawn(name, body, restart=True)
+    simulation.run(choose)
+    assert len(cuts) == 1
+    assert len(found) == 2
+    for names in found:
+        assert "0" in names
+        assert 5 < len(names) < 35
 
 
 def test_waiting_lets_others_go_on() -> None:

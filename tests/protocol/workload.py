@@ -73,6 +73,16 @@ STALLING = FaultRates(
     tear_ms=(0, 300),
     delay_ms=(1_000, 200_000),
 )
+FAILING = FaultRates(
+    sync_fails=0.1,
+    lose_response=0.004,
+    stop=0.001,
+    delay=0.01,
+    power_cut=0.002,
+    tear_listing=0.1,
+    tear_delete=0.5,
+    tear_ms=(0, 300),
+)
 CLOCKS = ClockFaults(most_ms=2_000, drift_ppm=200, monotonic_ppm=50, jump=0.0005, asleep=0.5)
 TURNS = 60
 DAY_MS = 86_400_000
@@ -123,9 +133,11 @@ def insistent(
     process: Process,
     transactional_id: str,
     turn: Callable[[Store, Producer], None],
+    *,
+    cost: int = 1,
 ) -> None:
     """Take turns until there are enough, with a new store and producer after each error."""
-    while world.left_for(process):
+    while world.left_for(process, cost):
         with survived():
             store = process.store()
             producer = store.producer(
@@ -133,7 +145,7 @@ def insistent(
             )
             producer.init_transactions()
             turn(store, producer)
-            while process.chance.random() < 0.95 and world.left_for(process):
+            while process.chance.random() < 0.95 and world.left_for(process, cost):
                 turn(store, producer)
             if process.chance.random() < 0.5:
                 producer.close()
@@ -267,7 +279,7 @@ def overlap(world: World, process: Process) -> None:
 
         attempt(world, process, producer, intent, fill)
 
-    insistent(world, process, process.name, turn)
+    insistent(world, process, process.name, turn, cost=5)
 
 
 def recopy(world: World, process: Process) -> None:
@@ -319,7 +331,7 @@ def reset(world: World, process: Process) -> None:
         with survived():
             store = process.store()
             while world.running:
-                process.clock.sleep(chance.random() * 20)
+                process.clock.sleep(chance.random() * 5)
                 begun = ledger.tick()
                 how: list[dict[str, Any]] = [{"to": "earliest"}, {"to": "latest"}]
                 how += [{"shift_by": chance.choice([0, -1, -5])}] * 2

@@ -39,9 +39,9 @@ class World:
         self.names += 1
         return self.ledger.begin(f"{process.name}.{self.names}")
 
-    def left_for(self, process: Process) -> bool:
-        """Count one more turn of a process, over all its incarnations."""
-        self.done[process.name] = self.done.get(process.name, 0) + 1
+    def left_for(self, process: Process, cost: int = 1) -> bool:
+        """Count one more turn of a process, over all its incarnations; a long one costs more."""
+        self.done[process.name] = self.done.get(process.name, 0) + cost
         return self.done[process.name] <= self.transactions
 
     def spawn(self, name: str, body: Body, *, writes: bool, skew_ms: int = 0) -> None:

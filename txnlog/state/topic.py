@@ -311,9 +311,9 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                 break
             if entry.at_ms < before_ms:
                 old = index + 1
-        if self.kept_since_ms > before_ms + _DAY_MS:
-            # Somebody's clock ran ahead by days. All of it was let go before now.
-            self.kept_since_ms = before_ms
+        if self.kept_since_ms > self.append_time_ms + _DAY_MS:
+            # Somebody's clock ran ahead by days. By the topic's own time it was let go by now.
+            self.kept_since_ms = self.append_time_ms
         aborted = set(self.aborted)
         for entry in self.recent[:old]:
             if entry.number not in aborted:

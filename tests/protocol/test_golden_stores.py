@@ -1,0 +1,99 @@
+"""Stores that older versions wrote are read as they read them, and carried on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import txnlog
+from txnlog import TopicPartition
+from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
+from txnlog.store import Store
+
+GOLDEN = Path(__file__).parent / "golden"
+SOURCE = TopicPartition("columns", 0)
+
+
+@pytest.fixture(params=["store-0.1"])
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, dict[str, object]]:
+    """A copy of the store, and what the version that wrote it has read from it.
+
+    Its last writer died in a transaction of a minute, in 2025.
+    """
+    with zipfile.ZipFile(GOLDEN / f"{request.param}.zip") as files:
+        files.extractall(tmp_path / "store")
+    for path in (tmp_path / "store").rglob("*.json"):
+        # A copy is new by its disk's clock, and so would be the transaction.
+        os.utime(path, (0, 0))
+    expected = json.loads((GOLDEN / f"{request.param}.json").read_text())
+    return txnlog.open(str(tmp_path / "store")), expected
+
+
+def records(store: Store, isolation_level: str = "read_committed") -> dict[str, list[list[object]]]:
+    snapshot = store.snapshot(["columns", "rows"], isolation_level=isolation_level)
+    found = {}
+    for topic in snapshot.topics:
+        table = snapshot.scan(topic, columns=["partition", "offset", "value"]).to_arrow()
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        found[topic] = [[p, offset, value.decode()] for p, offset, value in rows]
+    return found
+
+
+def test_it_is_read_as_ever(golden: tuple[Store, dict[str, object]]) -> None:
+    store, expected = golden
+    # The one that was open is aborted by whoever comes by.
+    assert records(store) == records(store, "snapshot") == expected["records"]
+    committed = store.consumer("columns", group_id="group").committed(SOURCE)
+    assert committed is not None
+    assert committed.offset == expected["group"]
+    assert store.describe_transaction("open").status == "CompleteAbort"
+    assert not [f for f in store.examine(with_contents=True) if f.state == "damage"]
+
+
+def test_it_is_carried_on(golden: tuple[Store, dict[str, object]]) -> None:
+    """New transactions of an old id, beyond the next checkpoint, and read by somebody new."""
+    store, expected = golden
+    before = expected["records"]
+    assert isinstance(before, dict)
+    with store.producer(transactional_id="job") as producer:
+        producer.init_transactions()
+        for turn in range(40):
+            with producer.transaction():
+                producer.send("columns", b"new %d" % turn, partition=0)
+                producer.send("rows", b"new %d" % turn)
+                producer.send_offsets_to_transaction({SOURCE: 100 + turn}, "group")
+    again = txnlog.open(store.url)
+    found = records(again)
+    for topic, old in before.items():
+        assert [row for row in found[topic] if not str(row[2]).startswith("new")] == old
+        assert len(found[topic]) == len(old) + 40
+    committed = again.consumer("columns", group_id="group").committed(SOURCE)
+    assert committed is not None
+    assert committed.offset == 139
+    assert not [f for f in again.examine(with_contents=True) if f.state == "damage"]
+
+
+def test_a_damaged_copy_is_noticed(golden: tuple[Store, dict[str, object]]) -> None:
+    """The same check of these very files can fail."""
+    store, _ = golden
+    (data,) = list(Path(store.url).glob("topics/rows/data/0"))
+    shutil.rmtree(data)
+    assert [f for f in store.examine(with_contents=True) if f.state == "damage"]
+
+
+def test_what_older_checkpoints_let_go_is_not_trusted() -> None:
+    """They kept numbers of transactions by producer; a time stands for all of them now."""
+    state = TopicState(next_entry=3, log_time_ms=1000, topic_id="t")
+    old = msgspec.json.decode(msgspec.json.encode(state))
+    del old["kept_since_ms"]
+    old["let_go"] = {"17": 4}
+    found = CHECKPOINT_DECODER.decode(msgspec.json.encode(old))
+    assert (found.kept_since_ms, found.let_go) == (1000, {})
+    old["let_go"] = {}
+    assert CHECKPOINT_DECODER.decode(msgspec.json.encode(old)).kept_since_ms == -1
