@@ -83,7 +83,7 @@ BOTH = [[b"p", b"behind it"], [b"p", b"behind it"]]
 def test_readers_go_on_past_it_by_the_timeout(
     heap: HeapStorage, clock: VirtualClock, timed: bool
 ) -> None:
-    """What it left open is taken for aborted then, by each the same, and its producer is fenced."""
+    """Goal (20): what it left open is aborted then, for everybody, and its producer is fenced."""
     storage = TimedStorage(heap, clock) if timed else heap
     producer = opened(at(storage, clock))
     damage(heap, states(heap)[-1])

@@ -73,7 +73,7 @@ class ReadOnly(FaultyStorage):
 def test_writers_end_what_hangs_for_readers_that_may_not(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
-    """A dead transaction, a short job that writes every hour, and readers without permission."""
+    """Goal (29): a dead transaction, a job that writes every hour, readers without permission."""
     opened(at(heap, clock), "dead")
     for _ in range(30):
         clock.time_ms += HOUR_MS
@@ -121,7 +121,7 @@ def test_a_dead_transaction_does_not_stop_cleaning(heap: HeapStorage, clock: Vir
 def test_what_one_short_job_saw_reaches_the_next(
     heap: HeapStorage, clock: VirtualClock, ahead_ms: int
 ) -> None:
-    """A producer whose clock ran a month ahead dies; no job is there for as long as a timeout."""
+    """Goal (29): a producer whose clock ran a month ahead dies; no job is there for as long as a timeout."""
     opened(at(heap, clock, ahead_ms), "dead")
     append(at(heap, clock), b"behind it")
     for _ in range(4):

@@ -154,7 +154,7 @@ def test_whole_transactions_over_topics(heap: HeapStorage, clock: VirtualClock) 
 def test_a_commit_at_any_request_of_a_snapshot(
     clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...]
 ) -> None:
-    """It shows whole or not at all, and once it was committed before, it shows."""
+    """Goal (31): it shows whole or not at all, and once it was committed before, it shows."""
     for number in itertools.count():
         storage = heap.copy()
         producer = begun(storage, clock, "p")
