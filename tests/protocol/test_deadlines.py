@@ -121,7 +121,7 @@ def test_a_dead_transaction_does_not_stop_cleaning(heap: HeapStorage, clock: Vir
 def test_what_one_short_job_saw_reaches_the_next(
     heap: HeapStorage, clock: VirtualClock, ahead_ms: int
 ) -> None:
-    """Goal (29): a producer whose clock ran a month ahead dies; no job is there for as long as a timeout."""
+    """Goal (29): a producer dies whose clock ran a month ahead; no job stays for a timeout."""
     opened(at(heap, clock, ahead_ms), "dead")
     append(at(heap, clock), b"behind it")
     for _ in range(4):

@@ -70,7 +70,7 @@ def output(store: Store) -> int:
 
 @pytest.mark.parametrize("through", [[4], [9, 4], [0, 9, 4]])
 def test_who_read_before_a_reset_cannot_commit_after_it(store: Store, through: list[int]) -> None:
-    """Goal (35): to where the group stands, or away and back: the older reader loses, the newer one not."""
+    """Goal (35): to where the group stands, or away and back: the older reader loses."""
     store.reset_group_offsets("g", "t", to=4)
     _, before = job(store, "before")
     for offset in through:

@@ -17,6 +17,7 @@ from workload import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_r
 
 from txnlog import coordinator, sequence_log, snapshot
 from txnlog.clock import Clock
+from txnlog.deadlines import Deadlines
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,
@@ -159,7 +160,6 @@ def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
 
     def mutate(patch: Patch) -> None:
         patch.setattr(snapshot, "consistent_cut", lambda ends, _: dict(ends))
-        patch.setattr(snapshot, "_check_cut", lambda *_: None)
 
     check_caught(monkeypatch, mutate, CALM, "torn", "bank")
 
@@ -168,7 +168,7 @@ def test_hazard_6_nobody_ends_what_hangs(monkeypatch: Patch) -> None:
     """Transactions never time out: readers wait for who has stopped."""
 
     def mutate(patch: Patch) -> None:
-        patch.setattr(Settlement, "_is_overdue", lambda *_: False)
+        patch.setattr(Deadlines, "overdue", lambda *_: False)
 
     check_caught(monkeypatch, mutate, STALLING, "blocked")
 
@@ -244,9 +244,10 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
 def test_hazard_10_a_reader_believes_its_own_clock(monkeypatch: Patch) -> None:
     """What is past its timeout by the reader's clock counts as aborted, and nobody is told."""
 
-    def current_head(self: Settlement, transactional_id: str) -> Head | None:
-        head = self._transactions.head(transactional_id)
-        if head is not None and head.state.expired(self._clock.now_ms()):
+    def current_head(self: Settlement, transactional_id: str, _: object) -> Head:
+        head = self._transactions.describe(transactional_id)
+        state, now_ms = head.state, self._clock.now_ms()
+        if state.open and now_ms - (state.started_at_ms or 0) > state.timeout_ms:
             aborted = transitions.prepare_abort(head.state, now_ms=0, nonce="", fence=True)
             return Head(head.number + 1, aborted)
         return head
