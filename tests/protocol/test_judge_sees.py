@@ -92,7 +92,7 @@ def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> No
     def mutate(patch: Patch) -> None:
         patch.setattr(sequence_log, "create_once", create_once)
 
-    check_caught(monkeypatch, mutate, ROUGH, "aborted read", "torn", "damage")
+    check_caught(monkeypatch, mutate, ROUGH, "aborted read", "torn", "damage", "blocked")
 
 
 def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> None:

@@ -316,10 +316,10 @@ def recopy(world: World, process: Process) -> None:
                 learnt = ledger.tick()
             except CommitFailed:
                 # Begins anew where the group is by now.
-                learnt = ledger.tick()
                 for where in consumer.assignment():
                     found = consumer.committed(where)
                     consumer.seek(where, found.offset if found else 0)
+                learnt = ledger.tick()
 
     insistent(world, process, process.name, turns)
 

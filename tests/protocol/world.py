@@ -44,7 +44,7 @@ class World:
         self.done[process.name] = self.done.get(process.name, 0) + cost
         return self.done[process.name] <= self.transactions
 
-    def spawn(self, name: str, body: Body, *, writes: bool, skew_ms: int = 0) -> None:
+    def spawn(self, name: str, body: Body, *, writes: bool = True, skew_ms: int = 0) -> None:
         """Add a process that begins anew when it is stopped; writers keep the others going."""
         self.running += writes
 
