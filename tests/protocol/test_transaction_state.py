@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from txnlog.deadlines import CLOCK_MARGIN_MS, Deadlines
 from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFenced
 from txnlog.names import check_transactional_id
 from txnlog.state import envelope
@@ -19,6 +20,8 @@ from txnlog.state.transaction import (
 )
 
 ENTRY = EntryRef("topic", "orders", 7)
+from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.transaction_log import Head, TransactionLog
 
 
 def initialized(state: TransactionState | None = None, **changes: object) -> TransactionState:
@@ -137,11 +140,15 @@ def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) ->
 
 
 def test_only_ongoing_times_out() -> None:
-    """Goal (18): past the timeout, Ongoing has expired; nothing else ever does."""
-    assert not ongoing().expired(20 + 1000)
-    assert ongoing().expired(20 + 1001)
+    """Goal (18): past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
+    clock = VirtualClock(20 + 1000 + CLOCK_MARGIN_MS)
+    deadlines = Deadlines(TransactionLog(HeapStorage(), clock, 10**9), clock)
+    assert not deadlines.overdue(Head(1, ongoing()))
+    clock.time_ms += 1
+    assert deadlines.overdue(Head(1, ongoing()))
+    clock.time_ms = 10**15
     for state in (initialized(), committed(), aborted(), done(committed())):
-        assert not state.expired(10**15)
+        assert not deadlines.overdue(Head(1, state))
     fenced = transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2", fence=True)
     assert fenced.status is Status.PREPARE_ABORT
     assert fenced.producer_epoch == ongoing().producer_epoch + 1

@@ -153,10 +153,6 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
             return Outcome.ABORT
         return None
 
-    def expired(self, now_ms: int) -> bool:
-        """True if an open transaction has outlived its timeout."""
-        return self.open and now_ms - (self.started_at_ms or 0) > self.timeout_ms
-
 
 DECODER = msgspec.json.Decoder(TransactionState)
 
