@@ -18,10 +18,10 @@ from txnlog.state.transaction import (
     Status,
     TransactionState,
 )
-
-ENTRY = EntryRef("topic", "orders", 7)
 from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.transaction_log import Head, TransactionLog
+
+ENTRY = EntryRef("topic", "orders", 7)
 
 
 def initialized(state: TransactionState | None = None, **changes: object) -> TransactionState:
