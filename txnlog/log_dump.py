@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -74,7 +75,7 @@ def dump_log(
 ) -> Iterator[DumpedEntry[EntryT]]:
     """Yield what lies in a log's folder from entry ``first`` on, in the order of its numbers.
 
-    One listing, and a read for each entry and marker, made while it is consumed. Numbers that
+    One listing, or two where the first shows gaps, and a read for each entry and marker, made while it is consumed. Numbers that
     are missing come as one item: they are damage unless a later checkpoint stands in for them, as
     it does where old entries were cleaned up.
 
@@ -84,7 +85,11 @@ def dump_log(
         StorageError: the filesystem failed.
     """
     start_after = names.log_file_prefix(first) if first else ""
-    files = _by_number(storage.list_names(folder, start_after))
+    listed = storage.list_names(folder, start_after)
+    if not _is_whole(_by_number(listed)):
+        # What stands before a file that shows was there before it, so a second listing has it.
+        listed = [*listed, *storage.list_names(folder, start_after)]
+    files = _by_number(listed)
     newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
     expected = first
     for start in range(0, len(files), _AT_ONCE):
@@ -115,6 +120,12 @@ def _by_number(files: Sequence[str]) -> list[_Files]:
         if parsed is not None and parsed[1] is not LogFile.SEEN:
             found.setdefault(parsed[0], _Files(parsed[0])).kinds.add(parsed[1])
     return [found[number] for number in sorted(found)]
+
+
+def _is_whole(files: Sequence[_Files]) -> bool:
+    """Whether no entry is missing between these files."""
+    numbers = [file.number for file in files if LogFile.ENTRY in file.kinds]
+    return len(numbers) == len(files) and all(b == a + 1 for a, b in pairwise(numbers))
 
 
 def _gap(folder: str, number: int, count: int, newest: int) -> DumpedEntry[EntryT]:
