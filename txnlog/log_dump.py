@@ -75,9 +75,9 @@ def dump_log(
 ) -> Iterator[DumpedEntry[EntryT]]:
     """Yield what lies in a log's folder from entry ``first`` on, in the order of its numbers.
 
-    One listing, or two where the first shows gaps, and a read for each entry and marker, made while it is consumed. Numbers that
-    are missing come as one item: they are damage unless a later checkpoint stands in for them, as
-    it does where old entries were cleaned up.
+    One listing, or two where the first shows gaps, and a read for each entry and marker, made
+    while it is consumed. Numbers that are missing come as one item: they are damage unless a later
+    checkpoint stands in for them, as it does where old entries were cleaned up.
 
     With ``keep_going`` a file that cannot be read is a failure of its item, and the others follow.
 

@@ -212,7 +212,8 @@ def take_snapshot(
         try:
             with log.lock:
                 views[log.name] = _pin(log, isolation_level)
-                first.add(log)
+                if isolation_level == "snapshot":
+                    first.add(log)
                 once = once and not log.ahead
         except UnknownTopicOrPartition as error:
             missing.append(error)
@@ -236,7 +237,9 @@ def take_snapshot(
             # apart any more, or an id's log could not be read.
             return _again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
         return Snapshot(logs, whole, isolation_level, is_atomic=True)
-    return Snapshot(logs, views, isolation_level, is_atomic=_cut(logs, opened, views))
+    # Of a topic that was read once and has nothing undecided there is nothing to cut.
+    is_atomic = (once and _is_stable(views[opened[0].name])) or _cut(logs, opened, views)
+    return Snapshot(logs, views, isolation_level, is_atomic=is_atomic)
 
 
 def _again(
@@ -281,6 +284,10 @@ def _view(
         log_end_offsets=tuple(log_ends),
         hidden_entries=hidden_entries,
     )
+
+
+def _is_stable(view: TopicView) -> bool:
+    return view.last_stable_offsets == view.log_end_offsets
 
 
 def _topic_id(log: TopicLog) -> str | None:
