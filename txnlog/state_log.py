@@ -249,7 +249,10 @@ class StateLog(Generic[EntryT, StateT]):
             asked = {n for n in wanted if n <= number}
             if not asked:
                 break
-            state = self._read_checkpoint(number)
+            try:
+                state = self._read_checkpoint(number)
+            except ObjectNotFound:
+                continue  # cleaned up, and with it the entries it could tell of
             if state is None:
                 continue
             for entry in asked:
