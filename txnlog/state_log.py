@@ -81,8 +81,8 @@ class StateLog(Generic[EntryT, StateT]):
         self.state: StateT = new_state()
         self._dropped = False
         self.ahead = False
-        """True if an outcome was learnt by the last listing or since: it may lack entries of that
-        transaction, because a listing is not one instant."""
+        """True if an outcome was learnt by the last listing, from a marker or a checkpoint that it
+        has shown, or since: it may lack entries of that transaction, for it is not one instant."""
         self._new_state = new_state
         self._entry_decoder = entry_decoder
         self._checkpoint_decoder = checkpoint_decoder
@@ -165,6 +165,7 @@ class StateLog(Generic[EntryT, StateT]):
             return False
         numbers = listing.contiguous(state.next_entry)
         end = state.next_entry + len(numbers)
+        loaded = False
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
         try:
@@ -174,6 +175,7 @@ class StateLog(Generic[EntryT, StateT]):
                 state.next_entry == 0 and newest >= 0
             ):
                 state = self._load_checkpoint(listing) or state
+                loaded = state is not self.state
                 self._decide_cleaned(state, listing)
                 numbers = listing.contiguous(state.next_entry)
                 end = state.next_entry + len(numbers)
@@ -191,7 +193,7 @@ class StateLog(Generic[EntryT, StateT]):
             state.decide(number, outcome)
         self.state = state
         self._dropped = False
-        self.ahead = bool(decided)
+        self.ahead = bool(decided) or (loaded and state.has_transactions())
         self._listed_at = listed_at
         if numbers:
             self._forget()

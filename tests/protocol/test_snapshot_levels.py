@@ -11,7 +11,7 @@ from txnlog.errors import InvalidOption
 from txnlog.producer import Producer
 from txnlog.state.topic import RECENT_ENTRIES
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, HeapStorage
+from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped
 
 TIMEOUT_MS = 60_000
 HOUR_MS = 3_600_000
@@ -210,3 +210,46 @@ def test_what_a_cut_must_know_does_not_grow(heap: HeapStorage, clock: VirtualClo
     assert len(log.state.recent) <= RECENT_ENTRIES + 1
     assert len(log.state.producers) < 100
     assert log.state.let_go == {}
+
+
+@pytest.mark.parametrize("level", ["read_committed", "snapshot"])
+def test_a_checkpoint_that_comes_in_the_middle_of_a_listing(
+    clock: VirtualClock, heap: HeapStorage, level: str
+) -> None:
+    """It shows that a transaction was committed, and the listing misses an entry from before it."""
+    producer = begun(heap, clock, "p")
+    place(producer, b"x", "t")
+    other = process(heap, clock).logs.fresh_topic("t")
+
+    class Torn(FaultyStorage):
+        """The first listing of the topic takes long, and misses all entries that come meanwhile."""
+
+        torn = False
+
+        def list_names(self, folder: str, start_after: str = "") -> list[str]:
+            before = super().list_names(folder, start_after)
+            if folder != "topics/t/log" or self.torn:
+                return before
+            self.torn = True
+            place(producer, b"x", "t")
+            with pytest.raises(ProcessStopped):
+                producer.commit_transaction()
+            process(heap, clock).logs.settlement.settle([other])
+            other.checkpoint()
+            after = super().list_names(folder, start_after)
+            return [name for name in after if name in before or name.endswith("checkpoint")]
+
+    # The process of the producer stops when it has decided: no marker tells of it.
+    stopping = heap.put_if_absent
+
+    def put_if_absent(name: str, data: bytes) -> bool:
+        if name.endswith(".commit"):
+            raise ProcessStopped(name)
+        return stopping(name, data)
+
+    heap.put_if_absent = put_if_absent  # type: ignore[method-assign]
+    view = attach(Torn(heap), clock=VirtualClock(seed=next(_SEEDS))).snapshot(
+        ["t"], isolation_level=level
+    )
+    assert view.is_atomic
+    assert view.scan("t").to_arrow().num_rows in (0, 2)

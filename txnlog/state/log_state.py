@@ -33,6 +33,10 @@ class LogState(msgspec.Struct, Generic[EntryT]):
         """The wall-clock time that an undecided entry carries."""
         raise NotImplementedError
 
+    def has_transactions(self) -> bool:
+        """True if it may hold the outcome of a transaction that is still of interest."""
+        return True
+
     def fold(self, entry: EntryT, number: int) -> int:
         """Fold ``entry`` in; returns the wall-clock time that it carries."""
         raise NotImplementedError

@@ -178,6 +178,9 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     def time_of_undecided_ms(self, number: int) -> int:
         return next((entry.at_ms for entry in self.recent if entry.number == number), 0)
 
+    def has_transactions(self) -> bool:
+        return any(entry.transaction is not None for entry in self.recent)
+
     def fold(self, entry: TopicEntry, number: int) -> int:
         match entry:
             case Append():
