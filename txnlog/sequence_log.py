@@ -56,6 +56,8 @@ def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
                 # The name was taken and is free again: cleaned up behind a checkpoint.
                 return False
             failure = failure or error
+            if not failure.retriable:
+                break  # permission is denied, or the disk is full: waiting does not mend that
         except StorageError as error:
             failure = error
         clock.sleep(pause_s * (0.5 + clock.jitter()))

@@ -31,6 +31,8 @@ from txnlog.transaction_log import Damage, Head, TransactionLog
 
 AnyLog = StateLog[Any, Any]
 
+_MOST_REMEMBERED = 10_000
+
 _logger = logging.getLogger(__name__)
 
 
@@ -58,10 +60,11 @@ class Settlement:
         self._max_timeout_ms = max_timeout_ms
         self._deadlines = Deadlines(transactions, clock)
         self._timeouts_ms: dict[TransactionKey, int] = {}
+        self._refused: dict[str, tuple[float, StorageError]] = {}
 
-    def timeout_ms(self, key: TransactionKey) -> int:
-        """The timeout of a transaction that was found open; the longest one of any other."""
-        return self._timeouts_ms.get(key, self._max_timeout_ms)
+    def timeout_ms(self, key: TransactionKey) -> int | None:
+        """The timeout of a transaction that was found open; None of any other."""
+        return self._timeouts_ms.get(key)
 
     def settle(self, logs: Sequence[AnyLog]) -> None:
         """Decide every entry of these (freshly refreshed) logs that can be decided now.
@@ -82,11 +85,11 @@ class Settlement:
             known.setdefault(ref.transactional_id, {})[entry] = ref
         found = self._storage.gather([partial(self._current_head, *item) for item in known.items()])
         heads = dict(zip(known, found, strict=True))
-        self._timeouts_ms = {
-            head.state.ref.key: head.state.timeout_ms
-            for head in heads.values()
-            if isinstance(head, Head) and head.state.open
-        }
+        if len(self._timeouts_ms) > _MOST_REMEMBERED:
+            self._timeouts_ms = {}
+        for head in heads.values():
+            if isinstance(head, Head) and head.state.open:
+                self._timeouts_ms[head.state.ref.key] = head.state.timeout_ms
         past = []
         for entry, (log, transaction) in undecided.items():
             head = heads[transaction.transactional_id]
@@ -137,13 +140,19 @@ class Settlement:
                     return error
             idle_ms = self._clock.now_ms() - head.state.updated_at_ms
             if self._deadlines.overdue(head):
+                refused = self._refused.get(transactional_id)
+                if refused and self._clock.monotonic_s() - refused[0] < HELP_AFTER_MS / 1000:
+                    return refused[1]
                 try:
                     aborted = self.abort_for_another(
                         head, since, f"it was open for longer than {head.state.timeout_ms} ms"
                     )
                 except StorageError as error:
                     # A reader without the right to write cannot end it: it must wait.
+                    if not error.retriable:
+                        self._refused[transactional_id] = self._clock.monotonic_s(), error
                     return error
+                self._refused.pop(transactional_id, None)
                 if aborted is None:
                     continue
                 head = aborted

@@ -434,17 +434,13 @@ def _is_fresh(
         if part.unit in beyond:
             began_ms[part.unit] = min(part.at_ms, began_ms.get(part.unit, part.at_ms))
     undecided = {ref.key for log in opened for ref in log.undecided().values()}
-    open_ones = began_ms.keys() & undecided or began_ms.keys()
-    oldest_ms = min(
-        began_ms[unit]
-        - (
-            logs.settlement.timeout_ms(unit)
-            if isinstance(unit, TransactionKey)
-            else logs.config.transaction_max_timeout_ms
-        )
-        for unit in open_ones
-    )
-    return min(lost_ms) >= oldest_ms
+    timeouts_ms = {key: logs.settlement.timeout_ms(key) for key in undecided if key in began_ms}
+    # Those that have come since the topics were settled are younger.
+    known = [key for key, timeout_ms in timeouts_ms.items() if timeout_ms is not None]
+    oldest = min(known or began_ms, key=lambda unit: began_ms[unit])
+    longest_ms = logs.config.transaction_max_timeout_ms
+    timeout_ms = timeouts_ms.get(oldest) if isinstance(oldest, TransactionKey) else None
+    return min(lost_ms) >= began_ms[oldest] - (longest_ms if timeout_ms is None else timeout_ms)
 
 
 def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:

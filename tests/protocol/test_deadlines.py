@@ -271,3 +271,28 @@ def test_an_interrupt_after_the_beginning_was_put(heap: HeapStorage, clock: Virt
     producer.send("t", b"next")
     producer.commit_transaction()
     assert seen(at(heap, clock)) == [b"decision", b"next"]
+
+
+def test_who_may_not_write_loses_no_time(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Permission is denied: that is not tried again and again, nor at each look."""
+
+    class Denied(FaultyStorage):
+        denied = 0
+
+        def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002 - refused anyway
+            self.denied += 1
+            error = StorageError(f"creating {name} failed: permission is denied")
+            error.retriable = False
+            raise error
+
+    for number in range(5):
+        opened(at(heap, clock), f"dead-{number}")
+    clock.time_ms += HOUR_MS
+    storage = Denied(heap)
+    reader = VirtualClock(clock.time_ms, next(_SEEDS))
+    store = attach(storage, clock=reader)
+    for _ in range(3):
+        assert seen(store) == []
+        assert store.snapshot("t", isolation_level="snapshot").is_atomic
+    assert storage.denied == 5
+    assert reader.time_ms == clock.time_ms

@@ -87,6 +87,25 @@ def test_a_damaged_copy_is_noticed(golden: tuple[Store, dict[str, object]]) -> N
     assert [f for f in store.examine(with_contents=True) if f.state == "damage"]
 
 
+def test_what_older_versions_leave_out_of_checkpoints_is_no_damage(tmp_path: Path) -> None:
+    """One that writes into a store of ours, behind our entries: it knows nothing of tags."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        for turn in range(3):
+            producer.send("t", b"%d" % turn)
+            producer.flush()
+    log = store.logs.fresh_topic("t")
+    for segment in log.state.partitions[0].segments:
+        assert segment.tag >= 0
+    log.state.partitions[0].segments = [
+        msgspec.structs.replace(segment, tag=-1) for segment in log.state.partitions[0].segments
+    ]
+    log.checkpoint()
+    assert not [f for f in store.examine() if f.state == "damage"]
+    assert txnlog.open(store.url).scan("t").to_arrow().num_rows == 3
+
+
 def test_what_older_checkpoints_let_go_is_not_trusted() -> None:
     """They kept numbers of transactions by producer; a time stands for all of them now."""
     state = TopicState(next_entry=3, log_time_ms=1000, topic_id="t")

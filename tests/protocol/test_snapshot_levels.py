@@ -101,6 +101,23 @@ def test_readers_do_not_starve_where_transactions_overlap(
     assert sorted(values) == sorted(b"%d" % turn for turn in range(300) for _ in range(2))
 
 
+def test_the_oldest_open_transaction_says_how_far_back(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """A younger one with a longer timeout does not."""
+    config = {"transaction.max.timeout.ms": 15 * TIMEOUT_MS}
+    heap = HeapStorage()
+    attach(heap, create=True, clock=clock, config=config).create_topic("t")
+    overlap(heap, clock, 100, step_ms=1_000)
+    young = process(heap, clock).producer(
+        transactional_id="young", transaction_timeout_ms=15 * TIMEOUT_MS
+    )
+    young.init_transactions()
+    young.begin_transaction()
+    place(young, b"young")
+    assert not process(heap, clock).snapshot(["t"]).is_atomic
+
+
 def test_a_cut_that_is_fresh_enough_is_atomic(heap: HeapStorage, clock: VirtualClock) -> None:
     """What overlaps within a timeout of the oldest open transaction is hidden whole, not torn."""
     overlap(heap, clock, 40, step_ms=1_000)
