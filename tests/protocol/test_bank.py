@@ -69,7 +69,8 @@ class Clerk:
 
     def stopped(self, lines: int) -> None:
         """Wait until it stands still, as it was told to, or is over."""
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        with suppress(ChildProcessError):  # over, and known to be
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.halted_for = lines
 
     def go_on(self) -> None:
