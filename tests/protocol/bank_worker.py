@@ -37,7 +37,7 @@ SOURCES = {"g0": "a", "g1": "b"}
 """By consumer group, the topic that it reads."""
 LEVELS = ("read_committed", "snapshot", "read_uncommitted")
 STOP = "stop"
-"""The name of a file beside the ledger: when it is there, writers end."""
+"""The name of a file beside the ledger: when it is there, nobody tidies up any more."""
 
 
 @dataclass
@@ -178,6 +178,7 @@ class Teller:
         self.notes = Notes(job)
         self.number = 0
         self.versioned = int(job.name[1:]) % 2 == 0
+        self.closed = False
 
     def run(self) -> None:
         store = open_store(self.job)
@@ -191,15 +192,23 @@ class Teller:
             try:
                 producer.init_transactions()
                 self._learn(producer, ledger)
-                while not self._is_over():
+                while not self._is_over() and self._is_let():
                     self._transfer(store, producer)
             except TxnlogError as error:
                 say("error", type(error).__name__)
 
     def _is_over(self) -> bool:
         """Whether the bank closes, or another instance has this one's place."""
-        folder, following = Path(self.job.ledger), self.job.incarnation + 1
-        return (folder / STOP).exists() or (folder / f"{self.job.name}.{following}.writer").exists()
+        following = f"{self.job.name}.{self.job.incarnation + 1}.writer"
+        return self.closed or (Path(self.job.ledger) / following).exists()
+
+    def _is_let(self) -> bool:
+        """Wait for a byte on the standard input, which stands for one transfer; False at its end.
+
+        So there are not so many that those who look at them fall behind.
+        """
+        self.closed = not os.read(sys.stdin.fileno(), 1)
+        return not self.closed
 
     def _learn(self, producer: Producer, ledger: Ledger) -> None:
         """Find out what became of transfers whose writer never learnt it, from the id's version."""
