@@ -25,6 +25,7 @@ from bank_worker import LEVELS, PARTITIONS, SOURCES, STOP, Auditor, Job, Ledger,
 
 import txnlog
 from txnlog.clock import SystemClock
+from txnlog.errors import TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.store import Store, open_store
 from txnlog.testing import VirtualClock
@@ -300,7 +301,13 @@ def judge(bank: Bank) -> None:
         assert all(found == list(range(len(found))) for found in offsets.values()), topic
     judge_ledger(bank, committed, everything(store, "read_uncommitted"))
     judge_groups(store, committed)
+    for hanging in store.hanging_transactions():
+        # It holds nobody up: it has no undecided entry, so no reader has come across it.
+        assert not isinstance(hanging, TxnlogError), hanging
+        left = hanging.transaction.transactional_id
+        store.producer(transactional_id=left, transaction_timeout_ms=TIMEOUT_MS).init_transactions()
     assert not store.hanging_transactions()
+    assert everything(store, "snapshot") == committed
     bad = [f for f in store.examine(with_contents=True) if f.state not in ("ok", "note", "orphan")]
     assert not bad, bad
 
