@@ -212,8 +212,7 @@ def take_snapshot(
         try:
             with log.lock:
                 views[log.name] = _pin(log, isolation_level)
-                if isolation_level == "snapshot":
-                    first.add(log)
+                first.add(log, with_outcomes=isolation_level == "snapshot")
                 once = once and not log.ahead
         except UnknownTopicOrPartition as error:
             missing.append(error)
@@ -230,15 +229,19 @@ def take_snapshot(
     if isolation_level == "snapshot":
         logs.settlement.settle([log for log in opened if first.finds_part(log)])
         whole = {log.name: first.pin_whole(log) for log in opened}
-        if any(map(first.finds_part, opened)) or not _is_kept_apart(
-            logs, opened, first.left_out_ms
+        if (
+            any(map(first.finds_part, opened))
+            or any(map(first.missed, opened))
+            or not _is_kept_apart(logs, opened, first.left_out_ms)
         ):
             # We stood still between the readings for so long that what came meanwhile is not kept
             # apart any more, or an id's log could not be read.
             return _again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
         return Snapshot(logs, whole, isolation_level, is_atomic=True)
     # Of a topic that was read once and has nothing undecided there is nothing to cut.
-    is_atomic = (once and _is_stable(views[opened[0].name])) or _cut(logs, opened, views)
+    is_atomic = (once and _is_stable(views[opened[0].name])) or (
+        not any(map(first.missed, opened)) and _cut(logs, opened, views)
+    )
     return Snapshot(logs, views, isolation_level, is_atomic=is_atomic)
 
 
@@ -295,14 +298,14 @@ def _topic_id(log: TopicLog) -> str | None:
         return state.topic_id
 
 
-# -- each transaction whole, wherever others lie: isolation level "snapshot" ----------------------
+# -- what two readings tell together ------------------------------------------------------------
 
 
 class _FirstReading:
-    """Which transactions were decided when the topics were read first.
+    """What was known when the topics were read first.
 
     What was committed then had placed all its entries, so the second reading shows it whole. What
-    was decided since may be there in part, and is left out.
+    was decided since may be there in part, and is left out at level ``snapshot``.
     """
 
     def __init__(self) -> None:
@@ -312,10 +315,12 @@ class _FirstReading:
         self.left_out_ms: list[int] = []
         """The times of the appends that do not show because they are not whole."""
 
-    def add(self, log: TopicLog) -> None:
+    def add(self, log: TopicLog, *, with_outcomes: bool) -> None:
         """Take note of what is known of one topic."""
         with log.reading() as state:
             self._next_entries[log.name] = state.next_entry
+            if not with_outcomes:
+                return
             self._undecided |= {ref.key for ref in state.undecided.values()}
             unseen = {*state.undecided, *state.aborted}
             self._committed |= {
@@ -323,6 +328,14 @@ class _FirstReading:
                 for entry in state.recent
                 if entry.transaction is not None and entry.number not in unseen
             }
+
+    def missed(self, log: TopicLog) -> bool:
+        """True if something has come since that is not kept apart any more.
+
+        We stood still for long: nobody knows what else belongs to it.
+        """
+        with log.reading() as state:
+            return state.let_go_entry >= self._next_entries[log.name]
 
     def finds_part(self, log: TopicLog) -> bool:
         """True if an entry is undecided whose transaction is known to be committed."""
@@ -436,11 +449,14 @@ def _is_fresh(
     undecided = {ref.key for log in opened for ref in log.undecided().values()}
     timeouts_ms = {key: logs.settlement.timeout_ms(key) for key in undecided if key in began_ms}
     # Those that have come since the topics were settled are younger.
-    known = [key for key, timeout_ms in timeouts_ms.items() if timeout_ms is not None]
-    oldest = min(known or began_ms, key=lambda unit: began_ms[unit])
-    longest_ms = logs.config.transaction_max_timeout_ms
-    timeout_ms = timeouts_ms.get(oldest) if isinstance(oldest, TransactionKey) else None
-    return min(lost_ms) >= began_ms[oldest] - (longest_ms if timeout_ms is None else timeout_ms)
+    known = [
+        (began_ms[key], at_most) for key, at_most in timeouts_ms.items() if at_most is not None
+    ]
+    if not known:
+        longest_ms = logs.config.transaction_max_timeout_ms
+        known = [(at_ms, longest_ms) for at_ms in began_ms.values()]
+    oldest_ms, timeout_ms = min(known)
+    return min(lost_ms) >= oldest_ms - timeout_ms
 
 
 def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:

@@ -404,7 +404,10 @@ def _ended_by(transactional_id: str, status: str, *, overdue: bool) -> str:
         f"with {transactional_id!r}"
     )
     if status != Status.ONGOING.value:
-        return f"it is decided; finished by {anybody}"
+        return (
+            "it is decided; finished by whoever next finds an entry of it without its marker, or "
+            f"calls init_transactions() with {transactional_id!r}"
+        )
     now = "Store.abort_transaction ends it at once"
     if overdue:
         return f"aborted by {anybody}; {now}"

@@ -439,7 +439,7 @@ def open_for_business(bank: Bank, writers: int, count: int, halts: float = 0.0) 
 
 
 def test_a_bank_of_processes(tmp_path: Path, bank: Callable[..., Bank]) -> None:
-    """Goal (31): goal (51, 52, S1): in small: three writers and four readers."""
+    """Goal (31, 51, 52): goal (51, 52, S1): in small: three writers and four readers."""
     opened = bank(1, str(tmp_path / "store"), {}, LEAST_AGE)
     open_for_business(opened, 3, 15)
     assert opened.done["transfers"] > 10

@@ -270,3 +270,38 @@ def test_a_checkpoint_that_comes_in_the_middle_of_a_listing(
     )
     assert view.is_atomic
     assert view.scan("t").to_arrow().num_rows in (0, 2)
+
+
+@pytest.mark.parametrize(("level", "listing"), [("read_committed", 2), ("snapshot", 4)])
+def test_a_reader_that_sleeps_between_its_listings(
+    clock: VirtualClock, heap: HeapStorage, level: str, listing: int
+) -> None:
+    """When it wakes, what came meanwhile is not kept apart any more: it says so, or begins anew."""
+    for topic in ("t", "u"):
+        with process(heap, clock).producer() as plain:
+            plain.send(topic, b"0")
+    listings = 0
+
+    def asleep(text: str) -> None:
+        nonlocal listings
+        listings += text.startswith("list topics/")
+        if listings != listing or not text.startswith("list topics/"):
+            return
+        producer = begun(heap, clock, "p")
+        place(producer, b"T", "t", "u")
+        producer.commit_transaction()
+        clock.time_ms += HOUR_MS
+        with process(heap, clock).producer() as plain:
+            for _ in range(RECENT_ENTRIES + 40):
+                for topic in ("t", "u"):
+                    plain.send(topic, b"x")
+                plain.flush()
+
+    store = attach(FaultyStorage(heap, before_request=asleep), clock=clock)
+    snapshot = store.snapshot(["t", "u"], isolation_level=level)
+    counts = {
+        snapshot.scan(topic).to_arrow().column("value").to_pylist().count(b"T")
+        for topic in ("t", "u")
+    }
+    assert snapshot.is_atomic == (level == "snapshot")
+    assert len(counts) == 1 or not snapshot.is_atomic

@@ -143,7 +143,8 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``.
 
     ``recent`` holds the appends that are kept apart for consistent cuts: the newest ones, without
-    gaps. ``kept_since_ms`` is the time of the newest append that is kept apart no more. What is
+    gaps. ``let_go_entry`` is the newest append that is kept apart no more, and ``kept_since_ms``
+    the time of the newest of these. What is
     idle is idle up to ``append_time_ms``, which only grows; see :func:`pass_time`.
     ``append_times`` are those that the newest appends carry, oldest first, and ``clock_ms`` what
     the clocks of most of them have last come to; -1 if that is not known.
@@ -157,6 +158,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
     aborted: list[int] = []
     recent: list[RecentEntry] = []
     kept_since_ms: int = -1
+    let_go_entry: int = -1
     producers: dict[int, ProducerState] = {}
     append_time_ms: int = 0
     append_times: list[int] = []
@@ -209,6 +211,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
                 self.aborted = []
                 self.recent = []
                 self.kept_since_ms = -1
+                self.let_go_entry = -1
                 self.producers = {}
         return entry.at_ms
 
@@ -319,6 +322,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
             self.kept_since_ms = self.append_time_ms
         aborted = set(self.aborted)
         for entry in self.recent[:old]:
+            self.let_go_entry = entry.number
             if entry.number not in aborted:
                 self.kept_since_ms = max(self.kept_since_ms, min(entry.at_ms, before_ms))
         del self.recent[:old]
