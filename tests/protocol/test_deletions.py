@@ -235,8 +235,9 @@ def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
 
 @pytest.mark.parametrize("shown", [".json", ""])
 def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> None:
-    """Invariant L11: the only checkpoint that shows knows no outcome; an entry without its marker
-    may be the rest of a cleaning, which the reader must not take for a zombie.
+    """Invariant L11: what such a cleaning leaves is not taken for a zombie's.
+
+    Neither an entry without its marker nor the only checkpoint that shows tells its outcome.
     """
 
     def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
