@@ -147,6 +147,21 @@ def test_an_operator_need_not_wait(heap: HeapStorage, clock: VirtualClock) -> No
     assert group.committed(TopicPartition("t", 0)) is None
 
 
+def test_the_end_of_it_has_an_epoch_that_nobody_has(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Invariant T1: not that of the instance which has put the damaged state and may live still."""
+    at(heap, clock).producer(transactional_id="p").init_transactions()
+    living = at(heap, clock).producer(transactional_id="p")
+    living.init_transactions()
+    owned = at(heap, clock).describe_transaction("p").producer_epoch
+    damage(heap, states(heap)[-1])
+    ended = at(heap, clock).abort_transaction("p", reason="stuck", force=True)
+    assert ended.producer_epoch > owned
+    with pytest.raises(ProducerFenced, match="damaged"):
+        with living.transaction():
+            living.send("t", b"late")
+    assert seen(at(heap, clock)) == [[], []]
+
+
 @pytest.mark.parametrize("marked", [1, 2, 3])
 def test_a_commit_that_a_marker_shows_is_finished(
     heap: HeapStorage, clock: VirtualClock, marked: int

@@ -17,8 +17,10 @@ import pytest
 from faults import Fault, FaultyStorage, VirtualClock
 
 from txnlog.errors import ProducerFenced, StorageError
+from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.segments.records import normalize
+from txnlog.state.group import OffsetCommit
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 from txnlog.topic_log import UploadedSegment
@@ -311,6 +313,36 @@ def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
     expected = [b"committed", b"1", b"2", b"3", b"late"]
     for reader in (attach(storage, clock=clock), store, other):
         assert values(reader) == expected
+
+
+def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
+    """Invariant L10: nothing is left of aborted offsets that the newest checkpoint waits for."""
+    clock = VirtualClock()
+    storage, store = new_store(clock)
+    producer = store.producer(transactional_id="w")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
+    assert producer._coordinator is not None
+    producer._coordinator.place({}, producer._take_offsets())
+    mine = store.logs.group("g")
+    mine.commit([OffsetCommit("t", 1, 1)])
+    mine.checkpoint()
+    clock.time_ms += CLEANUP_AGE_MS + 1
+    mine.commit([OffsetCommit("t", 1, 2)])
+    late = attach(storage, clock=clock).logs.group("g")
+    late.refresh()
+    store.producer(transactional_id="w").init_transactions()
+    mine.refresh()
+    mine.checkpoint()
+    assert mine.log.listing().entries[0] > min(late.undecided())
+    late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
+    late.checkpoint()
+    for name in ("fresh", "another"):
+        state = attach(storage, clock=clock).logs.fresh_group("g").state
+        assert state.undecided_entries() == {}, name
+        offsets = {number: at.offset for number, at in state.committed["t"].items()}
+        assert offsets == {1: 3}, name
 
 
 def test_an_ids_cleaning_that_stops_anywhere() -> None:
