@@ -12,6 +12,7 @@ import pytest
 
 import txnlog
 from txnlog import TopicPartition, errors
+from txnlog.config import StoreConfig
 from txnlog.state.topic import Trimmed
 from txnlog.store import Store
 
@@ -67,6 +68,18 @@ def test_store_settings_are_fixed(store: Store) -> None:
         txnlog.open(store.url, create=True, config={"transaction.max.timeout.ms": 5})
     with pytest.raises(errors.InvalidConfig, match=r"did you mean 'transaction\.max\.timeout\.ms'"):
         txnlog.open(store.url, config={"transaction.max.timeout": 5})
+
+
+@pytest.mark.parametrize("key", ["log.cleanup.age.ms", "producer.id.expiration.ms"])
+def test_what_a_transaction_needs_is_kept_for_the_longest_timeout(tmp_path: Path, key: str) -> None:
+    """Shorter ages are refused, and not believed where an older version has taken them."""
+    config = {"transaction.max.timeout.ms": 60_000, key: 59_999}
+    with pytest.raises(errors.InvalidConfig, match=f"{key}.* not be shorter than transaction.max"):
+        txnlog.open(str(tmp_path / "new"), create=True, config=config)
+    assert not (tmp_path / "new").exists()
+    txnlog.open(str(tmp_path / "new"), create=True, config={**config, key: 60_000})
+    old = StoreConfig.of({"transaction.max.timeout.ms": "60000", "log.cleanup.age.ms": "10"})
+    assert old.log_cleanup_age_ms == 60_000
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "hdfs://namenode/x", "gs://bucket/x"])

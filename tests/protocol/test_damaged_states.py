@@ -103,6 +103,22 @@ def test_readers_go_on_past_it_by_the_timeout(
     assert seen(at(storage, clock)) == [[b"behind it", b"p"]] * 2
 
 
+@pytest.mark.parametrize(("timed", "margin_ms"), [(False, CLOCK_MARGIN_MS), (True, 1_000)])
+def test_readers_wait_for_the_timeout_and_the_margin(
+    heap: HeapStorage, clock: VirtualClock, timed: bool, margin_ms: int
+) -> None:
+    """Not a millisecond less, by a witness or by the storage's own clock."""
+    storage = TimedStorage(heap, clock) if timed else heap
+    opened(at(storage, clock))
+    damage(heap, states(heap)[-1])
+    append(at(storage, clock))
+    assert seen(at(storage, clock)) == [[], []]
+    clock.time_ms += TIMEOUT_MS + margin_ms
+    assert seen(at(storage, clock)) == [[], []]
+    clock.time_ms += 1
+    assert seen(at(storage, clock)) == BEHIND
+
+
 def test_a_new_producer_waits_for_as_long(heap: HeapStorage, clock: VirtualClock) -> None:
     """Before, init says what is wrong and what can be done; after, it goes on."""
     opened(at(heap, clock))
@@ -129,6 +145,21 @@ def test_an_operator_need_not_wait(heap: HeapStorage, clock: VirtualClock) -> No
     assert seen(at(heap, clock)) == BEHIND
     group = at(heap, clock).consumer("t", group_id="g")
     assert group.committed(TopicPartition("t", 0)) is None
+
+
+def test_the_end_of_it_has_an_epoch_that_nobody_has(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Invariant T1: not that of the instance which has put the damaged state and may live still."""
+    at(heap, clock).producer(transactional_id="p").init_transactions()
+    living = at(heap, clock).producer(transactional_id="p")
+    living.init_transactions()
+    owned = at(heap, clock).describe_transaction("p").producer_epoch
+    damage(heap, states(heap)[-1])
+    ended = at(heap, clock).abort_transaction("p", reason="stuck", force=True)
+    assert ended.producer_epoch > owned
+    with pytest.raises(ProducerFenced, match="damaged"):
+        with living.transaction():
+            living.send("t", b"late")
+    assert seen(at(heap, clock)) == [[], []]
 
 
 @pytest.mark.parametrize("marked", [1, 2, 3])

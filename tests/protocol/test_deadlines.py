@@ -127,6 +127,7 @@ def test_what_one_short_job_saw_reaches_the_next(
     for _ in range(4):
         assert seen(at(heap, clock)) == []
         clock.time_ms += (TIMEOUT_MS + CLOCK_MARGIN_MS) // 4
+    assert seen(at(heap, clock)) == []
     clock.time_ms += 1
     assert seen(at(heap, clock)) == [b"behind it"]
     witnesses = [name for name in heap.list_names("transactions/dead") if ".seen-" in name]
@@ -143,6 +144,16 @@ def test_a_witness_whose_clock_is_ahead_holds_nobody(
     assert seen(at(heap, clock)) == []
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
     assert seen(at(heap, clock)) == [b"behind it"]
+
+
+def test_one_witness_is_enough_for_clocks_that_differ_a_little(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Whoever comes a moment later, or is behind by no more than the margin, puts no other."""
+    opened(at(heap, clock, 30 * DAY_MS), "dead")
+    for ahead_ms in (0, -CLOCK_MARGIN_MS, 1, CLOCK_MARGIN_MS):
+        assert seen(at(heap, clock, ahead_ms)) == []
+    assert sum(".seen-" in name for name in heap.list_names("transactions/dead")) == 1
 
 
 def test_witnesses_go_with_the_states_they_are_of(heap: HeapStorage, clock: VirtualClock) -> None:
@@ -214,6 +225,25 @@ def test_a_storage_whose_clock_was_set_back_is_no_evidence(
     assert seen(at(storage, clock)) == []
     clock.time_ms += 1
     assert seen(at(storage, clock)) == [b"behind it"]
+
+
+def test_a_storage_whose_clock_was_set_back_is_asked_in_vain(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Also by a process whose own clock goes on, so that it can put a second witness."""
+
+    class Ticking(VirtualClock):
+        def now_ms(self) -> int:
+            self.time_ms += 1
+            return super().now_ms()
+
+    storage_clock = VirtualClock(clock.time_ms + DAY_MS)
+    storage = TimedStorage(heap, storage_clock)
+    opened(at(storage, clock), "dead")
+    append(at(storage, clock), b"behind it")
+    storage_clock.time_ms -= DAY_MS
+    late_ms = clock.time_ms + TIMEOUT_MS + CLOCK_MARGIN_MS + 1
+    assert seen(attach(storage, clock=Ticking(late_ms, next(_SEEDS)))) == [b"behind it"]
 
 
 def test_a_transaction_that_joins_topics_late_is_not_younger(

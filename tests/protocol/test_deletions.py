@@ -17,8 +17,10 @@ import pytest
 from faults import Fault, FaultyStorage, VirtualClock
 
 from txnlog.errors import ProducerFenced, StorageError
+from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.segments.records import normalize
+from txnlog.state.group import OffsetCommit
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 from txnlog.topic_log import UploadedSegment
@@ -157,14 +159,15 @@ class Scene:
     def newcomer(self) -> Store:
         return attach(self.storage, clock=self.clock)
 
-    def play(self) -> None:
-        """Everything up to the cleaning."""
+    def play(self, *, with_checkpoint: bool = True) -> None:
+        """Everything up to the cleaning; a checkpoint before it knows what was decided, or not."""
         self._first.commit_transaction()
         self._second.abort_transaction()
         for transactional_id in ("w", "v"):
             self.store.producer(transactional_id=transactional_id).init_transactions()
         append(self.store, b"4")
-        checkpoint(self.store)
+        if with_checkpoint:
+            checkpoint(self.store)
         self.clock.time_ms += CLEANUP_AGE_MS + 1
         append(self.store, b"5")
 
@@ -230,6 +233,116 @@ def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
             assert at > 2
             return
         at += 1
+
+
+@pytest.mark.parametrize("shown", [".json", ""])
+def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> None:
+    """Invariant L11: what such a cleaning leaves is not taken for a zombie's.
+
+    Neither an entry without its marker nor the only checkpoint that shows tells its outcome.
+    """
+
+    def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
+        scene = Scene()
+        cutting = Cutting(scene.storage, at, part)
+        listings: list[str] = []
+
+        def amid(text: str) -> None:
+            if text.startswith("list "):
+                listings.append(text)
+                if len(listings) == 1:
+                    scene.play(with_checkpoint=False)
+                elif text.startswith("list topics/t/log") and not cutting.doomed:
+                    with suppress(StorageError):
+                        checkpoint(attach(cutting, clock=scene.clock))
+
+        scene.amid = amid
+        scene.slow.shows = lambda name: len(listings) > 1 and name.endswith(shown)
+        found = values(scene.holder)
+        assert found == EXPECTED[: len(found)], context
+        assert values(scene.holder) == EXPECTED, context
+        return cutting.doomed
+
+    doomed = run()
+    assert sum(map(len, doomed)) >= 5
+    for context, at, part in cuts(doomed):
+        run(at, part, context)
+
+
+def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
+    """Two processes that have read as far, of which only the first knows of a commit.
+
+    What was committed lies behind a checkpoint that is old enough to be cleaned up behind.
+    """
+    storage, store = new_store(clock)
+    producer = opened(store, "w", b"committed")
+    append(store, b"1", b"2")
+    checkpoint(store)
+    clock.time_ms += CLEANUP_AGE_MS + 1
+    append(store, b"3")
+    other = attach(storage, clock=clock)
+    other.logs.topic("t").refresh()
+    producer.commit_transaction()
+    store.producer(transactional_id="w").init_transactions()
+    store.logs.topic("t").refresh()
+    return storage, store, other
+
+
+def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
+    """Invariant L10: the one that won calls undecided what the loser would clean away."""
+    clock = VirtualClock()
+    storage, store, other = decided_behind_a_back(clock)
+    other.logs.topic("t").checkpoint()
+    before = storage.list_names("topics/t/log")
+    store.logs.topic("t").checkpoint()
+    assert storage.list_names("topics/t/log") == before
+    expected = [b"committed", b"1", b"2", b"3"]
+    assert values(attach(storage, clock=clock)) == values(store) == values(other) == expected
+
+
+def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
+    """Invariant L10: what it calls undecided is gone; the one before it knows the outcome."""
+    clock = VirtualClock()
+    storage, store, other = decided_behind_a_back(clock)
+    late = uploaded(attach(storage, clock=clock), clock, b"late")
+    store.logs.topic("t").checkpoint()
+    assert f"{1:020d}.json" not in storage.list_names("topics/t/log")
+    other.logs.topic("t").place(late, refreshed=True)
+    assert 1 in other.logs.topic("t").undecided()
+    other.logs.topic("t").checkpoint()
+    expected = [b"committed", b"1", b"2", b"3", b"late"]
+    for reader in (attach(storage, clock=clock), store, other):
+        assert values(reader) == expected
+
+
+def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
+    """Invariant L10: nothing is left of aborted offsets that the newest checkpoint waits for."""
+    clock = VirtualClock()
+    storage, store = new_store(clock)
+    producer = store.producer(transactional_id="w")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
+    assert producer._coordinator is not None
+    producer._coordinator.place({}, producer._take_offsets())
+    mine = store.logs.group("g")
+    mine.commit([OffsetCommit("t", 1, 1)])
+    mine.checkpoint()
+    clock.time_ms += CLEANUP_AGE_MS + 1
+    mine.commit([OffsetCommit("t", 1, 2)])
+    late = attach(storage, clock=clock).logs.group("g")
+    late.refresh()
+    store.producer(transactional_id="w").init_transactions()
+    mine.refresh()
+    mine.checkpoint()
+    assert mine.log.listing().entries[0] > min(late.undecided())
+    late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
+    late.checkpoint()
+    for name in ("fresh", "another"):
+        state = attach(storage, clock=clock).logs.fresh_group("g").state
+        assert state.undecided_entries() == {}, name
+        offsets = {number: at.offset for number, at in state.committed["t"].items()}
+        assert offsets == {1: 3}, name
 
 
 def test_an_ids_cleaning_that_stops_anywhere() -> None:

@@ -77,13 +77,15 @@ def test_an_idle_producer_goes_on(store: Store, clock: VirtualClock) -> None:
 
 @pytest.mark.parametrize("effect", [True, False])
 @pytest.mark.parametrize("earlier", [0, 1])
+@pytest.mark.parametrize("read_meanwhile", [True, False])
 def test_an_append_in_doubt_is_not_doubled_when_its_producer_is_forgotten(
-    store: Store, clock: VirtualClock, earlier: int, effect: bool
+    store: Store, clock: VirtualClock, earlier: int, effect: bool, read_meanwhile: bool
 ) -> None:
     """Flushing again after the topic forgot the producer: once, whatever became of the first."""
     storage = Unsure(store.storage)
     storage.effect = effect
-    producer = attach(storage, clock=clock).producer()
+    process = attach(storage, clock=clock)
+    producer = process.producer()
     for turn in range(earlier):
         producer.send("t", b"earlier %d" % turn, partition=0)
         producer.flush()
@@ -94,6 +96,9 @@ def test_an_append_in_doubt_is_not_doubled_when_its_producer_is_forgotten(
         producer.flush()
     storage.unsure = False
     let_all_expire(store, clock)
+    if read_meanwhile:
+        # Then its log, which the producer shares, is past the entry before it looks.
+        process.scan("t")
     placed = producer.flush()
     assert {where.partition: len(ranges[0]) for where, ranges in placed.items()} == {0: 1, 1: 1}
     producer.send("t", b"later", partition=0)

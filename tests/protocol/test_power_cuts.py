@@ -18,8 +18,9 @@ from test_crash_points import (
     judge,
 )
 
-from txnlog.errors import StorageError, TxnlogError
-from txnlog.store import attach
+from txnlog.errors import ProducerFenced, StorageError, TxnlogError
+from txnlog.producer import Producer
+from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 
 
@@ -92,6 +93,90 @@ def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
         a_reader_sees_whole_transactions(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=4)))
         judge(storage, context)
+
+
+def with_open_transaction(heap: HeapStorage, faulty: FaultyStorage) -> Producer:
+    """One record of an open transaction ``p``, by a process that uses ``faulty``."""
+    attach(heap, create=True, clock=VirtualClock()).create_topic("t")
+    producer = attach(faulty, clock=VirtualClock(seed=2)).producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"x")
+    producer.flush()
+    return producer
+
+
+def dies_unsynced(faulty: FaultyStorage) -> None:
+    """The next put into an id's log shows, is not durable, and is the last thing that is done."""
+
+    def before(text: str) -> None:
+        if text.startswith("put_if_absent transactions/"):
+            number = len(faulty.requests)
+            faulty.faults = {number: Fault.SYNC_FAILS, number + 1: Fault.STOP_BEFORE}
+
+    faulty._before_request = before
+
+
+def seen(store: Store) -> list[bytes]:
+    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
+    return found
+
+
+def test_a_reader_confirms_the_decision_that_it_believes() -> None:
+    """What follows from it may be put into a checkpoint; who cannot confirm it, waits."""
+    heap = HeapStorage()
+    faulty = FaultyStorage(heap)
+    producer = with_open_transaction(heap, faulty)
+    dies_unsynced(faulty)
+    with pytest.raises(ProcessStopped):
+        producer.commit_transaction()
+    assert len(heap.unsynced) == 1
+
+    def failing(text: str) -> None:
+        if text.startswith("confirm"):
+            raise StorageError("the device is gone")
+
+    failed = FaultyStorage(heap, before_request=failing)
+    assert seen(attach(failed, clock=VirtualClock(seed=3))) == []
+    assert seen(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
+    assert heap.unsynced == []
+
+
+def test_a_producer_confirms_that_somebody_else_ended_its_transaction() -> None:
+    """Else it tells its caller of an abort that a power cut takes back."""
+    heap = HeapStorage()
+    producer = with_open_transaction(heap, FaultyStorage(heap))
+    other = FaultyStorage(heap)
+    ending = attach(other, clock=VirtualClock(seed=3))
+    dies_unsynced(other)
+    with pytest.raises(ProcessStopped):
+        ending.abort_transaction("p", reason="a test")
+    assert len(heap.unsynced) == 1
+    with pytest.raises(ProducerFenced, match="a test"):
+        producer.commit_transaction()
+    assert heap.unsynced == []
+
+
+def test_an_init_that_finds_its_own_state_confirms_it() -> None:
+    """The put of an earlier call shows, though it failed and could not be read back."""
+    heap = HeapStorage()
+    attach(heap, create=True, clock=VirtualClock())
+    faulty = FaultyStorage(heap)
+
+    def before(text: str) -> None:
+        if text.startswith("put_if_absent transactions/") and not faulty.faults:
+            number = len(faulty.requests)
+            faulty.faults = dict.fromkeys(range(number + 1, number + 10), Fault.FAIL)
+            faulty.faults[number] = Fault.SYNC_FAILS
+
+    faulty._before_request = before
+    store = attach(faulty, clock=VirtualClock(seed=2))
+    producer = store.producer(transactional_id="p", delivery_timeout_ms=0)
+    with pytest.raises(StorageError):
+        producer.init_transactions()
+    assert len(heap.unsynced) == 1
+    producer.init_transactions()
+    assert heap.unsynced == []
 
 
 def test_what_a_power_cut_takes() -> None:

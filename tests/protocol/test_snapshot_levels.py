@@ -7,9 +7,11 @@ import itertools
 import pytest
 from faults import VirtualClock
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import ConcurrentTransactions, InvalidOption
 from txnlog.producer import Producer
+from txnlog.snapshot import take_snapshot
 from txnlog.state.topic import RECENT_ENTRIES
+from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped
 
@@ -33,7 +35,7 @@ def heap(clock: VirtualClock) -> HeapStorage:
     return heap
 
 
-def process(heap: HeapStorage, clock: VirtualClock) -> Store:
+def process(heap: Storage, clock: VirtualClock) -> Store:
     """The store as another process sees it, at the same time."""
 
     class Clock(VirtualClock):
@@ -46,7 +48,7 @@ def process(heap: HeapStorage, clock: VirtualClock) -> Store:
     return attach(heap, clock=Clock(seed=next(_SEEDS)))
 
 
-def begun(heap: HeapStorage, clock: VirtualClock, transactional_id: str) -> Producer:
+def begun(heap: Storage, clock: VirtualClock, transactional_id: str) -> Producer:
     producer = process(heap, clock).producer(
         transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
     )
@@ -168,14 +170,16 @@ def test_whole_transactions_over_topics(heap: HeapStorage, clock: VirtualClock) 
 
 @pytest.mark.parametrize("level", ["read_committed", "snapshot"])
 @pytest.mark.parametrize("topics", [("t",), ("t", "u")])
+@pytest.mark.parametrize("begins", ["before it", "meanwhile"])
 def test_a_commit_at_any_request_of_a_snapshot(
-    clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...]
+    clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...], begins: str
 ) -> None:
     """Goal (31): it shows whole or not at all, and once it was committed before, it shows."""
     for number in itertools.count():
         storage = heap.copy()
         producer = begun(storage, clock, "p")
-        place(producer, b"x", "t")
+        if begins == "before it":
+            place(producer, b"x", "t")
 
         requests: list[str] = []
 
@@ -186,6 +190,8 @@ def test_a_commit_at_any_request_of_a_snapshot(
             requests: list[str] = requests,
         ) -> None:
             if len(requests) == number and text:
+                if begins == "meanwhile":
+                    place(producer, b"x", "t")
                 place(producer, b"x", *topics)
                 producer.commit_transaction()
 
@@ -203,6 +209,73 @@ def test_a_commit_at_any_request_of_a_snapshot(
         if number >= len(reading.requests):
             break
     assert number > 2
+
+
+class StopsAmongMarkers(FaultyStorage):
+    """Its process is killed when it has put the first marker of a commit."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        created = super().put_if_absent(name, data)
+        self.stopped = name.endswith(".commit")
+        return created
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_marker_that_shows_before_the_rest_of_its_transaction(
+    heap: HeapStorage, clock: VirtualClock, damaged: bool
+) -> None:
+    """The first reading finds a commit in one topic, the second one its undecided entry in another.
+
+    At once it is looked up, which gives the whole; where that cannot be, half of it never shows.
+    """
+    producer = begun(StopsAmongMarkers(heap), clock, "p")
+    place(producer, b"x", "t")
+    listings: list[str] = []
+
+    def meanwhile(text: str) -> None:
+        if text.startswith("list topics/"):
+            listings.append(text)
+            if len(listings) == 2:
+                place(producer, b"x", "u")
+                with pytest.raises(ProcessStopped):
+                    producer.commit_transaction()
+                if damaged:
+                    newest = f"transactions/p/{heap.list_names('transactions/p')[-1]}"
+                    heap.delete([newest])
+                    heap.put(newest, b"damaged")
+
+    store = process(FaultyStorage(heap, before_request=meanwhile), clock)
+    if damaged:
+        with pytest.raises(ConcurrentTransactions):
+            store.snapshot(["u", "t"], isolation_level="snapshot")
+    else:
+        whole = take_snapshot(store.logs, ["u", "t"], "snapshot", attempts=1)
+        assert [whole.scan(topic).record_count for topic in ("u", "t")] == [1, 1]
+    assert listings[:2] == ["list topics/u/log", "list topics/t/log"]
+
+
+def test_a_reader_that_sleeps_between_its_readings(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Invariant L6: what it would leave out is kept apart no more, so it reads again."""
+    producer = begun(heap, clock, "p")
+    place(producer, b"x", "t")
+    listings: list[str] = []
+
+    def meanwhile(text: str) -> None:
+        if text.startswith("list topics/"):
+            listings.append(text)
+            if len(listings) == 3:
+                place(producer, b"x", "u")
+                producer.commit_transaction()
+                clock.time_ms += HOUR_MS
+                with process(heap, clock).producer() as plain:
+                    for _ in range(RECENT_ENTRIES + 1):
+                        plain.send("u", b"p")
+                        plain.flush()
+
+    store = process(FaultyStorage(heap, before_request=meanwhile), clock)
+    in_t, in_u = shown(store, "snapshot", "t", "u")
+    assert (in_t, in_u.count(b"x")) == ([b"x"], 1)
+    assert len(listings) > 4
 
 
 def test_the_level_is_not_for_whoever_keeps_offsets(heap: HeapStorage, clock: VirtualClock) -> None:

@@ -248,6 +248,7 @@ def test_what_the_probes_cost() -> None:
         assert spent.pop("list") <= 2 + 2 * rounds
         assert spent == {"delete": 1, "get_range": 1}
     assert CREATION_ROUNDS >= 20
+    assert FIRST_WRITE_ROUNDS >= 6
 
 
 # -- once per process ----------------------------------------------------------------------------
