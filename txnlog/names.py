@@ -26,7 +26,7 @@ _MAX_TOPIC_CHARS = 249
 _MAX_ENCODED_BYTES = 250
 """Local filesystems take 255 bytes for one path component."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
-_LOG_FILE = re.compile(r"(\d{20})\.(?:(json|commit|abort|checkpoint)|(seen)-\d{1,16})")
+_LOG_FILE = re.compile(r"([0-9]{20})\.(?:(json|commit|abort|checkpoint)|(seen)-[0-9]{1,16})")
 _DATA_FILE = re.compile(
     rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
 )

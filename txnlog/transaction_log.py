@@ -65,10 +65,10 @@ class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
 
 
 class Cleaner:
-    """Keeps the log of one transactional id short while its producer lives, without listing it.
+    """Keeps the log of one transactional id short while its producer lives.
 
     Remembers when some entries were the newest, one in every few dozen; what lies before one that
-    was so long enough ago is deleted by name. Ages are measured here, so no wall clock can make
+    was so long enough ago is deleted, witnesses too. Ages are measured here, so no wall clock can make
     them wrong (hazard 3).
     """
 
@@ -96,7 +96,7 @@ class Cleaner:
         while self._marks and now_s - self._marks[0][1] > self._age_s:
             end, _ = self._marks.popleft()
         if end > self._oldest:
-            self._log.delete_entries(self._oldest, end)
+            self._log.delete_below(end)
             self._oldest = end
 
 

@@ -166,6 +166,22 @@ def test_witnesses_go_with_the_states_they_are_of(heap: HeapStorage, clock: Virt
     assert not any(".seen-" in name for name in heap.list_names("transactions/dead"))
 
 
+def test_witnesses_do_not_pile_up_while_a_producer_lives(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Each of its transactions is seen by somebody whose clock is behind."""
+    process = VirtualClock(clock.time_ms, next(_SEEDS))
+    producer = opened(attach(heap, clock=process), "p")
+    for _ in range(300):
+        seen(at(heap, process, -HOUR_MS))
+        producer.commit_transaction()
+        process.time_ms += HOUR_MS
+        producer.begin_transaction()
+        producer.send("t", b"next")
+        producer.flush()
+    assert len(heap.list_names("transactions/p")) < 350
+
+
 def test_the_storages_clock_goes_before_those_of_processes(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
