@@ -68,8 +68,8 @@ class Cleaner:
     """Keeps the log of one transactional id short while its producer lives.
 
     Remembers when some entries were the newest, one in every few dozen; what lies before one that
-    was so long enough ago is deleted, witnesses too. Ages are measured here, so no wall clock can make
-    them wrong (hazard 3).
+    was so long enough ago is deleted, witnesses too. Ages are measured here, so no wall clock can
+    make them wrong (hazard 3).
     """
 
     def __init__(
