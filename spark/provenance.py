@@ -280,7 +280,7 @@ def _end(store: Store, ref: TransactionRef) -> str:
         aborted = settlement.abort_for_another(head, since, reason)
         if aborted is None:
             return "was ended by somebody else"
-        settlement.finish(aborted)
+        settlement.finish(aborted, since)
     except TxnlogError as error:
         _logger.warning("%s could not be aborted: %s", ref, error)
         return "is left to its timeout"

@@ -141,10 +141,10 @@ class Coordinator:
                 self._tried = _Tried(aborted.nonce, aborted.producer_epoch if bumped else None)
                 if transactions.put(head.number + 1, aborted, since):
                     self._owned_epoch = self._tried.owned_epoch
-                    settlement.finish(Head(head.number + 1, aborted))
+                    settlement.finish(Head(head.number + 1, aborted), since)
                 continue
             if head is not None and head.state.prepared:
-                settlement.finish(head)
+                settlement.finish(head, since)
                 continue
             fresh = transitions.initialize(
                 state,
@@ -468,7 +468,7 @@ class Coordinator:
         if self.state.prepared:
             assert self._head is not None
             since = self._logs.transactions.now()
-            done = self._logs.settlement.finish(self._head, own=self._entries)
+            done = self._logs.settlement.finish(self._head, self._since, own=self._entries)
             if done is None:
                 self._fenced(None)
             else:

@@ -47,8 +47,13 @@ class Deadlines:
         # Either it is overdue, or one of the two clocks is wrong.
         stored_ms = self._stored_ms(state.transactional_id, head.number)
         if stored_ms is not None:
-            joined_after_ms = max(state.updated_at_ms - started_at_ms, 0)
-            return joined_after_ms + stored_ms > state.timeout_ms + _STORAGE_MARGIN_MS
+            begun_at = head.number
+            if stored_ms <= state.timeout_ms + _STORAGE_MARGIN_MS:
+                begun_at = self._transactions.begun_at(head)
+            if begun_at != head.number:
+                begun_ms = self._stored_ms(state.transactional_id, begun_at)
+                stored_ms = stored_ms if begun_ms is None else begun_ms
+            return stored_ms > state.timeout_ms + _STORAGE_MARGIN_MS
         if age_ms > 0:
             return age_ms > state.timeout_ms + CLOCK_MARGIN_MS
         return self._witnessed(

@@ -8,6 +8,7 @@ Kafka's coordinator would. Anybody may write the markers and the completion for 
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -166,7 +167,7 @@ class Settlement:
                     return error
                 return head
             try:
-                self.finish(head)
+                self.finish(head, since)
             except TxnlogError as error:
                 _logger.warning("%s is decided but not finished: %s", head.state.ref, error)
             return head
@@ -279,7 +280,7 @@ class Settlement:
                     f"the newest state of transactional id {transactional_id!r} cannot be read: "
                     f"{damage.reason}. What it left open is taken for aborted when the store's "
                     f"longest timeout ({self._max_timeout_ms} ms) has passed; "
-                    f"`txnlog txns abort --force {transactional_id}` does so at once"
+                    f"`txnlog txns abort --force {shlex.quote(transactional_id)}` does so at once"
                 )
             state = self._presumed(transactional_id, damage, undecided)
         if dry_run:
@@ -327,7 +328,7 @@ class Settlement:
             now_ms=self._clock.now_ms(),
             nonce=self._clock.token(),
             fence=True,
-            reason=f"its state was damaged: {damage.reason}",
+            reason=f"its state could not be read (entry {damage.number} of its log is damaged)",
         )
 
     def _committed_entries(self, state: TransactionState) -> list[EntryRef]:
@@ -343,7 +344,9 @@ class Settlement:
                     marked = marked or listing.outcomes.get(number) is Outcome.COMMIT
         return found if marked else []
 
-    def finish(self, head: Head, own: Iterable[EntryRef] | None = None) -> Head | None:
+    def finish(
+        self, head: Head, since: tuple[float, int], own: Iterable[EntryRef] | None = None
+    ) -> Head | None:
         """Steps 5 and 6: write the markers of a prepared transaction and complete it.
 
         A commit is completed only when all its markers are there (invariant T4). On an abort they
@@ -351,13 +354,13 @@ class Settlement:
 
         Args:
             head: the prepared state.
+            since: from before that was read or put, see ``TransactionLog.put``.
             own: the entries to mark on an abort, as far as the caller knows them; otherwise they
                 are looked for in the logs that the transaction names.
 
         Returns:
             The completed head, or None if the id is somebody else's by now.
         """
-        since = self._transactions.now()
         outcome = head.state.outcome
         assert outcome is not None
         if own is None:

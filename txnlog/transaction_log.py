@@ -5,6 +5,7 @@ Every entry is the whole state, so only the newest counts. Knows nothing of topi
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -149,7 +150,8 @@ class TransactionLog:
                 raise CorruptTransactionState(
                     f"{error}. Until then nobody can tell what became of a transaction of "
                     f"{transactional_id!r} that is not marked; it is taken for aborted when the "
-                    "store's longest timeout has passed, or at once by `txnlog txns abort --force`"
+                    "store's longest timeout has passed, or at once by "
+                    f"`txnlog txns abort --force {shlex.quote(transactional_id)}`"
                 ) from error
             return Head(number, state, listing.witnesses.get(number, ()))
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
@@ -178,6 +180,21 @@ class TransactionLog:
         Raises StorageError, ObjectNotFound.
         """
         return self._storage.modified_ms(self._log(transactional_id).path(number))
+
+    def begun_at(self, head: Head) -> int:
+        """The number of the state with which the open transaction of ``head`` began.
+
+        It is put anew with each topic that the transaction joins. Reads the states before it, as
+        far as they are there.
+        """
+        log, number = self._log(head.state.transactional_id), head.number
+        with suppress(CorruptEntry, ObjectNotFound):
+            while number > 0:
+                before = self._decode(log, number - 1)
+                if not before.open or before.ref.key != head.state.ref.key:
+                    break
+                number -= 1
+        return number
 
     def witness(self, transactional_id: str, number: int, now_ms: int) -> int | None:
         """Tell others that a state is there; returns the storage's time, None if it is not told."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from txnlog import names
+from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.descriptions import (
     HangingTransaction,
     ProducerDescription,
@@ -258,7 +259,8 @@ class TransactionAdmin:
                 head = aborted
             if head.state.prepared:
                 try:
-                    head = settlement.finish(head) or transactions.describe(transactional_id)
+                    done = settlement.finish(head, since)
+                    head = done or transactions.describe(transactional_id)
                 except StorageError as error:
                     _logger.warning("%s is aborted but not finished: %s", head.state.ref, error)
             return describe_transaction(head)
@@ -277,10 +279,11 @@ class TransactionAdmin:
             for number, ref in log.undecided().items()
             if ref.transactional_id == transactional_id
         }
+        since = self._logs.transactions.now()
         head = settlement.end_damaged(transactional_id, undecided, force=True, dry_run=dry_run)
         if dry_run or not head.state.prepared:
             return head
-        return settlement.finish(head) or head
+        return settlement.finish(head, since) or head
 
     def expire_transactional_ids(self, *, older_than_ms: int | None = None) -> list[str]:
         """Forget the transactional ids that have not been used for so long.
@@ -351,7 +354,7 @@ def why_hanging(found: TransactionDescription, now_ms: int) -> HangingTransactio
         return None
     name, open_ = found.transactional_id, found.status == Status.ONGOING.value
     overdue_ms = now_ms - found.ends_by_ms
-    if overdue_ms > 0:
+    if overdue_ms > (CLOCK_MARGIN_MS if open_ else 0):
         what = "open past its timeout" if open_ else "decided and not finished"
         reason = f"{what}: {overdue_ms} ms overdue"
         return HangingTransaction(

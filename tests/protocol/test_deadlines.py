@@ -280,6 +280,23 @@ def test_a_transaction_that_joins_topics_late_is_not_younger(
     assert at(storage, clock).describe_transaction("dead").status == "CompleteAbort"
 
 
+def test_a_producer_whose_clock_is_put_right_is_not_older(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """It begins an hour in the past and joins a topic now: by the storage's clock it is young."""
+    storage = TimedStorage(heap, clock)
+    process = VirtualClock(clock.time_ms - HOUR_MS, next(_SEEDS))
+    store = attach(storage, clock=process)
+    store.create_topic("u")
+    producer = opened(store, "p")
+    process.time_ms = clock.time_ms
+    producer.send("u", b"late")
+    producer.flush()
+    seen(at(storage, clock))
+    producer.commit_transaction()
+    assert seen(at(storage, clock)) == [b"p"]
+
+
 def test_an_interrupt_after_the_beginning_was_put(heap: HeapStorage, clock: VirtualClock) -> None:
     """Ctrl-C when Ongoing is there already: abort ends it, and the producer goes on."""
 

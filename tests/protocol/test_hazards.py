@@ -356,3 +356,29 @@ def test_two_markers_of_one_entry_are_damage(store: Store, clock: VirtualClock) 
         store.storage.put(f"topics/t/log/00000000000000000001.{outcome}", b"{}")
     with pytest.raises(CorruptEntry, match="both a commit and an abort marker"):
         values(attach(store.storage, clock=clock))
+
+
+def test_a_producer_that_idles_before_a_completion_does_not_believe_in_a_reused_name(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Its commit was decided, an outage kept it from being completed, then others cleaned up."""
+    storage = FaultyStorage(store.storage)
+    producer = attach(storage, clock=clock).producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"1")
+    producer.flush()
+    begun = len(storage.requests)
+    storage.faults = dict.fromkeys(range(begun + 1, begun + 60), Fault.FAIL)
+    producer.commit_transaction()
+    storage.faults = {}
+    assert store.describe_transaction("p").status == "PrepareCommit"
+    for _ in range(100):
+        clock.time_ms += CLEANUP_AGE_MS + 1
+        attach(store.storage, clock=clock).producer(transactional_id="p").init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"zombie")
+    with pytest.raises(ProducerFenced):
+        producer.commit_transaction()
+    found = attach(store.storage, clock=clock).scan("t").to_arrow()
+    assert found.column("value").to_pylist() == [b"1"]

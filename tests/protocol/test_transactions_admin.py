@@ -170,16 +170,17 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     found = store.hanging_transactions()
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [("half", 49_000)]
     assert found[0].ended_by.startswith("it is decided; finished by whoever")
+    clock.time_ms += CLOCK_MARGIN_MS
+    assert len(another(store, clock).hanging_transactions()) == 1
     clock.time_ms += 7
     found = another(store, clock).hanging_transactions()
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [
-        ("half", 49_007),
-        ("stuck", 7),
+        ("half", 49_007 + CLOCK_MARGIN_MS),
+        ("stuck", 7 + CLOCK_MARGIN_MS),
     ]
     assert "aborted by whoever next reads" in found[1].ended_by
     assert "'stuck'" in found[1].ended_by
     assert store.describe_transaction("stuck").status == "Ongoing"
-    clock.time_ms += CLOCK_MARGIN_MS
     values(store)
     found = store.hanging_transactions()
     assert "stuck" not in {h.transaction.transactional_id for h in found}
