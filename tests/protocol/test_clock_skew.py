@@ -178,6 +178,20 @@ def test_what_lies_behind_an_open_transaction_is_kept_apart(
     assert shown(store, clock, "ab") == {"a": [], "b": []}
 
 
+def test_an_append_from_the_future_that_was_let_go_holds_up_no_snapshot(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: it was not made later than what was let go with it, whatever it says."""
+    put(skewed(store, clock, DAY_MS - HOUR_MS), "b")
+    put(store, "b")
+    clock.time_ms += HOUR_MS
+    put(store, "b", times=RECENT_ENTRIES + 40)
+    place(begun(store, "open"), "a", "b")
+    snapshot = attach(store.storage, clock=clock).snapshot(["a", "b"])
+    assert snapshot.is_atomic
+    assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, RECENT_ENTRIES + 42]
+
+
 def test_a_long_chain_of_transactions_tears_no_snapshot(store: Store, clock: VirtualClock) -> None:
     """Each overlaps the next without end: readers fall behind no further, and are told."""
     place(before := begun(store, "0"), "c", "a")

@@ -156,9 +156,8 @@ def test_the_end_of_it_has_an_epoch_that_nobody_has(heap: HeapStorage, clock: Vi
     damage(heap, states(heap)[-1])
     ended = at(heap, clock).abort_transaction("p", reason="stuck", force=True)
     assert ended.producer_epoch > owned
-    with pytest.raises(ProducerFenced, match="damaged"):
-        with living.transaction():
-            living.send("t", b"late")
+    with pytest.raises(ProducerFenced, match="damaged"), living.transaction():
+        living.send("t", b"late")
     assert seen(at(heap, clock)) == [[], []]
 
 
