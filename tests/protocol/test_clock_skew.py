@@ -19,6 +19,7 @@ from txnlog.producer import Producer
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
 from txnlog.state.topic import CHECKPOINT_DECODER, RECENT_ENTRIES, Append, Created, TopicState
+from txnlog.state.transaction import Outcome, TransactionRef
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 
@@ -176,6 +177,63 @@ def test_what_lies_behind_an_open_transaction_is_kept_apart(
     producer.commit_transaction()
     put(skewed(store, clock, DAY_MS), "a", times=RECENT_ENTRIES + 40)
     assert shown(store, clock, "ab") == {"a": [], "b": []}
+
+
+def test_an_append_from_the_future_that_was_let_go_holds_up_no_snapshot(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: it was not made later than what was let go with it, whatever it says."""
+    put(skewed(store, clock, DAY_MS - HOUR_MS), "b")
+    put(store, "b")
+    clock.time_ms += HOUR_MS
+    put(store, "b", times=RECENT_ENTRIES + 40)
+    place(begun(store, "open"), "a", "b")
+    snapshot = attach(store.storage, clock=clock).snapshot(["a", "b"])
+    assert snapshot.is_atomic
+    assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, RECENT_ENTRIES + 42]
+
+
+def test_what_was_let_go_in_the_future_is_let_go_by_now(store: Store, clock: VirtualClock) -> None:
+    """Hazard 10: two processes a month ahead, one that appends and one that leaves a checkpoint."""
+    put(store, "b", times=20)
+    put(skewed(store, clock, 30 * DAY_MS), "b")
+    put(store, "b", times=RECENT_ENTRIES + 40)
+    ahead = skewed(store, clock, 31 * DAY_MS, seed=2)
+    put(ahead, "b")
+    ahead.logs.topic("b").checkpoint()
+    put(store, "b")
+    clock.time_ms += HOUR_MS
+    place(begun(store, "open"), "a", "b")
+    assert attach(store.storage, clock=clock).snapshot(["a", "b"]).is_atomic
+
+
+def test_a_reader_that_is_ahead_lets_nothing_go_too_early(
+    timed: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: how old appends are it asks the log too."""
+    place(begun(timed, "open"), "a")
+    producer = begun(timed, "p")
+    place(producer, "a", "b")
+    producer.commit_transaction()
+    put(timed, "b", times=RECENT_ENTRIES + 40)
+    snapshot = skewed(timed, clock, DAY_MS).snapshot(["a", "b"])
+    assert snapshot.is_atomic
+    assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, 0]
+
+
+def test_what_was_aborted_is_let_go_without_a_trace() -> None:
+    """No cut can need it: only what shows makes a snapshot that reaches back less than atomic."""
+    state = TopicState()
+    state.apply(0, Created("n", 0, "id", 1, {}))
+    for number in range(1, RECENT_ENTRIES + 3):
+        place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1)
+        owner = TransactionRef("p", 1, 7, 0) if number == 2 else None
+        at_ms = number * 1000 if number < 3 else DAY_MS
+        state.apply(number, Append("n", at_ms, (place,), transaction=owner))
+    state.decide(2, Outcome.ABORT)
+    state.forget(HOUR_MS)
+    assert state.recent[0].number == 3
+    assert state.kept_since_ms == 1000
 
 
 def test_a_long_chain_of_transactions_tears_no_snapshot(store: Store, clock: VirtualClock) -> None:

@@ -315,6 +315,39 @@ def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
         assert values(reader) == expected
 
 
+def test_a_checkpoint_goes_before_the_absence_of_a_marker() -> None:
+    """Invariant L11: older versions have deleted markers before their entries, and stopped."""
+    scene = Scene()
+    scene.play()
+    scene.storage.delete([f"topics/t/log/{1:020d}.commit"])
+    assert values(scene.holder) == EXPECTED
+    assert not any(name == f"{1:020d}.abort" for name in scene.storage.list_names("topics/t/log"))
+
+
+def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> None:
+    """The same where the checkpoint only tells that nothing is left: no false marker is put."""
+    clock = VirtualClock()
+    storage, store = new_store(clock)
+    producer = store.producer(transactional_id="w")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
+    assert producer._coordinator is not None
+    producer._coordinator.place({}, producer._take_offsets())
+    holder = attach(storage, clock=clock)
+    assert holder.logs.fresh_group("g").undecided()
+    producer.commit_transaction()
+    store.producer(transactional_id="w").init_transactions()
+    mine = store.logs.fresh_group("g")
+    mine.commit([OffsetCommit("t", 0, 9)])
+    mine.checkpoint()
+    storage.delete([f"{mine.log.folder}/{0:020d}.commit"])
+    with holder.logs.fresh_group("g").reading() as found:
+        assert found.undecided_entries() == {}
+        assert found.committed["t"][0].offset == 9
+    assert mine.log.listing().outcomes == {}
+
+
 def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     """Invariant L10: nothing is left of aborted offsets that the newest checkpoint waits for."""
     clock = VirtualClock()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -168,16 +170,22 @@ def checkpoint(store: Store) -> None:
     log.checkpoint()
 
 
-CLOCKS = pytest.mark.parametrize("clocks", ["both", "the wall clock", "the monotonic clock"])
+A_QUARTER = "both, a quarter of the cleaning age"
+CLOCKS = pytest.mark.parametrize(
+    "clocks", ["both", "the wall clock", "the monotonic clock", A_QUARTER]
+)
 
 
 def stall(sleepers: VirtualClock, until_ms: int, clocks: str) -> None:
     """A process sleeps until then, and only some of its clocks show it.
 
     Its machine may have slept too, and the monotonic clock stood still; or its wall clock was set
-    back meanwhile.
+    back meanwhile. Or those who clean up have clocks that differ.
     """
     begun_ms = sleepers.now_ms()
+    if clocks == A_QUARTER:
+        sleepers.time_ms += CLEANUP_AGE_MS // 4 + 1
+        return
     if clocks == "the wall clock":
         sleepers.sleep_machine(until_ms - begun_ms)
     else:
@@ -209,6 +217,43 @@ def test_a_stalled_writer_does_not_believe_in_a_reused_name(
     assert appended.offsets == {T0: range(6, 7)}
     expected = [*(b"%d" % turn for turn in range(6)), b"late"]
     assert values(sleeper) == values(store) == expected
+    assert values(attach(store.storage, clock=clock)) == expected
+
+
+class AnswersLate(FaultyStorage):
+    """The answer to one listing takes long; ``meanwhile`` is what others do after it was made."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        found = super().list_names(folder, start_after)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return found
+
+
+def test_a_listing_is_as_old_as_its_beginning(store: Store, clock: VirtualClock) -> None:
+    """Hazard 3: what it says of the next entry was true when it was asked for."""
+    append(store, clock, b"first")
+    late = AnswersLate(store.storage)
+    sleeper = attach(late, clock=clock)
+    spec = sleeper.topic_spec("t")
+    uploader = SegmentUploader(sleeper.storage, spec, clock)
+    batch = normalize(pa.record_batch({"value": [b"late"]}), now_ms=1)
+    uploader.write(batch, np.zeros(1, dtype=np.int32))
+    segments = uploader.finish()
+
+    def meanwhile() -> None:
+        for turn in range(6):
+            append(store, clock, b"%d" % turn)
+            clock.time_ms += CLEANUP_AGE_MS + 1
+            checkpoint(store)
+
+    late.meanwhile = meanwhile
+    placed = sleeper.logs.topic("t").place(segments, timeout_ms=100 * CLEANUP_AGE_MS)
+    assert placed.offsets == {T0: range(7, 8)}
+    expected = [b"first", *(b"%d" % turn for turn in range(6)), b"late"]
     assert values(attach(store.storage, clock=clock)) == expected
 
 

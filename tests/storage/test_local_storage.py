@@ -233,6 +233,64 @@ def test_a_new_folder_with_the_inode_of_an_old_one_is_another_one(
     assert {os.path.normpath(Path(storage.url) / name) for name in named} <= set(map(str, synced))
 
 
+@pytest.fixture
+def synced(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that are synced, below the root, as they are."""
+    names: list[str] = []
+    real = local._sync_folder
+
+    def sync_folder(folder: Path) -> int | None:
+        names.append(os.path.relpath(folder, storage.url))
+        return real(folder)
+
+    monkeypatch.setattr(local, "_sync_folder", sync_folder)
+    return names
+
+
+def test_what_was_in_a_folder_that_others_made_anew_is_not_known(
+    storage: LocalStorage, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has another inode now, and what is in it has the old one again."""
+    watched, turn = local._sync_folder, 1
+
+    def inode_of(folder: Path) -> int | None:
+        if watched(folder) is None:
+            return None
+        return turn if folder.name == "a" else sum(folder.name.encode())
+
+    monkeypatch.setattr(local, "_sync_folder", inode_of)
+    storage.put("a/b/first", b"x")
+    shutil.rmtree(Path(storage.url) / "a")
+    (Path(storage.url) / "a" / "b").mkdir(parents=True)
+    turn = 2
+    storage.put("a/c/first", b"x")
+    synced.clear()
+    storage.put("a/b/second", b"x")
+    assert synced == ["a/b", "a"]
+
+
+def test_what_is_synced_while_a_folder_is_pruned_is_not_known(
+    storage: LocalStorage, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread's deletion comes in between: it may have been of this very folder."""
+    watched = local._sync_folder
+
+    def pruning(folder: Path) -> int | None:
+        if folder.name == "a":
+            storage.delete(["z/only"])
+        return watched(folder)
+
+    storage.put("z/only", b"x")
+    monkeypatch.setattr(local, "_sync_folder", pruning)
+    storage.put("a/b/first", b"x")
+    synced.clear()
+    storage.put("a/b/second", b"x")
+    assert "a" in synced
+    synced.clear()
+    storage.put("a/b/third", b"x")
+    assert synced == ["a/b"]
+
+
 def test_syncing_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without fsync nothing is synced; the rest is the same."""
     calls = note_calls(monkeypatch, "fsync")

@@ -107,6 +107,42 @@ class CannotBeRead(LooksThenWrites):
         return super().get(name)
 
 
+class ReplacesWhatItRefuses(Races):
+    """Says that a name is taken, and writes all the same; in a race it behaves."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        created = super().put_if_absent(name, data)
+        if not created and not self.racing:
+            self.inner.delete([name])
+            self.inner.put(name, data)
+        return created
+
+
+class ListsWhatIsDeleted(Races):
+    """Listings go on to show an object for a while when it is gone."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self._shown: list[str] = []
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        self._shown = super().list_names(folder, start_after) or self._shown
+        return self._shown
+
+
+@pytest.mark.parametrize(
+    ("liar", "told"),
+    [
+        (ReplacesWhatItRefuses, "a refused create replaced the object"),
+        (ListsWhatIsDeleted, "or showed what was deleted"),
+    ],
+)
+def test_a_server_that_fails_without_a_race_is_refused(liar: type[Races], told: str) -> None:
+    """One request after the other is enough to see it."""
+    with pytest.raises(PutIfAbsentBroken, match=told):
+        probe(liar(in_memory()))
+
+
 def test_a_torn_object_does_not_hide_who_has_won() -> None:
     """An error of a read is tried again later; two winners are the end of it."""
     with pytest.raises(PutIfAbsentBroken, match="2 of 16 racing creates"):
