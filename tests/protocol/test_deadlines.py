@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from faults import VirtualClock
+from faults import Fault, ProcessStopped, VirtualClock
 from timed_storage import TimedStorage
 
 from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import ProducerFenced, StorageError
 from txnlog.producer import Producer
+from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage
@@ -105,6 +106,21 @@ def test_a_long_transaction_costs_other_writers_next_to_nothing(
         append(store)
     looked_up = [request for request in counting.requests if request == "list transactions/long"]
     assert len(looked_up) == 1
+
+
+def test_whoever_reads_finishes_what_was_decided_long_ago(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Its producer died after the decision; at first it may only be slow."""
+    storage = FaultyStorage(heap)
+    producer = opened(at(storage, clock), "dead")
+    storage.faults = {len(storage.requests): Fault.STOP_AFTER}
+    with pytest.raises(ProcessStopped):
+        producer.commit_transaction()
+    for waited_ms, status in ((0, "PrepareCommit"), (HELP_AFTER_MS, "CompleteCommit")):
+        clock.time_ms += waited_ms
+        assert seen(at(heap, clock)) == [b"dead"]
+        assert at(heap, clock).describe_transaction("dead").status == status
 
 
 def test_a_dead_transaction_does_not_stop_cleaning(heap: HeapStorage, clock: VirtualClock) -> None:

@@ -15,6 +15,7 @@ from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
     InvalidTxnState,
+    ProducerFenced,
     StorageError,
     TxnlogError,
 )
@@ -185,6 +186,31 @@ def test_an_interrupt_while_marking_is_no_abort(
     with pytest.raises(InvalidTxnState, match="ended with commit"):
         producer.abort_transaction()
     assert values(attach(store.storage, clock=clock)) == [b"1"]
+
+
+def test_the_end_of_somebody_elses_transaction_is_not_taken_over(
+    store: Store, hooked: Hooked, clock: VirtualClock
+) -> None:
+    """A newer instance completes ours, then its own, which looks alike; we are fenced."""
+    producer = begun(attach(hooked, clock=clock))
+    producer.send("t", b"1")
+    producer.flush()
+    puts: list[str] = []
+
+    def overtaken(name: str) -> None:
+        if name.startswith("transactions/"):
+            puts.append(name)
+            if len(puts) == 2:
+                newer = begun(attach(store.storage, clock=clock))
+                newer.send("t", b"2")
+                newer.commit_transaction()
+
+    hooked.rule = overtaken
+    producer.commit_transaction()
+    assert len(puts) == 2
+    with pytest.raises(ProducerFenced), producer.transaction():
+        producer.send("t", b"late")
+    assert values(attach(store.storage, clock=clock)) == [b"1", b"2"]
 
 
 def test_an_unknown_abort_is_no_commit(store: Store, hooked: Hooked, clock: VirtualClock) -> None:

@@ -211,6 +211,20 @@ def test_a_commit_at_any_request_of_a_snapshot(
     assert number > 2
 
 
+def test_what_was_aborted_behind_an_open_transaction_hides_nothing(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Nobody sees it, so a cut need not fall before it elsewhere."""
+    place(begun(heap, clock, "open"), b"o", "u")
+    aborting = begun(heap, clock, "aborted")
+    place(aborting, b"a", "t", "u")
+    aborting.abort_transaction()
+    store = process(heap, clock)
+    with store.producer() as plain:
+        plain.send("t", b"p")
+    assert shown(store, "read_committed", "t", "u") == [[b"p"], []]
+
+
 class StopsAmongMarkers(FaultyStorage):
     """Its process is killed when it has put the first marker of a commit."""
 

@@ -62,6 +62,55 @@ def test_an_empty_transactional_id_is_refused() -> None:
         check_transactional_id("")
 
 
+def changed(state: TransactionState, **changes: object) -> TransactionState:
+    return msgspec.structs.replace(state, **changes)
+
+
+DEAD = transitions.expire(initialized(), now_ms=50, nonce="n5", reason="idle")
+
+
+@pytest.mark.parametrize(
+    ("state", "later"),
+    [
+        (initialized(), ongoing()),
+        (initialized(), initialized(initialized())),
+        (initialized(), DEAD),
+        (done(committed()), changed(ongoing(), number=2)),
+        (ongoing(), committed()),
+        (ongoing(), changed(aborted(), producer_epoch=1)),
+        (committed(), done(committed())),
+    ],
+)
+def test_what_may_follow_a_state(state: TransactionState, later: TransactionState) -> None:
+    """Hazard 3: by this a stalled instance knows that the next entry was built on its own."""
+    assert transitions.may_follow(later, state)
+
+
+@pytest.mark.parametrize(
+    ("state", "later"),
+    [
+        (initialized(), changed(ongoing(), producer_epoch=1)),
+        (initialized(), changed(ongoing(), producer_id=43)),
+        (initialized(), changed(ongoing(), number=2)),
+        (initialized(), initialized()),
+        (initialized(), changed(initialized(initialized()), number=1)),
+        (initialized(), changed(DEAD, producer_epoch=1)),
+        (initialized(), committed()),
+        (ongoing(), changed(committed(), producer_epoch=1)),
+        (ongoing(), changed(aborted(), producer_epoch=2)),
+        (ongoing(), changed(ongoing(), number=2)),
+        (ongoing(), done(committed())),
+        (committed(), committed()),
+        (committed(), done(aborted())),
+        (committed(), changed(done(committed()), entries=())),
+        (committed(), changed(done(committed()), number=2)),
+    ],
+)
+def test_what_cannot_follow_a_state(state: TransactionState, later: TransactionState) -> None:
+    """Hazard 3: what was built on another state, which took a name that cleaning had freed."""
+    assert not transitions.may_follow(later, state)
+
+
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1001, True, 1.5])
 def test_bad_timeouts_are_refused(timeout_ms: int) -> None:
     """Goal (11): -1, 0 and max + 1 are no timeouts."""
