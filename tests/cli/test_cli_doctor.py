@@ -12,7 +12,10 @@ import pytest
 from cli_command import cli, environment
 
 import txnlog
+from txnlog.clock import SystemClock
 from txnlog.segment_dump import segment_path
+from txnlog.store import open_store
+from txnlog.testing import VirtualClock
 
 QUIET = ("--no-probe", "-o", "json")
 
@@ -134,8 +137,9 @@ def test_what_cannot_be_read_is_exit_1_and_damage_beside_it_3(own_store: Path) -
 
 def test_hanging_transactions_are_exit_4_and_stay(tmp_path: Path) -> None:
     """Past its timeout and nobody came: told, not ended. With damage beside it, it is exit 3."""
-    store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("t")
+    txnlog.open(str(tmp_path / "s"), create=True).create_topic("t")
+    an_hour_ago = VirtualClock(SystemClock().now_ms() - 3_600_000)
+    store = open_store(str(tmp_path / "s"), clock=an_hour_ago)
     producer = store.producer(transactional_id="late", transaction_timeout_ms=1)
     producer.init_transactions()
     producer.begin_transaction()

@@ -395,9 +395,10 @@ def test_a_read_that_timed_out_cannot_be_written(spark: SparkSession, topics: St
     new = consume(spark, topics).drop("partition")
     settlement, transactions = topics.logs.settlement, topics.logs.transactions
     # As a reader does that finds the transaction past its timeout.
-    aborted = settlement.abort_for_another(transactions.describe("etl"), transactions.now())
+    since = transactions.now()
+    aborted = settlement.abort_for_another(transactions.describe("etl"), since)
     assert aborted is not None
-    settlement.finish(aborted)
+    settlement.finish(aborted, since)
     with pytest.raises(PySparkException, match="it was aborted, or"):
         save(new, topics, "out", transactional_id="etl")
     assert stored(topics, "out") == []
