@@ -238,7 +238,7 @@ def _followed_group(given: Given, starting: Position | str | None) -> str | None
 
 
 def _check_read(options: ReadOptions, *, kafka_group: bool) -> None:
-    if options.isolation_level not in (*ISOLATION_LEVELS, SNAPSHOT):
+    if options.isolation_level not in ISOLATION_LEVELS:
         raise InvalidOption(
             "option isolation.level must be read_committed, read_uncommitted or snapshot, "
             f"not {options.isolation_level!r:.100}"

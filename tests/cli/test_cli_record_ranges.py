@@ -16,7 +16,6 @@ from cli_command import Finished, cli, cli_each, environment
 import txnlog
 from txnlog.cli.grammar import Offset, Time
 from txnlog.cli.ranges import FromEnd, FromStart, Range, parse_range
-from txnlog.snapshot import ISOLATION_LEVELS
 
 NOON_MS = 1_714_564_800_000  # 2024-05-01T12:00:00Z
 
@@ -166,9 +165,6 @@ def test_a_follower_shows_what_comes_until_ctrl_c(own_store: Path, output: str) 
     assert (process.returncode, out, err) == (130, "", "")
 
 
-@pytest.mark.skipif(
-    not {"snapshot"} & {*ISOLATION_LEVELS}, reason="the library has no such level yet"
-)
 def test_a_snapshot_leaves_out_what_is_undecided_wherever_it_lies(own_store: Path) -> None:
     """What was committed behind an open transaction shows, it and what was aborted does not."""
     store = txnlog.open(str(own_store))

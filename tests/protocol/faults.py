@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
 
-SNAPSHOT_LEVEL = True
-"""Whether the library has ``isolation_level="snapshot"`` and ``Snapshot.is_atomic``."""
-ATOMIC = "snapshot" if SNAPSHOT_LEVEL else "read_committed"
+ATOMIC = "snapshot"
 """The level at which a snapshot of several topics shows each transaction whole or not at all."""
 
-__all__ = ["ATOMIC", "SNAPSHOT_LEVEL", "Fault", "FaultyStorage", "ProcessStopped", "VirtualClock"]
+__all__ = ["ATOMIC", "Fault", "FaultyStorage", "ProcessStopped", "VirtualClock"]

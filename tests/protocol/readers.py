@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from faults import SNAPSHOT_LEVEL
 from ledger import Place, Violation
 from world import OUTPUTS, PARTITIONS, TIMEOUT_MS, World, survived
 
 from txnlog.deadlines import CLOCK_MARGIN_MS
 from txnlog.errors import ConcurrentTransactions
 from txnlog.names import TopicPartition
-from txnlog.snapshot import Snapshot
 from txnlog.store import Store
 from txnlog.testing import Process
 
@@ -40,12 +38,12 @@ class Reader:
                 if end >= self._read_to.get(place, 0):
                     self._known[place], self._read_to[place] = whole, end
                 found[place] = whole
-        return found, is_atomic(snapshot)
+        return found, snapshot.is_atomic
 
     def latest(self, topics: list[str]) -> dict[Place, list[tuple[int, str]]]:
         """All that is committed now, whatever is open beside it."""
         snapshot = self._store.snapshot(topics, isolation_level="snapshot")
-        assert is_atomic(snapshot)
+        assert snapshot.is_atomic
         return {
             place: records
             for topic in topics
@@ -53,11 +51,6 @@ class Reader:
                 snapshot.scan(topic).to_arrow(), topic, PARTITIONS[topic]
             ).items()
         }
-
-
-def is_atomic(snapshot: Snapshot) -> bool:
-    """Whether a snapshot shows each transaction whole or not at all."""
-    return snapshot.is_atomic if SNAPSHOT_LEVEL else True
 
 
 def records_of(table: object, topic: str, partitions: int) -> dict[Place, list[tuple[int, str]]]:
@@ -109,7 +102,7 @@ def look(world: World, process: Process, store: Store, reader: Reader) -> None:
         topic = chance.choice(["right", "out", "again"])
         view, atomic = reader.view([topic], afresh=False)
         ledger.saw(view, who, atomic=atomic)
-        if process.faults == faults and (SNAPSHOT_LEVEL or not world.overlaps):
+        if process.faults == faults:
             ledger.saw_by(values_of(view), topic, late_ms, who)
     elif kind < 0.8:
         # One topic of several partitions, in which transactions have several entries.
@@ -123,7 +116,7 @@ def look(world: World, process: Process, store: Store, reader: Reader) -> None:
             offsets["in", partition] = found.offset if found else 0
         if process.faults == faults:
             ledger.saw_offsets(offsets, who, begun_ms)
-    elif SNAPSHOT_LEVEL and kind < 0.97:
+    elif kind < 0.97:
         topics = chance.sample(OUTPUTS, chance.choice([1, 2, 3]))
         view = reader.latest(topics)
         ledger.saw(view, who, prefix=False)
@@ -161,6 +154,5 @@ def settle(world: World) -> None:
     for partition in range(PARTITIONS["in"]):
         found = consumer.committed(TopicPartition("in", partition))
         offsets["in", partition] = found.offset if found else 0
-    if SNAPSHOT_LEVEL:
-        assert Reader(store).latest(list(PARTITIONS)) == view
+    assert Reader(store).latest(list(PARTITIONS)) == view
     world.ledger.settle(view, everything, offsets)

@@ -35,8 +35,6 @@ from txnlog.testing import ClockFaults, FaultRates, Process, Simulation
 TURNS = 60
 DAY_MS = 86_400_000
 LEAST_AGE_MS = TIMEOUT_MS
-RESETS_FENCE = True
-"""Whether a reset fences whoever read before it, also one to where the group was."""
 
 CALM = FaultRates(tear_listing=0.1, tear_delete=0.5, tear_ms=(0, 300))
 ROUGH = FaultRates(
@@ -336,8 +334,7 @@ def reset(world: World, process: Process) -> None:
                 how: list[dict[str, Any]] = [{"to": "earliest"}, {"to": "latest"}]
                 how += [{"shift_by": chance.choice([0, -1, -5])}] * 2
                 store.reset_group_offsets("r", "in", **chance.choice(how))
-                if RESETS_FENCE:
-                    ledger.reset(begun)
+                ledger.reset(begun)
 
 
 def tidy(world: World, process: Process) -> None:
@@ -392,7 +389,6 @@ def long_run(
     bodies: list[Body] = [*banks, *copiers, feed, read, read]
     bodies += cast.choice([[], [overlap, overlap], [recopy, recopy, reset]])
     bodies += cast.choice([[], [doze], [doze, tidy], [tidy]])
-    world.overlaps = overlap in bodies
     for number, body in enumerate(bodies):
         ahead_ms = cast.choice([0, 0, cast.randint(-skew_ms, skew_ms)])
         world.spawn(

@@ -32,8 +32,6 @@ class World:
     running: int = 0
     names: int = 0
     refused: int = 0
-    overlaps: bool = False
-    """Whether transactions overlap without end: an atomic read_committed then shows nothing new."""
 
     def new_intent(self, process: Process) -> Intent:
         self.names += 1

@@ -12,8 +12,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_helpers import fill, load, rows, values
 
 from txnlog import Store, TopicPartition
-from txnlog.snapshot import ISOLATION_LEVELS
-from txnlog.spark.options import SNAPSHOT
 
 KAFKA_SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -150,9 +148,6 @@ def test_kafka_group_id_starts_nowhere_else(spark: SparkSession, store: Store) -
     assert store.describe_group("g").lag == 3
 
 
-@pytest.mark.skipif(
-    SNAPSHOT not in ISOLATION_LEVELS, reason="the library has no isolation level snapshot yet"
-)
 def test_a_snapshot_shows_what_is_committed_behind_an_open_transaction(
     spark: SparkSession, store: Store
 ) -> None:
