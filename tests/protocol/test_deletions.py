@@ -172,8 +172,6 @@ class Scene:
         append(self.store, b"5")
 
 
-# Until cleaning deletes markers after their entries, and a stalled writer trusts no neighbours,
-# this fails, and so does the next one.
 def test_a_topics_cleaning_that_stops_anywhere() -> None:
     """Whatever is left of old entries and markers misleads nobody, and loses nothing (hazard 3).
 
@@ -198,7 +196,6 @@ def test_a_topics_cleaning_that_stops_anywhere() -> None:
         run(at, part, context)
 
 
-# Until no abort is inferred from the absence of a marker that cleaning may have taken, this fails.
 @pytest.mark.parametrize("shown", [".json", ".commit", "nothing", ""])
 def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
     """What goes while a listing is made it shows or does not, name by name; that misleads nobody.

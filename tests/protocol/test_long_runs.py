@@ -5,6 +5,8 @@ The seed of a run that fails stands in its error; ``long_run(seed, weather)`` re
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ledger import Fate
 from workload import CALM, FAILING, ROUGH, STALLING, STORMY, long_run
@@ -16,11 +18,11 @@ SOAK_PARTS = 20
 SOAK_TRANSACTIONS = 100_000
 
 
-def run_many(seed: int, rates: FaultRates, transactions: int) -> None:
+def run_many(seed: int, rates: FaultRates, transactions: int, **options: Any) -> None:
     """Runs with one seed after the other, until so many transactions are committed."""
     committed = 0
     while committed < transactions:
-        world = long_run(seed, rates)
+        world = long_run(seed, rates, **options)
         committed += world.ledger.count(Fate.COMMITTED)
         # A refused snapshot is right now and then; if most were, this would judge nothing.
         assert world.refused < len(world.simulation.trace) / 100
@@ -33,7 +35,12 @@ def test_long_runs(weather: str) -> None:
     run_many(0, WEATHERS[weather], 500)
 
 
-# Until whoever acts on a put that failed, or on somebody else's decision, confirms it, this fails.
+@pytest.mark.parametrize("ahead_ms", [None, -86_400_000])
+def test_long_runs_without_evidence_of_the_storages_clock(ahead_ms: int | None) -> None:
+    """It tells no time, or one that has nothing to do with anybody's: witnesses and a margin."""
+    run_many(0, ROUGH, 200, storage_ahead_ms=ahead_ms)
+
+
 def test_long_runs_with_power_cuts() -> None:
     """Syncs fail, and so does the power now and then: what was acknowledged is there after it."""
     run_many(0, FAILING, 500)

@@ -144,7 +144,6 @@ SHOWS: dict[str, Callable[[str], bool]] = {
 """Of what comes or goes while a listing is made: what it shows."""
 
 
-# Until a snapshot of one topic no longer trusts one listing to be one instant, this fails.
 @pytest.mark.parametrize("shown", SHOWS)
 def test_a_long_listing_meets_a_commit(shown: str) -> None:
     """Hazard 5 within one topic: a listing may show the marker of an entry, and miss the next."""

@@ -35,7 +35,6 @@ def puts_of_one_run() -> list[int]:
     ]
 
 
-# Until create_once confirms what it reads back after an error, this fails.
 def test_what_was_acknowledged_survives_a_power_cut() -> None:
     """A sync fails at each request in turn; the job ends well, or says that it did not."""
     unsynced = 0
@@ -72,7 +71,6 @@ def test_a_sync_that_never_succeeds_is_reported(survives: bool) -> None:
         judge(storage, f"request {number}")
 
 
-# Until whoever acts on somebody else's decision confirms it first, this fails.
 @pytest.mark.parametrize("number", puts_of_one_run())
 def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
     """One job dies before its put is durable, the next one acts on it, and the power is cut."""
