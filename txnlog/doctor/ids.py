@@ -208,8 +208,9 @@ def _examine_id(logs: Logs, transactional_id: str) -> _Examined:
 
 _DAMAGED_NEWEST = (
     "{}. It is the newest state of this id: how its transaction ended, or that it is open, nobody "
-    "can tell, and readers wait for it. If there is no backup, run `txnlog txns abort --force {}`, "
-    "which aborts it, unless a marker shows that it was committed"
+    "can tell, and readers wait for it until the store's longest timeout has passed. If there is "
+    "no backup, `txnlog txns abort --force {}` does at once what they do then: it aborts it, "
+    "unless a marker shows that it was committed"
 )
 
 
