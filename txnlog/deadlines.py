@@ -45,15 +45,15 @@ class Deadlines:
         if -CLOCK_MARGIN_MS <= age_ms <= state.timeout_ms:
             return False
         # Either it is overdue, or one of the two clocks is wrong.
+        at_most_ms = state.timeout_ms + _STORAGE_MARGIN_MS
         stored_ms = self._stored_ms(state.transactional_id, head.number)
-        if stored_ms is not None:
-            begun_at = head.number
-            if stored_ms <= state.timeout_ms + _STORAGE_MARGIN_MS:
-                begun_at = self._transactions.begun_at(head)
+        if stored_ms is not None and stored_ms <= at_most_ms:
+            # Its newest state is young; it may have begun with an older one.
+            begun_at = self._transactions.begun_at(head)
             if begun_at != head.number:
-                begun_ms = self._stored_ms(state.transactional_id, begun_at)
-                stored_ms = stored_ms if begun_ms is None else begun_ms
-            return stored_ms > state.timeout_ms + _STORAGE_MARGIN_MS
+                stored_ms = self._stored_ms(state.transactional_id, begun_at) or stored_ms
+        if stored_ms is not None:
+            return stored_ms > at_most_ms
         if age_ms > 0:
             return age_ms > state.timeout_ms + CLOCK_MARGIN_MS
         return self._witnessed(
@@ -101,6 +101,8 @@ class Deadlines:
             stored_ms = self._transactions.witness(transactional_id, number, self._clock.now_ms())
             if stored_ms is None:
                 return None
+            # When it was there for sure: a put that took long makes nothing older than it is.
+            now_s = self._clock.monotonic_s()
             self._measured = stored_ms, now_s
         then_ms, then_s = self._measured
         return then_ms + round((now_s - then_s) * 1000)

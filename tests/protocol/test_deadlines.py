@@ -375,3 +375,30 @@ def test_who_may_not_write_loses_no_time(heap: HeapStorage, clock: VirtualClock)
         assert store.snapshot("t", isolation_level="snapshot").is_atomic
     assert storage.denied == 5
     assert reader.time_ms == clock.time_ms
+
+
+def test_a_slow_look_at_the_storages_clock_makes_nobody_older(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Half a minute passes before the witness is there, whose time is that of the storage."""
+    reader = VirtualClock(clock.time_ms + DAY_MS, next(_SEEDS))
+
+    def wait(for_ms: int) -> None:
+        clock.time_ms += for_ms
+        reader.time_ms += for_ms
+
+    class Slow(TimedStorage):
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            if ".seen-" in name:
+                wait(30_000)
+            return super().put_if_absent(name, data)
+
+    storage = Slow(heap, clock)
+    store = attach(storage, clock=reader)
+    opened(at(storage, clock), "first")
+    seen(store)
+    producer = opened(at(storage, clock), "second")
+    wait(31_500)
+    seen(store)
+    producer.commit_transaction()
+    assert at(storage, clock).describe_transaction("second").status == "CompleteCommit"
