@@ -12,6 +12,8 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
+from txnlog.storage.local import write_all
+
 
 class Spool:
     """Bytes in a file that is deleted when it is closed, or when nobody holds it any more."""
@@ -29,9 +31,7 @@ class Spool:
         """Add every byte, past no buffer. Raises OSError, and ValueError if it is closed."""
         if self.closed:
             raise ValueError("the upload is closed")
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        write_all(self._descriptor, data)
         return len(data)
 
     def read(self) -> bytes:
