@@ -37,7 +37,8 @@ DAY_MS = 86_400_000
 LEAST_AGE_MS = TIMEOUT_MS
 
 CALM = FaultRates(tear_listing=0.1, tear_delete=0.5, tear_ms=(0, 300))
-ROUGH = FaultRates(
+ROUGH = replace(
+    CALM,
     fail=0.004,
     lose_response=0.004,
     land_late=0.002,
@@ -45,11 +46,9 @@ ROUGH = FaultRates(
     pause=0.0005,
     stop=0.0005,
     partial=0.05,
-    tear_listing=0.1,
-    tear_delete=0.5,
-    tear_ms=(0, 300),
 )
-STORMY = FaultRates(
+STORMY = replace(
+    CALM,
     fail=0.02,
     lose_response=0.02,
     land_late=0.01,
@@ -57,29 +56,22 @@ STORMY = FaultRates(
     pause=0.002,
     stop=0.003,
     partial=0.2,
-    tear_listing=0.1,
-    tear_delete=0.5,
-    tear_ms=(0, 300),
 )
-STALLING = FaultRates(
+STALLING = replace(
+    CALM,
     delay=0.01,
     pause=0.004,
     stop=0.001,
     partial=0.05,
-    tear_listing=0.1,
-    tear_delete=0.5,
-    tear_ms=(0, 300),
     delay_ms=(1_000, 200_000),
 )
-FAILING = FaultRates(
+FAILING = replace(
+    CALM,
     sync_fails=0.1,
     lose_response=0.004,
     stop=0.001,
     delay=0.01,
     power_cut=0.002,
-    tear_listing=0.1,
-    tear_delete=0.5,
-    tear_ms=(0, 300),
 )
 CLOCKS = ClockFaults(most_ms=2_000, drift_ppm=200, monotonic_ppm=50, jump=0.0005, asleep=0.5)
 TURNS = 60
