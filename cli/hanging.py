@@ -155,9 +155,10 @@ def abort_transaction(
     a terminal; elsewhere it needs --yes. Repeating it is no error.
 
     Where the newest state of the id is damaged nobody can tell whether that transaction is
-    open, committed or aborted, and readers wait for it. Restore that file from a backup if you
-    can. Else --force aborts it: if it was committed, its records that no marker shows to be
-    are given up for ever. --force changes nothing where the state can be read.
+    open, committed or aborted: it is taken for aborted when the store's longest timeout has
+    passed. Restore that file from a backup if you can. Else --force aborts it at once: if it
+    was committed, its records that no marker shows to be are given up for ever. --force
+    changes nothing where the state can be read.
 
     \b
     Example:
