@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyspark.errors import PySparkException
@@ -13,7 +15,10 @@ from spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 
 import txnlog
 from txnlog import Store
-from txnlog.spark import transaction
+from txnlog.spark import provenance, transaction
+from txnlog.spark.provenance import Origin
+from txnlog.state.transaction import TransactionRef
+from txnlog.storage import first_write, open_storage
 
 
 @pytest.fixture
@@ -267,3 +272,16 @@ def test_a_schema_of_the_users_own_hides_nothing(spark: SparkSession, topics: St
     with pytest.raises(PySparkException, match="it names none"):
         save(new, topics, "out")
     assert stored(topics, "out") == []
+
+
+@pytest.mark.s3
+def test_a_note_costs_one_request(
+    s3_options: dict[str, object], s3_requests: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of Spark's workers is new to the server, which who began the transaction has checked."""
+    storage = open_storage("s3://test/notes", s3_options)
+    monkeypatch.setattr(first_write, "_CHECKS", {})
+    monkeypatch.setattr(provenance, "current_execution", lambda: f"{uuid4()}-7")
+    begun = len(s3_requests)
+    provenance.leave_note(storage, Origin("store", TransactionRef("etl", 1, 2, 0), 3))
+    assert [request.method for request in s3_requests[begun:]] == ["PUT"]
