@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from txnlog.clock import SystemClock
-from txnlog.coordinator import Coordinator
 from txnlog.names import TopicPartition
 from txnlog.spark.options import parse_read, parse_write
 from txnlog.spark.planning import pin
@@ -20,6 +19,7 @@ from txnlog.spark.writer import TxnlogWriter, Uploaded
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
+from txnlog.write.coordinator import Coordinator
 
 TOPICS = ("a", "b", "c")
 HISTORY = 1_000

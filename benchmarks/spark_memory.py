@@ -15,13 +15,13 @@ from timing import descendants
 
 import txnlog
 from txnlog.clock import SystemClock
+from txnlog.log.topic_log import UploadedSegment
 from txnlog.spark import register
 from txnlog.spark.options import parse_read
 from txnlog.spark.planning import pin
 from txnlog.spark.tasks import group_ranges
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
-from txnlog.topic_log import UploadedSegment
 
 PARTITIONS = 200
 SEGMENTS = 10_000

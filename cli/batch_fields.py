@@ -10,10 +10,10 @@ from txnlog.cli.fields import Field, Json, as_json, flag, number, text, time
 from txnlog.cli.record_fields import CONTENT, PAYLOAD, Record, content_line, stored_contents
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import SegmentDescription
-    from txnlog.loose_files import LooseFile
-    from txnlog.segments.dump import DumpedBatch
+    from txnlog.inspect.descriptions import SegmentDescription
+    from txnlog.inspect.files import LooseFile
     from txnlog.segments.header import BatchHeader
+    from txnlog.segments.inspect.dump import DumpedBatch
     from txnlog.storage.base import Storage
 
 
@@ -191,7 +191,7 @@ def _crc(batch: Batch) -> str:
 
 def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
     """What lies in a segment of a store."""
-    from txnlog.segment_dump import dump_placed_segment, segment_path
+    from txnlog.inspect.segment_dump import dump_placed_segment, segment_path
 
     path = segment_path(segment)
     for dumped in dump_placed_segment(storage, segment):
@@ -200,7 +200,7 @@ def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Ba
 
 def file_batches(file: LooseFile) -> Iterator[Batch]:
     """What lies in a segment file without a store."""
-    from txnlog.segments.dump import dump_segment
+    from txnlog.segments.inspect.dump import dump_segment
 
     for dumped in dump_segment(file.read, file.size_bytes, name=file.path):
         yield Batch(file.path, dumped, None)

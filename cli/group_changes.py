@@ -16,7 +16,7 @@ from txnlog.cli.output import warn
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import OffsetReset
+    from txnlog.inspect.descriptions import OffsetReset
     from txnlog.names import TopicPartition
 
 RESETS: list[Field[OffsetReset]] = [

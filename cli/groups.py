@@ -14,8 +14,8 @@ from txnlog.cli.owners import owner_fields
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import GroupDescription, GroupOffset
-    from txnlog.log_history import GroupLogEntry, LoggedOffset
+    from txnlog.inspect.descriptions import GroupDescription, GroupOffset
+    from txnlog.inspect.history import GroupLogEntry, LoggedOffset
 
 app = typer.Typer(
     help="Consumer groups: how far they have read.",

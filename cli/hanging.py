@@ -21,7 +21,7 @@ from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_s
 from txnlog.cli.transactions import DETAILS, ENTRIES, IdArgument
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import HangingTransaction, StableOffset, StableOffsetHolder
+    from txnlog.inspect.descriptions import HangingTransaction, StableOffset, StableOffsetHolder
 
 HUNG: list[Field[HangingTransaction]] = [
     text("transactional_id", "TRANSACTIONAL ID", lambda hung: hung.transaction.transactional_id),

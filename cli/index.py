@@ -23,7 +23,7 @@ from txnlog.cli.segment_choice import (
 from txnlog.cli.session import OutputOption, Session, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
-    from txnlog.index_files import IndexCheck, IndexEntry, IndexRebuild
+    from txnlog.inspect.indexes import IndexCheck, IndexEntry, IndexRebuild
 
 app = typer.Typer(
     help="Indexes: what finds offsets and times in segments.",
@@ -164,7 +164,7 @@ def rebuild_indexes(
 def _store_entries(
     session: Session, target: str | None, segment: str | None
 ) -> Iterator[IndexEntry]:
-    from txnlog.index_files import dump_segment_indexes
+    from txnlog.inspect.indexes import dump_segment_indexes
 
     store, found = choose_segments(session, target, segment)
     for item in found:
@@ -172,7 +172,7 @@ def _store_entries(
 
 
 def _file_entries(session: Session, files: list[str]) -> Iterator[IndexEntry]:
-    from txnlog.loose_indexes import dump_loose_indexes
+    from txnlog.inspect.file_indexes import dump_loose_indexes
 
     for path in files:
         entries, padding = dump_loose_indexes(path, session.storage_options)
@@ -184,7 +184,7 @@ def _file_entries(session: Session, files: list[str]) -> Iterator[IndexEntry]:
 def _store_checks(
     session: Session, target: str | None, segment: str | None, reporter: Reporter
 ) -> Iterator[IndexCheck]:
-    from txnlog.index_files import check_segment_indexes
+    from txnlog.inspect.indexes import check_segment_indexes
 
     store, found = choose_segments(session, target, segment)
     for item in found:
@@ -196,7 +196,7 @@ def _store_checks(
 
 
 def _file_checks(session: Session, files: list[str], reporter: Reporter) -> Iterator[IndexCheck]:
-    from txnlog.loose_indexes import check_loose_indexes
+    from txnlog.inspect.file_indexes import check_loose_indexes
 
     for path in files:
         checks, damage = check_loose_indexes(path, session.storage_options)
@@ -223,7 +223,7 @@ def _store_rebuilds(
     dry_run: bool,
 ) -> Iterator[IndexRebuild]:
     from txnlog.config import TopicConfig
-    from txnlog.index_files import rebuild_segment_indexes
+    from txnlog.inspect.indexes import rebuild_segment_indexes
 
     store, found = choose_segments(session, target, segment)
     if not found:
@@ -239,7 +239,7 @@ def _store_rebuilds(
 def _file_rebuilds(
     files: list[str], reporter: Reporter, *, dry_run: bool
 ) -> Iterator[IndexRebuild]:
-    from txnlog.loose_indexes import rebuild_loose_indexes
+    from txnlog.inspect.file_indexes import rebuild_loose_indexes
 
     for path in files:
         done, damage = rebuild_loose_indexes(path, dry_run=dry_run)

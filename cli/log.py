@@ -16,7 +16,7 @@ from txnlog.cli.owners import owner_fields
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
-    from txnlog.log_dump import DumpedEntry
+    from txnlog.inspect.logs import DumpedEntry
     from txnlog.state.placement import Placement
     from txnlog.state.topic import TopicEntry
 

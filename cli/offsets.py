@@ -16,9 +16,9 @@ from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from txnlog.admin.offsets import ListedOffset, OffsetSpec
     from txnlog.errors import TxnlogError
     from txnlog.names import TopicPartition
-    from txnlog.offset_listing import ListedOffset, OffsetSpec
     from txnlog.store import Store
 
 app = typer.Typer(

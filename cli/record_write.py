@@ -20,8 +20,8 @@ from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_s
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.record_input import Headers
     from txnlog.store import Store
+    from txnlog.write.record_input import Headers
 
 
 class InputFormat(str, Enum):
@@ -130,7 +130,7 @@ def write_records(
     max_line_bytes, partition_count = _limits(opened, where)
     if sys.stdin.isatty():
         warn("one record a line: Ctrl-D writes them, Ctrl-C drops them")
-    from txnlog.record_input import LineFormat, read_json_lines, read_lines
+    from txnlog.write.record_input import LineFormat, read_json_lines, read_lines
 
     with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
         batches: Iterator[pa.RecordBatch]

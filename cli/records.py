@@ -212,7 +212,7 @@ def count_records(
 
 def _check_file(path: Path, file_format: str | None) -> None:
     from txnlog.errors import InvalidOption
-    from txnlog.record_files import check_file_format
+    from txnlog.read.record_files import check_file_format
 
     try:
         check_file_format(path, file_format)

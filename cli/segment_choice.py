@@ -11,8 +11,8 @@ from txnlog.cli.grammar import parse_target
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import SegmentDescription
-    from txnlog.loose_files import LooseFile
+    from txnlog.inspect.descriptions import SegmentDescription
+    from txnlog.inspect.files import LooseFile
     from txnlog.store import Store
 
 TargetArgument = Annotated[
@@ -70,7 +70,7 @@ def choose_segments(
 
 def open_files(session: Session, files: list[str]) -> Iterator[LooseFile]:
     """Each file in turn, open while it is the newest. Raises StorageError."""
-    from txnlog.loose_files import open_loose_file
+    from txnlog.inspect.files import open_loose_file
 
     for path in files:
         with open_loose_file(path, session.storage_options) as file:

@@ -25,9 +25,9 @@ from txnlog.cli.segment_choice import (
 from txnlog.cli.session import OutputOption, Session, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import SegmentDescription
-    from txnlog.disk_usage import PartitionUsage
-    from txnlog.segment_check import SegmentCheck
+    from txnlog.admin.disk_usage import PartitionUsage
+    from txnlog.inspect.descriptions import SegmentDescription
+    from txnlog.inspect.segment_check import SegmentCheck
 
 app = typer.Typer(
     help="Segments: the files that hold the records.",
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 
 def _path(segment: SegmentDescription) -> str:
-    from txnlog.segment_dump import segment_path
+    from txnlog.inspect.segment_dump import segment_path
 
     return segment_path(segment)
 
@@ -250,14 +250,14 @@ def _store_batches(session: Session, target: str | None, name: str | None) -> It
 
 
 def _file_checks(session: Session, files: list[str]) -> Iterator[SegmentCheck]:
-    from txnlog.segment_check import check_batches
+    from txnlog.inspect.segment_check import check_batches
 
     for file in open_files(session, files):
         yield check_batches(file.path, (batch.dumped for batch in file_batches(file)))
 
 
 def _store_checks(session: Session, target: str | None, name: str | None) -> Iterator[SegmentCheck]:
-    from txnlog.segment_check import check_segment
+    from txnlog.inspect.segment_check import check_segment
 
     store, found = choose_segments(session, target, name)
     for segment in found:

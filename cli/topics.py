@@ -16,7 +16,7 @@ from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_s
 
 if TYPE_CHECKING:
     from txnlog.cli.output import Output
-    from txnlog.descriptions import PartitionDescription, TopicDescription
+    from txnlog.inspect.descriptions import PartitionDescription, TopicDescription
 
 app = typer.Typer(
     help="Topics: what they hold and how they are set.",

@@ -17,7 +17,7 @@ from txnlog.cli.owners import owner_fields
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import ProducerDescription, TransactionDescription
+    from txnlog.inspect.descriptions import ProducerDescription, TransactionDescription
     from txnlog.state.transaction import EntryRef
 
 app = typer.Typer(

@@ -15,7 +15,7 @@ from txnlog.cli.grammar import Offset, Place, Target, Time, parse_place, parse_t
 from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
 
 if TYPE_CHECKING:
-    from txnlog.descriptions import RecordDeletion
+    from txnlog.inspect.descriptions import RecordDeletion
     from txnlog.store import Store
 
 FIELDS: list[Field[RecordDeletion]] = [

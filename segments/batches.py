@@ -14,7 +14,6 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.columns import CHECK_BYTES, decode_columns, encode_columns, header_check
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
     CorruptRecord,
@@ -24,6 +23,18 @@ from txnlog.segments.errors import (
     UnsupportedCompression,
     UnsupportedRecordFormat,
 )
+from txnlog.segments.formats.columns import (
+    CHECK_BYTES,
+    decode_columns,
+    encode_columns,
+    header_check,
+)
+from txnlog.segments.formats.messages import (
+    decode_legacy_header,
+    decode_message_set,
+    legacy_checksum,
+)
+from txnlog.segments.formats.rows import decode_rows, encode_rows
 from txnlog.segments.header import (
     CODEC_BITS,
     CONTROL,
@@ -45,7 +56,6 @@ from txnlog.segments.header import (
     BytesLike,
     batch_length,
 )
-from txnlog.segments.legacy import decode_legacy_header, decode_message_set, legacy_checksum
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
 from txnlog.segments.records import (
     TIMESTAMP_TYPE,
@@ -54,7 +64,6 @@ from txnlog.segments.records import (
     Int64Array,
     timestamps_ms,
 )
-from txnlog.segments.rows import decode_rows, encode_rows
 
 # A reader that has this many bytes (or all that the file has) can decode any header.
 MAX_HEADER_BYTES: Final = HEADER_BYTES + CHECK_BYTES

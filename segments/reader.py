@@ -23,10 +23,16 @@ from txnlog.segments.batches import (
     verify_checksum,
 )
 from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.formats.messages import message_run
 from txnlog.segments.header import BatchHeader
 from txnlog.segments.identity import SegmentIdentity
-from txnlog.segments.index import SEGMENT_START, OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
-from txnlog.segments.legacy import message_run
+from txnlog.segments.indexes.sparse import (
+    SEGMENT_START,
+    OffsetEntry,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
 from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
 

@@ -22,7 +22,7 @@ from txnlog.segments.header import (
     TAGGED_EPOCH,
 )
 from txnlog.segments.identity import NO_TAG
-from txnlog.segments.index import DEFAULT_INDEX_INTERVAL_BYTES, IndexBuilder
+from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES, IndexBuilder
 from txnlog.segments.records import Int64Array, record_sizes, timestamps_ms
 
 # Measured with 16-byte keys and 100-byte values, 2 cores:

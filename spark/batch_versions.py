@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from txnlog.coordinator import Coordinator
 from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.spark import publishing
 from txnlog.state.transaction import TransactionState
 from txnlog.store import Store
+from txnlog.write.coordinator import Coordinator
 
 Version = tuple[str, int]
 """An application's id, and a number that grows with each of its commits."""

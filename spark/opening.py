@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from txnlog.coordinator import Coordinator
 from txnlog.spark import provenance
 from txnlog.spark.options import ReadOptions, WriteOptions, parse_read, parse_write
 from txnlog.spark.planning import ReadPlan, pin
 from txnlog.store import Store, open_store
+from txnlog.write.coordinator import Coordinator
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txnlog.log.topic_log import TopicSpec
     from txnlog.spark.stream_writer import TxnlogStreamWriter
     from txnlog.spark.writer import TxnlogWriter
-    from txnlog.topic_log import TopicSpec
 
 
 def plan_read(given: Mapping[str, str]) -> ReadPlan:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from txnlog.config import WriterCodec
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_topic, check_transactional_id
-from txnlog.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.snapshot import ISOLATION_LEVELS
 from txnlog.spark.given import KAFKA_GROUP_ID, KAFKA_SPELLINGS, Given
 from txnlog.spark.positions import GROUP, Position, parse_ending, parse_starting
 from txnlog.spark.subscription import Subscription, parse_subscription
 from txnlog.spark.tasks import TaskSizes
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 
 STAGING = "txnlog.staging"
 """Set by ``transaction(...)`` on its writes, never by people: where to leave the manifest."""

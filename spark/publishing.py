@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     CommitStateUnknown,
     InvalidTxnState,
@@ -16,12 +15,13 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
+from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import ConsumedOffset, TransactionRef
 from txnlog.store import Store
-from txnlog.topic_log import UploadedSegment
-from txnlog.uploads import discard_segments
+from txnlog.write.coordinator import Coordinator
+from txnlog.write.uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
 

@@ -79,8 +79,8 @@ def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:
     """
     from txnlog.clock import SystemClock
     from txnlog.errors import ProducerFenced
+    from txnlog.log.transaction_log import TransactionLog
     from txnlog.state.transaction import Status
-    from txnlog.transaction_log import TransactionLog
 
     head = TransactionLog(storage, SystemClock(), 0).head(begun.transactional_id)
     if head is None or head.state.ref.key != begun.key or head.state.status is Status.EMPTY:

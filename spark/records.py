@@ -12,9 +12,9 @@ from pyspark import TaskContext
 
 from txnlog.clock import Clock
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
-from txnlog.partitioner import Int32Array, make_partitioner
+from txnlog.log.topic_log import TopicSpec
 from txnlog.segments.records import normalize
-from txnlog.topic_log import TopicSpec
+from txnlog.write.partitioner import Int32Array, make_partitioner
 
 _RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
-from txnlog.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.spark.rows import check_writable
 from txnlog.store import Store, open_store
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 
 if TYPE_CHECKING:
     import pyarrow as pa

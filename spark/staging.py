@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from txnlog.log.topic_log import UploadedSegment
 from txnlog.spark.publishing import SegmentsByTopic
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
-from txnlog.topic_log import UploadedSegment
 
 
 class StagedWrite(msgspec.Struct, frozen=True, tag_field="kind", tag="staged-write"):

@@ -17,6 +17,7 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.scan import LATEST, SegmentRange
 from txnlog.snapshot import Snapshot, TopicView, check_reading_on, take_snapshot
@@ -27,7 +28,6 @@ from txnlog.spark.stream_options import Rates, StreamOptions
 from txnlog.spark.subscription import Partitions
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store
-from txnlog.topic_log import TopicLog
 
 _logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from txnlog.errors import IllegalState
+from txnlog.log.topic_log import TopicSpec
 from txnlog.spark.batch_versions import commit_version, default_transactional_id, query_batch
 from txnlog.spark.options import WriteOptions
 from txnlog.spark.provenance import Writing, writing_execution
@@ -25,7 +26,6 @@ from txnlog.spark.writer import (
     upload,
 )
 from txnlog.store import Store
-from txnlog.topic_log import TopicSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa

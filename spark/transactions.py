@@ -16,7 +16,6 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -24,9 +23,8 @@ from txnlog.errors import (
     ObjectNotFound,
     TxnlogError,
 )
+from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id, check_topic, staging_file
-from txnlog.record_buffers import RecordBuffers
-from txnlog.record_checks import Headers
 from txnlog.spark import publishing
 from txnlog.spark.batch_versions import Version, initialize
 from txnlog.spark.options import PINNED_TOPICS, STAGING, parse_read
@@ -36,7 +34,9 @@ from txnlog.spark.staging import read_manifest
 from txnlog.spark.store_options import store_options
 from txnlog.state.transaction import ConsumedOffset, check_version
 from txnlog.store import Store, open_store
-from txnlog.topic_log import UploadedSegment
+from txnlog.write.coordinator import Coordinator
+from txnlog.write.record_buffers import RecordBuffers
+from txnlog.write.record_checks import Headers
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from txnlog.errors import TxnlogError
+from txnlog.log.topic_log import TopicSpec, UploadedSegment
 from txnlog.spark import provenance, publishing
 from txnlog.spark.options import WriteOptions
 from txnlog.spark.provenance import Writing
 from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
-from txnlog.topic_log import TopicSpec, UploadedSegment
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnlog.spark.records import TopicRecords
-    from txnlog.uploads import SegmentUploader
+    from txnlog.write.uploads import SegmentUploader
 
 TIMEOUT_MS = 60_000
 """From placing to deciding. The job's tasks have ended by then, so Kafka's default is plenty."""
@@ -182,7 +182,7 @@ class _Sink:
     """The uploaders of one task, one for each topic, within one budget of memory and files."""
 
     def __init__(self, store: Store, spec: TopicSpec | None, options: WriteOptions) -> None:
-        from txnlog.uploads import UploadBudget
+        from txnlog.write.uploads import UploadBudget
 
         self._store = store
         self._options = options
@@ -196,7 +196,7 @@ class _Sink:
 
     def _open(self, topic: str) -> tuple[TopicRecords, SegmentUploader]:
         from txnlog.spark.records import TopicRecords
-        from txnlog.uploads import SegmentUploader
+        from txnlog.write.uploads import SegmentUploader
 
         spec = self._specs.get(topic) or self._store.topic_spec(topic)
         clock = self._store.logs.clock

@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from txnlog.consumer import Consumer, ConsumerRecord
     from txnlog.errors import TxnlogError
-    from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata
+    from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
     from txnlog.scan import Scan
@@ -48,8 +48,8 @@ __all__ = [
 _HOMES = {
     "Consumer": "consumer",
     "ConsumerRecord": "consumer",
-    "GroupMetadata": "group_metadata",
-    "OffsetAndMetadata": "group_metadata",
+    "GroupMetadata": "log.group_metadata",
+    "OffsetAndMetadata": "log.group_metadata",
     "OffsetAndTimestamp": "snapshot",
     "Producer": "producer",
     "Scan": "scan",

@@ -22,8 +22,8 @@ from txnlog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
-from txnlog.logs import Logs
+from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
+from txnlog.log.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.scan import SegmentRange, check_columns, read_range
 from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_reading_on, take_snapshot

@@ -15,21 +15,21 @@ from typing import Self
 import pyarrow as pa
 
 from txnlog.config import Acks, WriterCodec
-from txnlog.coordinator import Coordinator
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
-from txnlog.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
-from txnlog.logs import Logs
+from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
+from txnlog.log.logs import Logs
+from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id
-from txnlog.partitioner import DEFAULT_PARTITIONER
-from txnlog.plain_writer import PlainWriter, UnawaitedWriter
-from txnlog.producer_phase import Phase
-from txnlog.record_buffers import RecordBuffers
-from txnlog.record_checks import Headers
-from txnlog.retrying import Retries
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, check_version
-from txnlog.topic_log import UploadedSegment
-from txnlog.turns import Turn, in_turn
+from txnlog.write.coordinator import Coordinator
+from txnlog.write.partitioner import DEFAULT_PARTITIONER
+from txnlog.write.plain_writer import PlainWriter, UnawaitedWriter
+from txnlog.write.producer_phase import Phase
+from txnlog.write.record_buffers import RecordBuffers
+from txnlog.write.record_checks import Headers
+from txnlog.write.retries import Retries
+from txnlog.write.turns import Turn, in_turn
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]

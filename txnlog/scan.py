@@ -26,15 +26,15 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.log.topic_log import current_topic_id
 from txnlog.names import TopicPartition
-from txnlog.segments.index import OffsetIndex, TimeIndex
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE
-from txnlog.segments.transaction_index import TransactionIndex
 from txnlog.state.placement import Segment
 from txnlog.state.topic import Partition
 from txnlog.storage.base import Storage
-from txnlog.topic_log import current_topic_id
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,13 +140,13 @@ class Scan:
         Records of a partition stay in the order of their offsets. Holds up to ``count`` records
         of each partition in memory.
         """
-        from txnlog.edges import first_records
+        from txnlog.read.head_and_tail import first_records
 
         return first_records(self._storage, self.ranges, self.columns, count)
 
     def tail(self, count: int) -> pa.Table:
         """The newest records: at most ``count``, by their times; see :meth:`head`."""
-        from txnlog.edges import last_records
+        from txnlog.read.head_and_tail import last_records
 
         return last_records(self._storage, self.ranges, self.columns, count)
 
@@ -186,7 +186,7 @@ class Scan:
             InvalidOption: the format or encoding is unknown, or a value is no UTF-8 text.
             StorageError: the file exists or cannot be written.
         """
-        from txnlog.record_files import write_file
+        from txnlog.read.record_files import write_file
 
         return write_file(self, path, file_format, encoding=encoding, progress=progress)
 

@@ -8,13 +8,13 @@ from itertools import accumulate
 from typing import Literal
 
 from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
-from txnlog.logs import SKEW_MS, Logs
+from txnlog.log.logs import SKEW_MS, Logs
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.scan import Offsets, Scan, first_at_or_after, plan_scan
 from txnlog.state.cut import Part, consistent_cut
 from txnlog.state.topic import Partition, RecentEntry, TopicState
 from txnlog.state.transaction import TransactionKey
-from txnlog.topic_log import TopicLog
 
 IsolationLevel = Literal["read_committed", "snapshot", "read_uncommitted"]
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "read_uncommitted")

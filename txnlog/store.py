@@ -8,6 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txnlog import names
+from txnlog.admin.groups import GroupAdmin
+from txnlog.admin.topics import TopicAdmin
+from txnlog.admin.transactions import TransactionAdmin
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
     Acks,
@@ -19,14 +22,6 @@ from txnlog.config import (
     check_topic_config,
 )
 from txnlog.consumer import Consumer
-from txnlog.descriptions import (
-    SegmentDescription,
-    TopicDescription,
-    describe_segments,
-    describe_topic,
-    describe_topic_state,
-    or_error,
-)
 from txnlog.errors import (
     InvalidTopic,
     NotAStore,
@@ -36,15 +31,21 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.folded_names import check_case
-from txnlog.groups_admin import GroupAdmin
-from txnlog.logs import Logs
+from txnlog.inspect.descriptions import (
+    SegmentDescription,
+    TopicDescription,
+    describe_segments,
+    describe_topic,
+    describe_topic_state,
+    or_error,
+)
+from txnlog.log.folded_names import check_case
+from txnlog.log.logs import Logs
+from txnlog.log.sequence_log import create_once
+from txnlog.log.topic_log import TopicLog, TopicSpec
 from txnlog.names import TopicPartition
-from txnlog.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.producer import Producer
-from txnlog.retrying import Retries
 from txnlog.scan import Offsets, Scan
-from txnlog.sequence_log import create_once
 from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
@@ -59,10 +60,9 @@ from txnlog.state.topic import (
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
-from txnlog.topic_log import TopicLog, TopicSpec
-from txnlog.topics_admin import TopicAdmin
-from txnlog.transactions_admin import TransactionAdmin
-from txnlog.uploads import SegmentFiles, discard_segments
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
+from txnlog.write.retries import Retries
+from txnlog.write.uploads import SegmentFiles, discard_segments
 
 if TYPE_CHECKING:
     from txnlog.doctor.finding import Finding

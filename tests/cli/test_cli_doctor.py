@@ -13,7 +13,7 @@ from cli_command import cli, environment
 
 import txnlog
 from txnlog.clock import SystemClock
-from txnlog.segment_dump import segment_path
+from txnlog.inspect.segment_dump import segment_path
 from txnlog.store import open_store
 from txnlog.testing import VirtualClock
 

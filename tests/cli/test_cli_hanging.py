@@ -97,8 +97,8 @@ import txnlog.cli
 from txnlog import Store
 from txnlog.errors import CorruptEntry
 from txnlog.state.transaction import Outcome, Status, TransactionState
-from txnlog.descriptions import describe_transaction
-from txnlog.transaction_log import Head
+from txnlog.inspect.descriptions import describe_transaction
+from txnlog.log.transaction_log import Head
 
 def abort(self, transactional_id, **options):
     print(sorted(options.items()), file=sys.stderr)

@@ -10,7 +10,7 @@ import pytest
 from cli_command import cli, cli_each
 
 import txnlog
-from txnlog.segment_dump import segment_path
+from txnlog.inspect.segment_dump import segment_path
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 

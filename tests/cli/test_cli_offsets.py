@@ -11,9 +11,9 @@ from cli_command import cli
 from conftest import FIRST_MS
 
 import txnlog
+from txnlog.admin.offsets import ListedOffset
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
-from txnlog.offset_listing import ListedOffset
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.local import LocalStorage
 from txnlog.store import attach

@@ -14,7 +14,7 @@ from cli_command import COMMAND, Finished, cli, environment
 
 import txnlog
 from txnlog.errors import InvalidRecord
-from txnlog.record_input import read_json_lines
+from txnlog.write.record_input import read_json_lines
 
 
 @pytest.fixture

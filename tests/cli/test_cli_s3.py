@@ -8,7 +8,7 @@ import pytest
 from cli_command import cli, cli_each
 
 import txnlog
-from txnlog.segment_dump import segment_path
+from txnlog.inspect.segment_dump import segment_path
 
 
 @pytest.mark.s3

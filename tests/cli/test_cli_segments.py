@@ -12,8 +12,8 @@ import pytest
 from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
-from txnlog.descriptions import SegmentDescription
-from txnlog.segment_dump import segment_path
+from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.inspect.segment_dump import segment_path
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 

@@ -10,7 +10,7 @@ from folder_judges import batches, committed
 
 from txnlog import Store, TopicPartition
 from txnlog.errors import CorruptRecord, InvalidOption
-from txnlog.segments.transaction_index import AbortedTransaction, TransactionIndex
+from txnlog.segments.indexes.transactions import AbortedTransaction, TransactionIndex
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 

@@ -18,9 +18,9 @@ from txnlog.errors import (
     UnsupportedCompression,
 )
 from txnlog.segments.batches import decode_header, encode_batch
-from txnlog.segments.index import OffsetIndex, TimeIndex
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.records import normalize
-from txnlog.segments.transaction_index import TransactionIndex
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 

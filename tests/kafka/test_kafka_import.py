@@ -18,10 +18,10 @@ from txnlog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from txnlog.segments.transaction_index import TransactionIndex
+from txnlog.log.topic_log import TopicLog
+from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage.base import Storage
 from txnlog.store import attach
-from txnlog.topic_log import TopicLog
 
 LEVELS = ("read_committed", "read_uncommitted")
 ALL = TOPICS | OLD_TOPICS

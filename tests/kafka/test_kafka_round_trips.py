@@ -11,7 +11,7 @@ from folder_judges import batches
 
 from txnlog import Producer, TopicPartition
 from txnlog.segments.compression import Compression
-from txnlog.segments.transaction_index import TransactionIndex
+from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage import open_storage
 from txnlog.store import attach
 

@@ -34,8 +34,8 @@ def files() -> Iterator[tuple[str, bytes]]:
 
     from txnlog.segments.batches import encode_batch, encode_marker
     from txnlog.segments.compression import Compression
+    from txnlog.segments.formats.messages import encode_message_set
     from txnlog.segments.header import GUARDED_EPOCH
-    from txnlog.segments.legacy import encode_message_set
     from txnlog.segments.writer import SegmentWriter
 
     records = batch_of(ROWS)

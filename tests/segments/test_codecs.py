@@ -15,9 +15,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txnlog.segments.codecs import XERIAL_MAGIC, compress, decompress
 from txnlog.segments.compression import Compression
-from txnlog.segments.old_lz4 import with_right_checksum, with_wrong_checksum, xxh32
+from txnlog.segments.formats.codecs import XERIAL_MAGIC, compress, decompress
+from txnlog.segments.formats.lz4_checksum import with_right_checksum, with_wrong_checksum, xxh32
 
 CODECS = list(Compression)[1:]
 TEXT = b"to be or not to be, " * 10_000

@@ -9,9 +9,9 @@ from segment_samples import RecordingFile, Row, rows_of
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.identity import NO_TAG, SegmentIdentity
+from txnlog.segments.inspect.verify import verify
 from txnlog.segments.markers import COMMIT, ControlMarker
 from txnlog.segments.reader import read_segment
-from txnlog.segments.verify import verify
 
 NAMES = sorted(path.name for path in GOLDEN.glob("*.log"))
 

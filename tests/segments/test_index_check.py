@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from segment_samples import RecordingFile, numbered, segment
 
-from txnlog.segments.index import OffsetIndex, TimeIndex
-from txnlog.segments.index_check import IndexProblems, check_indexes
-from txnlog.segments.verify import rebuild_indexes
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.inspect.indexes import IndexProblems, check_indexes
+from txnlog.segments.inspect.verify import rebuild_indexes
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 SOUND = IndexProblems((), (), None)

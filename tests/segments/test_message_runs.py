@@ -7,9 +7,9 @@ from segment_samples import numbered
 
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
-from txnlog.segments.dump import dump_segment
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.legacy import encode_message_set
+from txnlog.segments.formats.messages import encode_message_set
+from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.reader import SegmentBatch, read_segment
 
 COUNT = 100

@@ -14,10 +14,10 @@ from message_layout import message, resealed_message
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
 from txnlog.segments.batches import DecodedBatch, decode_batch, decode_header
-from txnlog.segments.codecs import compress
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression
-from txnlog.segments.legacy import encode_message_set
+from txnlog.segments.formats.codecs import compress
+from txnlog.segments.formats.messages import encode_message_set
 
 CODECS = [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4]
 WHERE = r"x\.log at byte 9"

@@ -21,8 +21,8 @@ from txnlog.segments.errors import (
     UnsupportedCompression,
     UnsupportedRecordFormat,
 )
+from txnlog.segments.formats.rows import BLOCK_ROWS
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
-from txnlog.segments.rows import BLOCK_ROWS
 
 CODECS = list(Compression)
 
@@ -295,7 +295,7 @@ def test_bytes_like_inputs() -> None:
 
 def test_what_does_not_fit_into_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a batch beyond the 32-bit length is refused before its bytes are laid out."""
-    from txnlog.segments import rows
+    from txnlog.segments.formats import rows
 
     monkeypatch.setattr(rows, "MAX_PAYLOAD_BYTES", 10_000)
     for codec in (Compression.NONE, Compression.ZSTD):

@@ -18,9 +18,9 @@ from rows_layout import batch, fields, record, resealed_rows, varint
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
 from txnlog.segments.batches import decode_batch, encode_batch
-from txnlog.segments.codecs import XERIAL_MAGIC
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec
+from txnlog.segments.formats.codecs import XERIAL_MAGIC
 from txnlog.segments.header import GUARDED_EPOCH
 
 CODECS = list(Compression)

@@ -11,13 +11,13 @@ from segment_samples import RecordingFile, Row, batch_of, numbered, rows_of, seg
 
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
-from txnlog.segments.dump import dump_segment
 from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.formats.messages import encode_message_set
 from txnlog.segments.header import GUARDED_EPOCH
-from txnlog.segments.index import OffsetIndex, TimeIndex
-from txnlog.segments.legacy import encode_message_set
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.inspect.dump import dump_segment
+from txnlog.segments.inspect.verify import rebuild_indexes, verify
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
-from txnlog.segments.verify import rebuild_indexes, verify
 
 GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
 EVERY = [offset for offsets in GAPS for offset in offsets]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txnlog.segments.errors import CorruptRecord, SegmentTooLarge
-from txnlog.segments.index import SEGMENT_START, IndexBuilder, OffsetIndex, TimeIndex
+from txnlog.segments.indexes.sparse import SEGMENT_START, IndexBuilder, OffsetIndex, TimeIndex
 
 
 def offset_bytes(*entries: tuple[int, int]) -> bytes:

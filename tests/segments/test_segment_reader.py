@@ -13,9 +13,9 @@ from segment_samples import RecordingFile, Row, batch_of, numbered, rows_of, seg
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
-from txnlog.segments.index import OffsetIndex, TimeIndex
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.inspect.verify import rebuild_indexes, verify
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment, scan_headers
-from txnlog.segments.verify import rebuild_indexes, verify
 
 GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
 

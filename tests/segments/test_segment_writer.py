@@ -11,7 +11,7 @@ from segment_samples import batch_of, numbered, random_records, segment
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat
-from txnlog.segments.index import OffsetIndex
+from txnlog.segments.indexes.sparse import OffsetIndex
 from txnlog.segments.reader import read_segment
 from txnlog.segments.records import record_sizes
 from txnlog.segments.writer import SegmentWriter
@@ -118,7 +118,7 @@ def test_settings_are_checked_at_once() -> None:
 
 def test_segment_over_two_gib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no batch is written that the index could not point to (with a limit of 1000 bytes)."""
-    monkeypatch.setattr("txnlog.segments.index.MAX_SEGMENT_BYTES", 1000)
+    monkeypatch.setattr("txnlog.segments.indexes.sparse.MAX_SEGMENT_BYTES", 1000)
     sink = io.BytesIO()
     writer = SegmentWriter(sink, compression=Compression.NONE)
     writer.append(numbered(1))

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from txnlog.log.topic_log import UploadedSegment
 from txnlog.segments.records import normalize
 from txnlog.spark import publishing
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
-from txnlog.topic_log import UploadedSegment
-from txnlog.uploads import SegmentUploader
+from txnlog.write.uploads import SegmentUploader
 
 
 class Interrupted(CountingStorage):

@@ -16,11 +16,11 @@ from spark_helpers import data_files, fill, load, numbers, placed_files, save, s
 
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
-from txnlog.partitioner import make_partitioner
+from txnlog.log.topic_log import TopicLog, UploadedSegment
 from txnlog.spark.options import parse_write
 from txnlog.spark.records import coalesced, work_bytes
 from txnlog.spark.writer import TxnlogWriter
-from txnlog.topic_log import TopicLog, UploadedSegment
+from txnlog.write.partitioner import make_partitioner
 
 
 def test_records_arrive_whole(spark: SparkSession, store: Store) -> None:

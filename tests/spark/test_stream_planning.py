@@ -11,7 +11,6 @@ from typing import NoReturn
 import pytest
 
 from txnlog import Store, TopicPartition
-from txnlog.coordinator import Coordinator
 from txnlog.errors import (
     ConcurrentTransactions,
     CorruptEntry,
@@ -31,6 +30,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.write.coordinator import Coordinator
 
 READ = {"path": "unused", "subscribe": "in"}
 ALL = Rates()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, ObjectNotFound, StorageError
+from txnlog.log.sequence_log import SequenceLog, create_once
 from txnlog.names import LogFile
-from txnlog.sequence_log import SequenceLog, create_once
 from txnlog.state.transaction import Outcome
 from txnlog.storage.local import LocalStorage
 from txnlog.store import Store, attach

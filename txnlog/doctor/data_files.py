@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from txnlog import names
-from txnlog.descriptions import SegmentDescription
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.patience import Patience
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.index_files import check_segment_indexes, index_paths
-from txnlog.segment_check import check_segment
-from txnlog.segment_dump import segment_path
+from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.inspect.indexes import check_segment_indexes, index_paths
+from txnlog.inspect.segment_check import check_segment
+from txnlog.inspect.segment_dump import segment_path
 from txnlog.storage.base import Storage
 
 _LOOSE = (names.STAGING, ".tmp", ".probe")

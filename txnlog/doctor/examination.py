@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from txnlog import names
-from txnlog.descriptions import describe_segments, describe_transaction
+from txnlog.admin.transactions import TransactionAdmin, why_hanging
 from txnlog.doctor.data_files import DataFiles, OrphanJudge, loose_files
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.ids import KnownIds, examine_ids
@@ -27,16 +27,16 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from txnlog.logs import Logs
-from txnlog.sequence_log import SequenceLog
+from txnlog.inspect.descriptions import describe_segments, describe_transaction
+from txnlog.log.logs import Logs
+from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.topic_log import TopicLog
+from txnlog.log.transaction_log import Head
 from txnlog.state import group as group_state
 from txnlog.state import topic as topic_state
 from txnlog.state.group import GroupEntry, GroupState
 from txnlog.state.topic import TopicEntry, TopicState
 from txnlog.storage.probe import probe
-from txnlog.topic_log import TopicLog
-from txnlog.transaction_log import Head
-from txnlog.transactions_admin import TransactionAdmin, why_hanging
 
 
 @dataclass(frozen=True, slots=True)

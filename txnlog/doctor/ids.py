@@ -13,8 +13,8 @@ from txnlog.doctor.finding import Finding
 from txnlog.doctor.patience import LOG_LIMIT, Patience
 from txnlog.doctor.rules import Reason, transition_reasons
 from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
-from txnlog.log_dump import DumpedEntry, dump_log
-from txnlog.logs import Logs
+from txnlog.inspect.logs import DumpedEntry, dump_log
+from txnlog.log.logs import Logs
 from txnlog.state import envelope
 from txnlog.state.transaction import (
     DECODER,

@@ -20,9 +20,10 @@ from txnlog.doctor.outcomes import (
 from txnlog.doctor.patience import LOG_LIMIT, Patience
 from txnlog.doctor.rules import Reason
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
-from txnlog.log_dump import DumpedEntry, dump_log
+from txnlog.inspect.logs import DumpedEntry, dump_log
+from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.state_log import CHECKPOINT_INTERVAL
 from txnlog.names import LogFile, parse_log_file
-from txnlog.sequence_log import SequenceLog
 from txnlog.state import envelope
 from txnlog.state.log_state import LogState
 from txnlog.state.transaction import (
@@ -32,7 +33,6 @@ from txnlog.state.transaction import (
     TransactionState,
     decide_entry,
 )
-from txnlog.state_log import CHECKPOINT_INTERVAL
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 StateT = TypeVar("StateT", bound=LogState)  # type: ignore[type-arg]

@@ -29,7 +29,7 @@ from txnlog.kafka.progress import Progress
 from txnlog.scan import SegmentRange, load_transaction_index, read_batches
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
-from txnlog.segments.dump import dump_segment, indexed_offsets
+from txnlog.segments.formats.messages import encode_message_set
 from txnlog.segments.header import (
     MAGIC_KAFKA,
     NO_PRODUCER_EPOCH,
@@ -37,10 +37,10 @@ from txnlog.segments.header import (
     NO_SEQUENCE,
     BatchHeader,
 )
-from txnlog.segments.legacy import encode_message_set
+from txnlog.segments.indexes.transactions import NO_MARKER, TransactionIndex
+from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
-from txnlog.segments.transaction_index import NO_MARKER, TransactionIndex
 from txnlog.snapshot import TopicView
 from txnlog.state.placement import Segment
 from txnlog.state.producers import advance_sequence

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from txnlog.kafka.folders import LEADER_EPOCHS, leader_epochs, segment_file
 from txnlog.kafka.transactions import TransactionTracker
-from txnlog.segments.index import MAX_SEGMENT_BYTES, IndexBuilder
-from txnlog.segments.transaction_index import TransactionIndex
+from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
+from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage.base import Storage, Upload
 
 

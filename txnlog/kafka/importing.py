@@ -26,20 +26,20 @@ from txnlog.errors import (
 from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_file
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
+from txnlog.log.topic_log import TopicLog
 from txnlog.scan import SegmentRange, load_transaction_index
 from txnlog.segments.batches import MAX_HEADER_BYTES, decode_header
-from txnlog.segments.dump import DumpedBatch, dump_segment, indexed_offsets
 from txnlog.segments.header import MAGIC_COLUMNS
 from txnlog.segments.identity import NO_CRC
-from txnlog.segments.index import MAX_SEGMENT_BYTES, IndexBuilder
+from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
+from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
+from txnlog.segments.inspect.dump import DumpedBatch, dump_segment, indexed_offsets
 from txnlog.segments.markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
-from txnlog.segments.transaction_index import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.state.placement import KafkaFile, Placement
 from txnlog.state.topic import OffsetSpan
 from txnlog.store import Store
-from txnlog.topic_log import TopicLog
-from txnlog.uploads import SegmentFiles, discard_segments
+from txnlog.write.uploads import SegmentFiles, discard_segments
 
 _TOPIC_CONFIG = {"record.format": "kafka", "compression.type": "producer"}
 _SHOWN_DAMAGES = 5

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from txnlog.segments.header import BatchHeader
+from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
-from txnlog.segments.transaction_index import NO_MARKER, AbortedTransaction
 
 
 class OpenTransaction(NamedTuple):

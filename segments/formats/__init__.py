@@ -1,0 +1,1 @@
+"""The payloads of record batches: ours in columns, and Kafka's of each version."""

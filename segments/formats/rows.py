@@ -1,0 +1,276 @@
+"""The ``rows`` payload (magic 2): Kafka's own record format, byte for byte, from and to Arrow.
+
+One record: length varint, attributes int8, timestamp delta varlong, offset delta varint, key
+(length varint, -1 for null, and bytes), value likewise, headers (count varint, then keys and
+values likewise). The records follow each other and are compressed as one block.
+
+Nothing here is done record by record but one thing: where a record starts is only known from the
+length of the one before, and even there records of one size are taken together. All fields are
+read and written for a whole block of records at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.segments.compression import Compression
+from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
+from txnlog.segments.formats.codecs import compress, decompress
+from txnlog.segments.formats.record_starts import RecordStarts
+from txnlog.segments.formats.row_headers import decode_headers, encode_headers, locate_headers
+from txnlog.segments.formats.slices import (
+    NULL_LENGTH,
+    all_bytes,
+    cut,
+    interleave,
+    rows_of_bytes,
+    value_lengths,
+)
+from txnlog.segments.formats.varints import (
+    VARLONG_BITS,
+    UInt8Array,
+    read_varints,
+    varint_sizes,
+    write_varints,
+)
+from txnlog.segments.header import BatchHeader, BytesLike
+from txnlog.segments.records import (
+    RECORD_SCHEMA,
+    TIMESTAMP_TYPE,
+    DecodedRecords,
+    Int32Array,
+    Int64Array,
+    empty_headers,
+    timestamps_ms,
+)
+
+# Records that are worked on at once: enough to make numpy's calls cheap, few enough to stay in the
+# processor's cache and to bound what is needed besides the records themselves.
+BLOCK_ROWS: Final = 1 << 14
+
+MAX_PAYLOAD_BYTES: Final = (1 << 31) - 1 - 61
+LEAST_RECORD_BYTES: Final = 7  # seven fields of one byte each
+# What the arrays of one record take besides the bytes of its values.
+_ROW_BYTES = 40
+
+
+def encode_rows(
+    records: pa.RecordBatch,
+    offset_deltas: Int32Array | None,
+    *,
+    base_timestamp_ms: int,
+    compression: Compression,
+    level: int | None,
+) -> bytes:
+    """The payload that holds ``records``; columns of RECORD_SCHEMA that they have not are null.
+
+    Raises UnsupportedRecordFormat, UnsupportedCompression, and RecordTooLarge for what does not fit
+    into a batch.
+    """
+    _check_storable(records)
+    blocks: list[BytesLike] = []
+    size_bytes = 0
+    for start in range(0, records.num_rows, BLOCK_ROWS):
+        block = records.slice(start, BLOCK_ROWS)
+        stop = start + block.num_rows
+        if offset_deltas is None:
+            deltas = np.arange(start, stop, dtype=np.int64)
+        else:
+            deltas = offset_deltas[start:stop].astype(np.int64)
+        blocks.append(_encode_block(block, deltas, base_timestamp_ms))
+        size_bytes += len(blocks[-1])
+        _check_size(size_bytes)
+    payload = compress(compression, b"".join(blocks), level)
+    _check_size(len(payload))
+    return payload
+
+
+def decode_rows(
+    header: BatchHeader,
+    payload: memoryview,
+    columns: Sequence[str] | None,
+    max_uncompressed_bytes: int,
+) -> DecodedRecords:
+    """The records of a payload (the bytes from 61 on), in columns that own their bytes.
+
+    Any failure but an unknown name in ``columns`` (UnsupportedRecordFormat) or an unknown codec
+    means damage, whatever its class.
+    """
+    wanted = RECORD_SCHEMA.names if columns is None else list(columns)
+    for name in wanted:
+        if name not in RECORD_SCHEMA.names:
+            raise UnsupportedRecordFormat(
+                f"there is no column {name!r}; the batch has {RECORD_SCHEMA.names}"
+            )
+    codec = header.codec if len(payload) else Compression.NONE  # what compaction has emptied
+    data = decompress(codec, payload, min(max_uncompressed_bytes, MAX_PAYLOAD_BYTES))
+    count = header.record_count
+    if count * LEAST_RECORD_BYTES > len(data):
+        raise ValueError(f"{count} records do not fit into {len(data)} bytes")
+    claimed = len(data) + count * _ROW_BYTES
+    if claimed > max_uncompressed_bytes:
+        raise ValueError(
+            f"{claimed} bytes uncompressed are over the limit {max_uncompressed_bytes}"
+        )
+    batches: list[pa.RecordBatch] = []
+    offset_blocks: list[Int64Array] = []
+    for batch, offsets in _decode_blocks(header, data, wanted):
+        batches.append(batch)
+        offset_blocks.append(offsets)
+    records = _joined(batches, wanted)
+    deltas = np.concatenate(offset_blocks) if offset_blocks else np.empty(0, dtype=np.int64)
+    if header.is_guarded and count and deltas[-1] != header.last_offset_delta:
+        raise ValueError(
+            f"last offset delta {header.last_offset_delta} disagrees with the records' {deltas[-1]}"
+        )
+    return DecodedRecords(records, _sparse(deltas, header.last_offset_delta))
+
+
+def _joined(batches: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
+    """One batch of all; with no batch, no rows of the columns of RECORD_SCHEMA with ``names``."""
+    if not batches or not names:
+        schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
+        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch
+
+
+def _sparse(deltas: Int64Array, last_offset_delta: int) -> Int32Array | None:
+    """Check offset deltas; None if they are dense. Raises ValueError.
+
+    Kafka's compaction may take the last record and leave last offset delta as it was; a record
+    behind it can never be.
+    """
+    if len(deltas) and (deltas[0] < 0 or not bool(np.all(deltas[1:] > deltas[:-1]))):
+        raise ValueError("offset deltas do not ascend")
+    if len(deltas) and deltas[-1] > last_offset_delta:
+        raise ValueError(
+            f"last offset delta {last_offset_delta} disagrees with the records' {deltas[-1]}"
+        )
+    # Ascending numbers from 0 to last offset delta: as many as there can be means all of them.
+    return None if len(deltas) == last_offset_delta + 1 else deltas.astype(np.int32)
+
+
+def _decode_blocks(
+    header: BatchHeader, data: BytesLike, wanted: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, Int64Array]]:
+    buffer = pa.py_buffer(data)
+    block = np.frombuffer(data, dtype=np.uint8)
+    starts = RecordStarts(data, block)
+    left = header.record_count
+    while left:
+        at, ends = starts.next(min(left, BLOCK_ROWS))
+        left -= len(at)
+        yield _decode_block(header, buffer, block, at, ends, wanted)
+    if starts.position != len(data):
+        raise ValueError(f"{len(data) - starts.position} bytes follow the last record")
+
+
+def _decode_block(
+    header: BatchHeader,
+    buffer: pa.Buffer,
+    data: UInt8Array,
+    at: Int64Array,
+    ends: Int64Array,
+    wanted: Sequence[str],
+) -> tuple[pa.RecordBatch, Int64Array]:
+    """The records whose fields lie in [at, ends): attributes to headers."""
+    # The attributes byte has no meaning yet, and Kafka ignores it too. No position is checked on
+    # the way: each is at least the one before, and the last one must be the record's end.
+    timestamp_deltas, at = read_varints(data, at + 1, VARLONG_BITS)
+    offset_deltas, at = read_varints(data, at)
+    key_lengths, keys = read_varints(data, at)
+    value_lengths_, values = read_varints(data, _behind("key", keys, key_lengths))
+    header_counts, at = read_varints(data, _behind("value", values, value_lengths_))
+    headers = locate_headers(data, at, header_counts, ends)
+    if not np.array_equal(headers.ends, ends):
+        row = int(np.flatnonzero(headers.ends != ends)[0])
+        raise ValueError(
+            f"the record with offset delta {int(offset_deltas[row])} claims to end at byte "
+            f"{int(ends[row])} of the payload, its fields end at {int(headers.ends[row])}"
+        )
+    arrays = []
+    for name in wanted:
+        if name == "key":
+            arrays.append(cut(buffer, keys, key_lengths))
+        elif name == "value":
+            arrays.append(cut(buffer, values, value_lengths_))
+        elif name == "timestamp":
+            arrays.append(_timestamps(header, timestamp_deltas))
+        else:
+            arrays.append(decode_headers(buffer, headers))
+    schema = pa.schema([RECORD_SCHEMA.field(name) for name in wanted])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), offset_deltas
+
+
+def _behind(what: str, starts: Int64Array, lengths: Int64Array) -> Int64Array:
+    """Where the bytes of these lengths end; a null has none."""
+    least = int(lengths.min())
+    if least < NULL_LENGTH:
+        raise ValueError(f"a {what} has the length {least}")
+    return starts + lengths if least >= 0 else starts + np.maximum(lengths, 0)
+
+
+def _timestamps(header: BatchHeader, deltas: Int64Array) -> pa.Array:
+    # With a delete horizon in its place the base timestamp is still what the deltas are added to.
+    if header.is_log_append_time:
+        values = np.full(len(deltas), header.max_timestamp_ms, dtype=np.int64)
+    else:
+        values = deltas + np.int64(header.base_timestamp_ms)
+    return pa.Array.from_buffers(TIMESTAMP_TYPE, len(values), [None, pa.py_buffer(values)])
+
+
+def _encode_block(records: pa.RecordBatch, deltas: Int64Array, base_ms: int) -> memoryview:
+    count = records.num_rows
+    keys, values = _binary(records, "key"), _binary(records, "value")
+    key_lengths, value_sizes = value_lengths(keys), value_lengths(values)
+    time_deltas = timestamps_ms(records) - np.int64(base_ms)
+    index = records.schema.get_field_index("headers")
+    headers = encode_headers(empty_headers(count) if index < 0 else records.column(index))
+    sizes = (
+        1
+        + varint_sizes(time_deltas)
+        + varint_sizes(deltas)
+        + varint_sizes(key_lengths)
+        + np.maximum(key_lengths, 0)
+        + varint_sizes(value_sizes)
+        + np.maximum(value_sizes, 0)
+        + headers.sizes
+    )
+    _check_size(int(sizes.sum()) + 5 * count)
+    attributes = np.zeros(count, dtype=np.int64)
+    before_key = write_varints([sizes, attributes, time_deltas, deltas, key_lengths])
+    before_value = write_varints([value_sizes])
+    parts = [rows_of_bytes(*before_key), keys, rows_of_bytes(*before_value), values, headers.block]
+    return all_bytes(interleave(parts, count))
+
+
+def _binary(records: pa.RecordBatch, name: str) -> pa.Array:
+    index = records.schema.get_field_index(name)
+    return pa.nulls(records.num_rows, pa.binary()) if index < 0 else records.column(index)
+
+
+def _check_storable(records: pa.RecordBatch) -> None:
+    for field in records.schema:
+        expected = RECORD_SCHEMA.names
+        if field.name not in expected or field.type != RECORD_SCHEMA.field(field.name).type:
+            raise UnsupportedRecordFormat(
+                f"record.format=kafka cannot carry column {field.name!r} of type {field.type}; "
+                f"its columns are those of RECORD_SCHEMA: {', '.join(expected)}"
+            )
+        if records.schema.names.count(field.name) > 1:
+            raise UnsupportedRecordFormat(f"column {field.name!r} is there more than once")
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > MAX_PAYLOAD_BYTES:
+        raise RecordTooLarge(
+            f"records of {size_bytes} bytes do not fit into one of Kafka's batches, which end at "
+            f"{MAX_PAYLOAD_BYTES} bytes: make smaller batches"
+        )

@@ -1,0 +1,1 @@
+"""The index files beside a segment, in Kafka's layouts."""

@@ -1,0 +1,1 @@
+"""Segments and indexes as they lie: shown, checked, built anew."""

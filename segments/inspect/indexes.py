@@ -1,0 +1,184 @@
+"""Checks the indexes of a segment against its batches. Modifies nothing.
+
+Knows a function that reads bytes, like the reader. Of columns it reads headers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from txnlog.segments.batches import decode_batch
+from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.identity import SegmentIdentity
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.reader import scan_headers
+from txnlog.segments.window import ReadRange
+
+_SHOWN = 5
+"""So many wrong entries of an index are told one by one."""
+
+
+class IndexedBatch(NamedTuple):
+    """What an index can say of a batch, or of an old message. Offsets as they are in the file."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProblems:
+    """What is wrong with the offset index, the time index, and the segment itself."""
+
+    index: tuple[str, ...]
+    time_index: tuple[str, ...]
+    segment: str | None
+
+
+def indexed_batches(
+    read: ReadRange, size_bytes: int, *, name: str, identity: SegmentIdentity | None = None
+) -> Iterator[IndexedBatch]:
+    """Every batch, as an index sees it. Raises CorruptRecord where one cannot be trusted."""
+    for position, header in scan_headers(read, size_bytes, name=name, identity=identity):
+        shown = header
+        if header.is_message_set:
+            # What wraps old messages tells its last offset alone, and not surely its latest time.
+            data = read(position, position + header.size_bytes)
+            shown = decode_batch(data, name=name, position=position).header
+        yield IndexedBatch(
+            position,
+            header.size_bytes,
+            shown.base_offset,
+            shown.last_offset,
+            shown.max_timestamp_ms,
+        )
+
+
+def check_indexes(
+    read: ReadRange,
+    size_bytes: int,
+    index: OffsetIndex | None,
+    time_index: TimeIndex | None,
+    *,
+    name: str,
+    base_offset: int = 0,
+    exact: bool = True,
+    identity: SegmentIdentity | None = None,
+) -> IndexProblems:
+    """Compare indexes with the segment that they are of.
+
+    Args:
+        read: reads the segment.
+        size_bytes: its length.
+        index: None if it is not to be checked.
+        time_index: the same.
+        name: of the segment, for messages.
+        base_offset: what the offsets in the indexes are counted from.
+        exact: entries are as txnlog writes them: last offsets of batches. Kafka's may name any
+            offset in what was appended together; then it is enough that they lead nobody past
+            what is looked for.
+        identity: which segment it must be.
+    """
+    offsets = _OffsetCheck(index, base_offset, exact)
+    times = _TimeCheck(time_index, base_offset, exact)
+    damage = None
+    try:
+        for batch in indexed_batches(read, size_bytes, name=name, identity=identity):
+            offsets.see(batch)
+            times.see(batch)
+    except CorruptRecord as error:
+        # Entries that lead behind it can be neither right nor wrong.
+        damage = str(error)
+    else:
+        offsets.finish(size_bytes)
+        times.finish()
+    return IndexProblems(tuple(offsets.problems), tuple(times.problems), damage)
+
+
+@dataclass(slots=True)
+class _Check:
+    """Goes through the entries of an index side by side with the batches."""
+
+    entries: list[tuple[int, int]]
+    base_offset: int
+    exact: bool
+    problems: list[str] = field(default_factory=list)
+    at: int = 0
+    wrong: int = 0
+
+    def report(self, reason: str) -> None:
+        self.wrong += 1
+        if self.wrong <= _SHOWN:
+            self.problems.append(f"entry {self.at}: {reason}")
+        elif self.wrong == _SHOWN + 1:
+            self.problems.append("and more")
+
+
+class _OffsetCheck(_Check):
+    def __init__(self, index: OffsetIndex | None, base_offset: int, exact: bool) -> None:
+        entries = [] if index is None else index.entries.tolist()
+        super().__init__(entries, base_offset, exact)
+
+    def see(self, batch: IndexedBatch) -> None:
+        while self.at < len(self.entries):
+            offset, position = self.entries[self.at]
+            if position >= batch.position + batch.size_bytes:
+                return
+            if position != batch.position:
+                self.report(f"no batch begins at byte {position}")
+            else:
+                self._compare(self.base_offset + offset, batch)
+            self.at += 1
+
+    def _compare(self, offset: int, batch: IndexedBatch) -> None:
+        if self.exact and offset != batch.last_offset:
+            self.report(
+                f"it says that the batch at byte {batch.position} ends with offset {offset}, but "
+                f"that is {batch.last_offset}"
+            )
+        elif offset < batch.base_offset:
+            self.report(f"offset {offset} lies before the batch at byte {batch.position}")
+
+    def finish(self, size_bytes: int) -> None:
+        while self.at < len(self.entries):
+            position = self.entries[self.at][1]
+            self.report(f"byte {position} lies behind the segment's {size_bytes}")
+            self.at += 1
+
+
+class _TimeCheck(_Check):
+    def __init__(self, time_index: TimeIndex | None, base_offset: int, exact: bool) -> None:
+        entries = [] if time_index is None else time_index.entries.tolist()
+        super().__init__(entries, base_offset, exact)
+        self._latest_ms: int | None = None
+
+    def see(self, batch: IndexedBatch) -> None:
+        while self.at < len(self.entries):
+            timestamp_ms, relative = self.entries[self.at]
+            offset = self.base_offset + relative
+            if offset > batch.last_offset:
+                break
+            self._compare(timestamp_ms, offset, batch)
+            self.at += 1
+        if self._latest_ms is None or batch.max_timestamp_ms > self._latest_ms:
+            self._latest_ms = batch.max_timestamp_ms
+
+    def _compare(self, timestamp_ms: int, offset: int, batch: IndexedBatch) -> None:
+        if self.exact and offset != batch.last_offset:
+            self.report(f"no batch ends with offset {offset}")
+        elif batch.max_timestamp_ms != timestamp_ms:
+            self.report(
+                f"the latest time up to offset {offset} is not {timestamp_ms}: its batch has "
+                f"{batch.max_timestamp_ms}"
+            )
+        elif self._latest_ms is not None and self._latest_ms > timestamp_ms:
+            self.report(f"{self._latest_ms} comes before {timestamp_ms}, offset {offset}")
+
+    def finish(self) -> None:
+        while self.at < len(self.entries):
+            self.report(f"offset {self.base_offset + self.entries[self.at][1]} is not there")
+            self.at += 1

@@ -1,0 +1,349 @@
+"""Hazard 10: wall clocks that are wrong may make something abort early, never make data wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from timed_storage import TimedStorage
+
+from txnlog.errors import (
+    CommitStateUnknown,
+    ProducerFenced,
+    StorageError,
+)
+from txnlog.producer import Producer
+from txnlog.state.placement import Placement
+from txnlog.state.producers import ProducerRef
+from txnlog.state.topic import CHECKPOINT_DECODER, RECENT_ENTRIES, Append, Created, TopicState
+from txnlog.state.transaction import Outcome, TransactionRef
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, VirtualClock
+
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
+DAY_MS = 24 * HOUR_MS
+TIMEOUT_MS = 10_000
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(memory_storage: Storage, clock: VirtualClock) -> Store:
+    config = {"transaction.max.timeout.ms": TIMEOUT_MS}
+    store = attach(memory_storage, create=True, clock=clock, config=config)
+    for topic in "abc":
+        store.create_topic(topic)
+    return store
+
+
+@pytest.fixture
+def timed(store: Store, clock: VirtualClock) -> Store:
+    """The same store, whose storage has a clock of its own."""
+    return attach(TimedStorage(store.storage, clock), clock=clock)
+
+
+def skewed(store: Store, clock: VirtualClock, ahead_ms: int, seed: int = 1) -> Store:
+    """The same store in a process whose clock is wrong."""
+    return attach(store.storage, clock=VirtualClock(clock.time_ms + ahead_ms, seed))
+
+
+def put(store: Store, topic: str, value: bytes = b"x", times: int = 1) -> None:
+    with store.producer() as producer:
+        for _ in range(times):
+            producer.send(topic, value)
+            producer.flush()
+
+
+def begun(store: Store, transactional_id: str) -> Producer:
+    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer
+
+
+def place(producer: Producer, *topics: str) -> None:
+    for topic in topics:
+        producer.send(topic, b"T")
+        producer.flush()
+
+
+def shown(store: Store, clock: VirtualClock, topics: str) -> dict[str, list[bytes]]:
+    """What a process that has just started sees in one snapshot."""
+    snapshot = attach(store.storage, clock=clock).snapshot(list(topics))
+    return {topic: snapshot.scan(topic).to_arrow().column("value").to_pylist() for topic in topics}
+
+
+def test_a_fast_clock_doubles_no_append_in_doubt(store: Store, clock: VirtualClock) -> None:
+    """Hazard 10: an entry from the future makes a topic forget the producer, not its records."""
+    storage = FaultyStorage(store.storage)
+    producer = attach(storage, clock=clock).producer()
+    producer.send("a", b"in doubt")
+    put_if_absent, get = storage.put_if_absent, storage.get
+
+    def lost_put(name: str, data: bytes) -> bool:
+        put_if_absent(name, data)
+        raise StorageError("the connection was reset")
+
+    def lost_get(name: str) -> bytes:
+        raise StorageError("the connection was reset")
+
+    storage.put_if_absent, storage.get = lost_put, lost_get  # type: ignore[method-assign]
+    with pytest.raises(CommitStateUnknown):
+        producer.flush()
+    storage.put_if_absent, storage.get = put_if_absent, get  # type: ignore[method-assign]
+    put(skewed(store, clock, 2 * DAY_MS), "a", b"from the future")
+    producer.flush()
+    assert shown(store, clock, "a") == {"a": [b"in doubt", b"from the future"]}
+
+
+def test_a_fast_clock_makes_no_topic_forget_who_writes(store: Store, clock: VirtualClock) -> None:
+    """Hazard 10: whoever writes after an entry from the future is remembered as before."""
+    producer = store.producer()
+    for turn in range(4):
+        producer.send("a", b"x")
+        producer.flush()
+        if turn == 0:
+            skewed(store, clock, 2 * DAY_MS).alter_topic("a", config={"segment.bytes": 2048})
+    assert [segment.base_sequence for segment in store.segments("a")] == [0, 1, 2, 3]
+
+
+def test_a_fast_clock_only_aborts_early(store: Store, clock: VirtualClock) -> None:
+    """Hazard 10: a reader from the future ends an open transaction; its producer learns it."""
+    producer = begun(store, "p")
+    place(producer, "a", "b")
+    assert shown(store, VirtualClock(clock.time_ms + HOUR_MS), "ab") == {"a": [], "b": []}
+    with pytest.raises(ProducerFenced):
+        producer.commit_transaction()
+    assert shown(store, clock, "ab") == {"a": [], "b": []}
+
+
+def test_a_fast_clock_that_stops_does_not_block_for_so_long(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: a producer dies whose clock was a month ahead: a reader waits one timeout."""
+    dead = begun(skewed(store, clock, 30 * DAY_MS), "p")
+    place(dead, "a")
+    put(store, "a")
+    reader = attach(store.storage, clock=clock)
+    for waited_ms, seen in ((0, 0), (TIMEOUT_MS, 0), (1, 1)):
+        clock.time_ms += waited_ms
+        assert reader.scan("a").record_count == seen
+    assert reader.describe_transaction("p").status == "CompleteAbort"
+    # The next transaction of the id has its own time.
+    again = begun(skewed(store, clock, 30 * DAY_MS, seed=4), "p")
+    place(again, "a")
+    assert reader.scan("a").record_count == 1
+    again.commit_transaction()
+    assert reader.scan("a").record_count == 2
+
+
+@pytest.mark.parametrize("ahead_ms", [-DAY_MS, 0, DAY_MS])
+@pytest.mark.parametrize("times", [40, RECENT_ENTRIES + 40])
+def test_a_wrong_clock_tears_no_snapshot(
+    timed: Store, clock: VirtualClock, ahead_ms: int, times: int
+) -> None:
+    """Hazard 10: what a cut needs was let go too early: the snapshot says that it is not atomic."""
+    store = timed
+    waiting = begun(store, "open")
+    place(waiting, "a")
+    producer = begun(skewed(store, clock, min(ahead_ms, 0)), "p")
+    place(producer, "a", "b")
+    producer.commit_transaction()
+    put(skewed(store, clock, max(ahead_ms, 0), seed=2), "b", times=times)
+    snapshot = attach(store.storage, clock=clock).snapshot(["a", "b"])
+    assert snapshot.is_atomic == (not ahead_ms or times < RECENT_ENTRIES)
+    seen = {"a": [], "b": []} if snapshot.is_atomic else {"a": [], "b": [b"T", *[b"x"] * times]}
+    assert shown(store, clock, "ab") == seen
+    waiting.abort_transaction()
+    assert shown(store, clock, "ab") == {"a": [b"T"], "b": [b"T", *[b"x"] * times]}
+
+
+def test_what_lies_behind_an_open_transaction_is_kept_apart(
+    timed: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: however far ahead a clock runs, what waits behind a transaction can be cut."""
+    store = timed
+    waiting = begun(store, "open")
+    place(waiting, "a")
+    producer = begun(store, "p")
+    place(producer, "a", "b")
+    producer.commit_transaction()
+    put(skewed(store, clock, DAY_MS), "a", times=RECENT_ENTRIES + 40)
+    assert shown(store, clock, "ab") == {"a": [], "b": []}
+
+
+def test_an_append_from_the_future_that_was_let_go_holds_up_no_snapshot(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: it was not made later than what was let go with it, whatever it says."""
+    put(skewed(store, clock, DAY_MS - HOUR_MS), "b")
+    put(store, "b")
+    clock.time_ms += HOUR_MS
+    put(store, "b", times=RECENT_ENTRIES + 40)
+    place(begun(store, "open"), "a", "b")
+    snapshot = attach(store.storage, clock=clock).snapshot(["a", "b"])
+    assert snapshot.is_atomic
+    assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, RECENT_ENTRIES + 42]
+
+
+def test_what_was_let_go_in_the_future_is_let_go_by_now(store: Store, clock: VirtualClock) -> None:
+    """Hazard 10: two processes a month ahead, one that appends and one that leaves a checkpoint."""
+    put(store, "b", times=20)
+    put(skewed(store, clock, 30 * DAY_MS), "b")
+    put(store, "b", times=RECENT_ENTRIES + 40)
+    ahead = skewed(store, clock, 31 * DAY_MS, seed=2)
+    put(ahead, "b")
+    ahead.logs.topic("b").checkpoint()
+    put(store, "b")
+    clock.time_ms += HOUR_MS
+    place(begun(store, "open"), "a", "b")
+    assert attach(store.storage, clock=clock).snapshot(["a", "b"]).is_atomic
+
+
+def test_a_reader_that_is_ahead_lets_nothing_go_too_early(
+    timed: Store, clock: VirtualClock
+) -> None:
+    """Hazard 10: how old appends are it asks the log too."""
+    place(begun(timed, "open"), "a")
+    producer = begun(timed, "p")
+    place(producer, "a", "b")
+    producer.commit_transaction()
+    put(timed, "b", times=RECENT_ENTRIES + 40)
+    snapshot = skewed(timed, clock, DAY_MS).snapshot(["a", "b"])
+    assert snapshot.is_atomic
+    assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, 0]
+
+
+def test_what_was_aborted_is_let_go_without_a_trace() -> None:
+    """No cut can need it: only what shows makes a snapshot that reaches back less than atomic."""
+    state = TopicState()
+    state.apply(0, Created("n", 0, "id", 1, {}))
+    for number in range(1, RECENT_ENTRIES + 3):
+        place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1)
+        owner = TransactionRef("p", 1, 7, 0) if number == 2 else None
+        at_ms = number * 1000 if number < 3 else DAY_MS
+        state.apply(number, Append("n", at_ms, (place,), transaction=owner))
+    state.decide(2, Outcome.ABORT)
+    state.forget(HOUR_MS)
+    assert state.recent[0].number == 3
+    assert state.kept_since_ms == 1000
+
+
+def test_a_long_chain_of_transactions_tears_no_snapshot(store: Store, clock: VirtualClock) -> None:
+    """Each overlaps the next without end: readers fall behind no further, and are told."""
+    place(before := begun(store, "0"), "c", "a")
+    for link in range(1, 25):
+        clock.time_ms += TIMEOUT_MS - 1000
+        topic = "ab"[link % 2]
+        place(current := begun(store, str(link)), topic)
+        place(before, topic)
+        before.commit_transaction()
+        before = current
+    put(store, "c", times=RECENT_ENTRIES + 40)
+    # Of each partition what lies before the open transaction, which has written to one.
+    assert not attach(store.storage, clock=clock).snapshot(["a", "b", "c"]).is_atomic
+    seen = shown(store, clock, "abc")
+    assert [seen[topic].count(b"T") for topic in "abc"] == [23, 24, 1]
+    whole = attach(store.storage, clock=clock).snapshot(list("abc"), isolation_level="snapshot")
+    assert whole.is_atomic
+    assert [whole.scan(topic).record_count for topic in "ab"] == [24, 24]
+    before.abort_transaction()
+    assert attach(store.storage, clock=clock).snapshot(["a", "b", "c"]).is_atomic
+    seen = shown(store, clock, "abc")
+    assert [seen[topic].count(b"T") for topic in "abc"] == [24, 24, 1]
+
+
+def after_many_producers(count: int, wrong: Mapping[int, int]) -> TopicState:
+    """A topic to which one producer after the other writes, each half an hour, and expires.
+
+    ``wrong`` says by how much the clocks of some of them, by number, are ahead.
+    """
+    state = TopicState(producer_id_expiration_ms=DAY_MS)
+    state.apply(0, Created("n", YEAR_MS, "id", 1, {}))
+    write_on(state, count, wrong)
+    return state
+
+
+def write_on(state: TopicState, count: int, wrong: Mapping[int, int]) -> None:
+    for turn in range(count):
+        number = state.next_entry
+        place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1, base_sequence=0)
+        at_ms = 2 * YEAR_MS + number * HOUR_MS // 2 + wrong.get(turn, 0)
+        state.apply(number, Append("n", at_ms, (place,), producer=ProducerRef(number, 0)))
+        state.expire()
+
+
+@pytest.mark.parametrize("ahead_ms", [YEAR_MS, -YEAR_MS, 2 * DAY_MS, -2 * DAY_MS])
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_wrong_clock_neither_stops_the_expiry_of_producers_nor_causes_it(
+    ahead_ms: int, times: int
+) -> None:
+    """Hazard 10: of 3,000 as many are known at any time as if all clocks were right."""
+    wrong = {1500 + 2 * turn: ahead_ms for turn in range(times)}
+    right = after_many_producers(1500, {})
+    state = after_many_producers(1500, {})
+    for _ in range(30):
+        write_on(right, 1, {})
+        write_on(state, 1, {0: wrong.get(state.next_entry - 1, 0)})
+        # The median of nine may be an append older, or younger, for each that is wrong.
+        assert abs(len(state.producers) - len(right.producers)) <= times
+    write_on(right, 1470, {})
+    write_on(state, 1470, {})
+    assert set(state.producers) == set(right.producers)
+    assert len(state.producers) <= 49
+
+
+@pytest.mark.parametrize("ahead_ms", [YEAR_MS, -YEAR_MS])
+def test_producers_expire_when_most_clocks_were_wrong_for_a_while(ahead_ms: int) -> None:
+    """Hazard 10: time goes on from where it is when they are right again."""
+    state = after_many_producers(1000, dict.fromkeys(range(300, 330), ahead_ms))
+    assert len(state.producers) <= 49
+
+
+def test_a_topic_that_an_older_version_left_in_the_future_recovers() -> None:
+    """Its checkpoint says that it is next year, and that all producers wrote then."""
+    state = after_many_producers(40, {})
+    old = msgspec.to_builtins(state)
+    for field in ("append_times", "clock_ms"):
+        del old[field]
+    old["append_time_ms"] = old["log_time_ms"] = 3 * YEAR_MS
+    for known in old["producers"].values():
+        del known["active_ms"]
+        known["last_at_ms"] = 3 * YEAR_MS
+    state = CHECKPOINT_DECODER.decode(msgspec.json.encode(old))
+    write_on(state, 48, {})
+    assert len(state.producers) >= 48
+    write_on(state, 48, {})
+    assert len(state.producers) <= 49
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_is_forgotten_follows_from_the_entries_alone(seed: int) -> None:
+    """Invariants L7 and L9: whatever the clocks say, and whenever somebody looks."""
+    rng = random.Random(seed)
+    often, seldom = (TopicState(producer_id_expiration_ms=1000) for _ in range(2))
+    at_ms = 10**6
+    for number in range(120):
+        at_ms += rng.choice([0, 10, 300, 1001])
+        entry: Created | Append = Created("n", at_ms, "id", 1, {})
+        if number:
+            place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1, base_sequence=0)
+            wrong_ms = rng.choice([0, 0, 0, 5000, -5000, 10**6, -(10**6)])
+            producer = ProducerRef(rng.randrange(6), 0)
+            entry = Append("n", max(at_ms + wrong_ms, 0), (place,), producer=producer)
+        before = often.append_time_ms
+        often.apply(number, entry)
+        seldom.apply(number, entry)
+        often.expire()
+        assert often.append_time_ms >= before
+        if rng.random() < 0.2:
+            often = CHECKPOINT_DECODER.decode(msgspec.json.encode(often))
+    seldom.expire()
+    assert seldom == often

@@ -1,0 +1,205 @@
+"""What operations cost in requests, as design and docs/PROTOCOL.md promise: the same everywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from txnlog.log.group_metadata import GroupMetadata
+from txnlog.log.state_log import CHECKPOINT_INTERVAL
+from txnlog.names import TopicPartition
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import VirtualClock
+
+SOURCE = TopicPartition("in", 0)
+
+
+@pytest.fixture
+def counting(memory_storage: Storage) -> CountingStorage:
+    return CountingStorage(memory_storage)
+
+
+@pytest.fixture
+def store(counting: CountingStorage) -> Store:
+    store = attach(counting, create=True, clock=VirtualClock())
+    for topic in ("in", "a", "b", "c"):
+        store.create_topic(topic, partitions=4)
+    return store
+
+
+def test_a_plain_write_is_one_listing_and_one_put(store: Store, counting: CountingStorage) -> None:
+    """One topic, no transaction, four partitions: the segments, one listing, one put."""
+    producer = store.producer()
+    for turn in range(3):
+        for partition in range(4):
+            producer.send("a", b"x", partition=partition)
+        counting.take()
+        producer.flush()
+        assert counting.take() == {"list": 1, "put_if_absent": 1, "upload": 4}, turn
+
+
+def test_a_transaction_is_five_rounds(store: Store, counting: CountingStorage) -> None:
+    """T topics and a group, steady state: 3 + 2 (T + 1) puts and one listing per log touched."""
+    topics = ["a", "b", "c"]
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    for turn in range(4):
+        producer.begin_transaction()
+        for topic in topics:
+            for partition in range(4):
+                producer.send(topic, b"x", partition=partition)
+        start = turn or None
+        producer.send_offsets_to_transaction(
+            {SOURCE: turn + 1}, GroupMetadata("g", {SOURCE: start})
+        )
+        counting.take()
+        producer.commit_transaction()
+        spent = counting.take()
+        assert spent.pop("upload") == 12
+        assert spent == {"list": 4, "put_if_absent": 3 + 2 * (len(topics) + 1)}, turn
+
+
+@pytest.mark.parametrize("entries", [10, 500])
+def test_opening_a_topic_does_not_grow_with_its_history(
+    store: Store, counting: CountingStorage, entries: int
+) -> None:
+    """One listing, one checkpoint, and at most a checkpoint interval of entries."""
+    producer = store.producer()
+    for _ in range(entries):
+        producer.send("a", b"x")
+        producer.flush()
+    fresh = attach(counting, clock=VirtualClock())
+    counting.take()
+    fresh.scan("a")
+    spent = counting.take()
+    assert spent.pop("list") == 1
+    assert spent.pop("get") <= 1 + CHECKPOINT_INTERVAL
+    assert spent == {}
+
+
+def test_a_commit_costs_what_the_second_one_did(store: Store, counting: CountingStorage) -> None:
+    """After 300 transactions, none of them old enough to be cleaned away."""
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    spent = []
+    for _ in range(300):
+        counting.take()
+        with producer.transaction():
+            producer.send("a", b"x")
+        spent.append(counting.take())
+    assert spent.pop(0)["list"] == 2, "the first send reads the topic's settings"
+    usual = {"list": 1, "put_if_absent": 5, "upload": 1}
+    with_checkpoint = {"list": 1, "put_if_absent": 6, "upload": 1}
+    assert spent.count(usual) + spent.count(with_checkpoint) == 299
+    assert spent.count(with_checkpoint) <= 300 // CHECKPOINT_INTERVAL + 1
+
+
+def test_a_commit_does_not_grow_with_the_history(memory_storage: Storage) -> None:
+    """600 transactions of one producer, 50 in each cleaning age: neither its log nor its costs."""
+    age_ms, clock, counting = 3_600_000, VirtualClock(), CountingStorage(memory_storage)
+    store = attach(counting, create=True, clock=clock, config={"log.cleanup.age.ms": age_ms})
+    store.create_topic("a")
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    reader = attach(counting, clock=clock)
+    spent: list[Counter[str]] = []
+    for turn in range(600):
+        clock.time_ms += age_ms // 50
+        counting.take()
+        with producer.transaction():
+            producer.send("a", b"x")
+        if turn % 100 == 0:
+            spent.append(Counter())
+            assert len(memory_storage.list_names("transactions/etl")) < 300, turn
+            assert len(memory_storage.list_names("topics/a/log")) < 300, turn
+        spent[-1].update(counting.take())
+    totals = [hundred.total() for hundred in spent[1:]]
+    assert max(totals) < 100 * (1 + 5 + 1) + 30, "a listing, five puts, an upload each"
+    assert max(totals) - min(totals) <= 2
+    assert reader.scan("a").record_count == 600
+
+
+def test_a_reader_lists_only_the_newest_states(store: Store, counting: CountingStorage) -> None:
+    """Settling looks at an id's log from where it was last seen, however long it is."""
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    listed = []
+    list_names = counting.inner.list_names
+
+    def recording(folder: str, start_after: str = "") -> list[str]:
+        found = list_names(folder, start_after)
+        listed.append(len(found) if folder.startswith("transactions/") else 0)
+        return found
+
+    counting.inner.list_names = recording  # type: ignore[method-assign]
+    reader = attach(counting, clock=VirtualClock())
+    for _ in range(50):
+        with producer.transaction():
+            producer.send("a", b"x")
+            producer.flush()
+            listed.clear()
+            reader.scan("a")
+            assert max(listed) <= 4
+
+
+def test_a_plan_touches_no_segment(store: Store, counting: CountingStorage) -> None:
+    """Planning a scan of many segments costs what planning one costs."""
+    producer = store.producer()
+    for _ in range(40):
+        for partition in range(4):
+            producer.send("a", b"x", partition=partition)
+        producer.flush()
+    counting.take()
+    scan = store.scan("a")
+    assert len(scan.ranges) == 160
+    assert scan.record_count == 160
+    assert counting.take() == {"list": 1}
+
+
+def test_reading_one_record_fetches_little(store: Store, counting: CountingStorage) -> None:
+    """A point read in a large segment uses its index: not the whole segment is fetched."""
+    producer = store.producer()
+    values = [b"%0100d" % number for number in range(200_000)]
+    producer.send_batch("a", pa.record_batch({"value": values}), partition=0)
+    producer.flush()
+    size = store.segments("a")[0].size_bytes
+    fetched = []
+    inner_get_range = counting.inner.get_range
+
+    def recording(name: str, start: int, stop: int) -> bytes:
+        fetched.append(stop - start)
+        return inner_get_range(name, start, stop)
+
+    counting.inner.get_range = recording  # type: ignore[method-assign]
+    table = store.scan("a", {0: 150_000}, {0: 150_001}).to_arrow()
+    assert table.column("offset").to_pylist() == [150_000]
+    assert sum(fetched) < size / 4
+
+
+def test_looking_up_a_time_uses_the_time_index(store: Store, counting: CountingStorage) -> None:
+    """A lookup in a large segment: two index files and a few ranges, not one per batch."""
+    rows = 200_000
+    batch = pa.record_batch(
+        {
+            "value": [b"%0100d" % number for number in range(rows)],
+            "timestamp": pa.array(range(rows), pa.int64()),
+        }
+    )
+    producer = store.producer()
+    producer.send_batch("a", batch, partition=0)
+    producer.flush()
+    assert store.segments("a")[0].batch_count > 10
+    consumer = store.consumer("a")
+    for wanted in (0, 123_456, rows - 1):
+        counting.take()
+        where = TopicPartition("a", 0)
+        found = consumer.offsets_for_times({where: wanted})[where]
+        assert found is not None
+        assert (found.offset, found.timestamp) == (wanted, wanted)
+        spent = counting.take()
+        assert spent["get"] == 2
+        assert spent["get_range"] <= 5

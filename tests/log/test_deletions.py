@@ -1,0 +1,440 @@
+"""Deletions that stop anywhere: a storage deletes several objects in any order, or some of them.
+
+Each deletion of several objects is made to delete only one of them, all but one, and each prefix of
+some seeded orders. Then everybody who could be misled looks: a fresh reader, one that holds what is
+deleted as undecided, and a writer that slept over the cleaning.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from txnlog.errors import ProducerFenced, StorageError
+from txnlog.log.topic_log import UploadedSegment
+from txnlog.names import TopicPartition
+from txnlog.producer import Producer
+from txnlog.segments.records import normalize
+from txnlog.state.group import OffsetCommit
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
+from txnlog.write.uploads import SegmentUploader
+
+CLEANUP_AGE_MS = 60_000
+EXPIRATION_MS = 10_000_000
+Part = Callable[[Sequence[str]], Sequence[str]]
+
+
+def parts(count: int) -> Iterator[tuple[str, Part]]:
+    """Ways in which a deletion of so many objects can stop: their names, and what is deleted."""
+    for index in range(count):
+        yield f"only {index}", lambda names, index=index: [names[index]]
+        yield f"all but {index}", lambda names, index=index: [*names[:index], *names[index + 1 :]]
+    for seed in range(2):
+        order = random.Random(seed).sample(range(count), count)
+        for end in range(count + 1):
+            yield (
+                f"{end} in order {order}",
+                lambda names, order=order, end=end: [names[index] for index in order[:end]],
+            )
+
+
+class Cutting(FaultyStorage):
+    """Of one deletion deletes a part and says that it failed, and so all that come after it.
+
+    Args:
+        inner: the real storage.
+        at: the number of that deletion, from 0; None if all take place.
+        part: what it deletes.
+    """
+
+    def __init__(self, inner: HeapStorage, at: int | None = None, part: Part | None = None) -> None:
+        super().__init__(inner)
+        self.doomed: list[list[str]] = []
+        self._at = at
+        self._part = part
+        self.deletes = self._some_of
+
+    def _some_of(self, names: Sequence[str]) -> Sequence[str]:
+        number = len(self.doomed) - 1
+        return self._part(names) if self._part is not None and number == self._at else []
+
+    def delete(self, names: Iterable[str]) -> None:
+        self.doomed.append(list(names))
+        super().delete(self.doomed[-1])
+
+    def _fault(self, text: str) -> Fault | None:
+        over = self._at is not None and len(self.doomed) > self._at
+        return Fault.PARTIAL if over and text.startswith("delete") else None
+
+
+def cuts(doomed: Sequence[Sequence[str]]) -> Iterator[tuple[str, int, Part]]:
+    """Every way in which one of these deletions can stop, and its name."""
+    for at, names in enumerate(doomed):
+        for name, part in parts(len(names)):
+            yield f"deleted {name} of {names}", at, part
+
+
+def new_store(clock: VirtualClock) -> tuple[HeapStorage, Store]:
+    storage = HeapStorage()
+    config = {
+        "log.cleanup.age.ms": CLEANUP_AGE_MS,
+        "transaction.max.timeout.ms": 60_000,
+        "transactional.id.expiration.ms": EXPIRATION_MS,
+    }
+    store = attach(storage, create=True, clock=clock, config=config)
+    store.create_topic("t")
+    return storage, store
+
+
+def values(store: Store) -> list[bytes]:
+    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
+    return found
+
+
+def append(store: Store, *chosen: bytes) -> None:
+    for value in chosen:
+        with store.producer() as producer:
+            producer.send("t", value)
+
+
+def opened(store: Store, transactional_id: str, value: bytes) -> Producer:
+    producer = store.producer(transactional_id=transactional_id)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value)
+    producer.flush()
+    return producer
+
+
+def checkpoint(store: Store) -> None:
+    log = store.logs.topic("t")
+    log.refresh()
+    log.checkpoint()
+
+
+def uploaded(store: Store, clock: VirtualClock, value: bytes) -> list[UploadedSegment]:
+    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
+    uploader.write(
+        normalize(pa.record_batch({"value": [value]}), now_ms=1), np.zeros(1, dtype=np.int32)
+    )
+    return list(uploader.finish())
+
+
+EXPECTED = [b"committed", b"1", b"2", b"3", b"4", b"5"]
+
+
+class Scene:
+    """A topic that is about to be cleaned behind two readers' and a writer's backs.
+
+    ``holder`` holds entries as undecided that are decided by then; ``sleeper`` has listed the log
+    when most of it was not there yet.
+    """
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.storage, self.store = new_store(self.clock)
+        self.slow = FaultyStorage(self.storage, amid=self._amid)
+        self.amid: Callable[[str], None] | None = None
+        self._first = opened(self.store, "w", b"committed")
+        self._second = opened(self.store, "v", b"aborted")
+        self.sleeper = self.newcomer()
+        self.late = uploaded(self.sleeper, self.clock, b"late")
+        self.sleeper.logs.topic("t").refresh()
+        append(self.store, b"1", b"2", b"3")
+        checkpoint(self.store)
+        self.holder = attach(self.slow, clock=self.clock)
+        assert values(self.holder) == []
+
+    def _amid(self, text: str) -> None:
+        if self.amid is not None:
+            self.amid(text)
+
+    def newcomer(self) -> Store:
+        return attach(self.storage, clock=self.clock)
+
+    def play(self, *, with_checkpoint: bool = True) -> None:
+        """Everything up to the cleaning; a checkpoint before it knows what was decided, or not."""
+        self._first.commit_transaction()
+        self._second.abort_transaction()
+        for transactional_id in ("w", "v"):
+            self.store.producer(transactional_id=transactional_id).init_transactions()
+        append(self.store, b"4")
+        if with_checkpoint:
+            checkpoint(self.store)
+        self.clock.time_ms += CLEANUP_AGE_MS + 1
+        append(self.store, b"5")
+
+
+def test_a_topics_cleaning_that_stops_anywhere() -> None:
+    """Whatever is left of old entries and markers misleads nobody, and loses nothing (hazard 3).
+
+    Neither a fresh reader, nor one that holds as undecided what is decided by now, nor a writer.
+    """
+
+    def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
+        scene = Scene()
+        scene.play()
+        cutting = Cutting(scene.storage, at, part)
+        with suppress(StorageError):
+            checkpoint(attach(cutting, clock=scene.clock))
+        assert values(scene.newcomer()) == EXPECTED, context
+        assert values(scene.holder) == EXPECTED, context
+        scene.sleeper.logs.topic("t").place(scene.late, refreshed=True)
+        assert values(scene.newcomer()) == [*EXPECTED, b"late"], context
+        return cutting.doomed
+
+    doomed = run()
+    assert sum(map(len, doomed)) >= 5
+    for context, at, part in cuts(doomed):
+        run(at, part, context)
+
+
+@pytest.mark.parametrize("shown", [".json", ".commit", "nothing", ""])
+def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
+    """What goes while a listing is made it shows or does not, name by name; that misleads nobody.
+
+    All that it holds as undecided is decided while a reader makes its first listing; the cleaning
+    comes in the middle of each of its next ones in turn.
+    """
+    at = 1
+    while True:
+        scene = Scene()
+        listings: list[str] = []
+
+        def amid(
+            text: str, at: int = at, scene: Scene = scene, listings: list[str] = listings
+        ) -> None:
+            if text.startswith("list "):
+                listings.append(text)
+                if len(listings) == 1:
+                    scene.play()
+                elif len(listings) == at + 1:
+                    checkpoint(scene.newcomer())
+
+        scene.amid = amid
+        scene.slow.shows = lambda name, listings=listings: (
+            len(listings) > 1 and name.endswith(shown)
+        )
+        found = values(scene.holder)
+        context = f"in the middle of listing {at} of {listings}"
+        assert found == EXPECTED[: len(found)], context
+        assert values(scene.holder) == EXPECTED, context
+        if len(listings) <= at:
+            assert at > 2
+            return
+        at += 1
+
+
+@pytest.mark.parametrize("shown", [".json", ""])
+def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> None:
+    """Invariant L11: what such a cleaning leaves is not taken for a zombie's.
+
+    Neither an entry without its marker nor the only checkpoint that shows tells its outcome.
+    """
+
+    def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
+        scene = Scene()
+        cutting = Cutting(scene.storage, at, part)
+        listings: list[str] = []
+
+        def amid(text: str) -> None:
+            if text.startswith("list "):
+                listings.append(text)
+                if len(listings) == 1:
+                    scene.play(with_checkpoint=False)
+                elif text.startswith("list topics/t/log") and not cutting.doomed:
+                    with suppress(StorageError):
+                        checkpoint(attach(cutting, clock=scene.clock))
+
+        scene.amid = amid
+        scene.slow.shows = lambda name: len(listings) > 1 and name.endswith(shown)
+        found = values(scene.holder)
+        assert found == EXPECTED[: len(found)], context
+        assert values(scene.holder) == EXPECTED, context
+        return cutting.doomed
+
+    doomed = run()
+    assert sum(map(len, doomed)) >= 5
+    for context, at, part in cuts(doomed):
+        run(at, part, context)
+
+
+def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
+    """Two processes that have read as far, of which only the first knows of a commit.
+
+    What was committed lies behind a checkpoint that is old enough to be cleaned up behind.
+    """
+    storage, store = new_store(clock)
+    producer = opened(store, "w", b"committed")
+    append(store, b"1", b"2")
+    checkpoint(store)
+    clock.time_ms += CLEANUP_AGE_MS + 1
+    append(store, b"3")
+    other = attach(storage, clock=clock)
+    other.logs.topic("t").refresh()
+    producer.commit_transaction()
+    store.producer(transactional_id="w").init_transactions()
+    store.logs.topic("t").refresh()
+    return storage, store, other
+
+
+def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
+    """Invariant L10: the one that won calls undecided what the loser would clean away."""
+    clock = VirtualClock()
+    storage, store, other = decided_behind_a_back(clock)
+    other.logs.topic("t").checkpoint()
+    before = storage.list_names("topics/t/log")
+    store.logs.topic("t").checkpoint()
+    assert storage.list_names("topics/t/log") == before
+    expected = [b"committed", b"1", b"2", b"3"]
+    assert values(attach(storage, clock=clock)) == values(store) == values(other) == expected
+
+
+def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
+    """Invariant L10: what it calls undecided is gone; the one before it knows the outcome."""
+    clock = VirtualClock()
+    storage, store, other = decided_behind_a_back(clock)
+    late = uploaded(attach(storage, clock=clock), clock, b"late")
+    store.logs.topic("t").checkpoint()
+    assert f"{1:020d}.json" not in storage.list_names("topics/t/log")
+    other.logs.topic("t").place(late, refreshed=True)
+    assert 1 in other.logs.topic("t").undecided()
+    other.logs.topic("t").checkpoint()
+    expected = [b"committed", b"1", b"2", b"3", b"late"]
+    for reader in (attach(storage, clock=clock), store, other):
+        assert values(reader) == expected
+
+
+def test_a_checkpoint_goes_before_the_absence_of_a_marker() -> None:
+    """Invariant L11: older versions have deleted markers before their entries, and stopped."""
+    scene = Scene()
+    scene.play()
+    scene.storage.delete([f"topics/t/log/{1:020d}.commit"])
+    assert values(scene.holder) == EXPECTED
+    assert not any(name == f"{1:020d}.abort" for name in scene.storage.list_names("topics/t/log"))
+
+
+def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> None:
+    """The same where the checkpoint only tells that nothing is left: no false marker is put."""
+    clock = VirtualClock()
+    storage, store = new_store(clock)
+    producer = store.producer(transactional_id="w")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
+    assert producer._coordinator is not None
+    producer._coordinator.place({}, producer._take_offsets())
+    holder = attach(storage, clock=clock)
+    assert holder.logs.fresh_group("g").undecided()
+    producer.commit_transaction()
+    store.producer(transactional_id="w").init_transactions()
+    mine = store.logs.fresh_group("g")
+    mine.commit([OffsetCommit("t", 0, 9)])
+    mine.checkpoint()
+    storage.delete([f"{mine.log.folder}/{0:020d}.commit"])
+    with holder.logs.fresh_group("g").reading() as found:
+        assert found.undecided_entries() == {}
+        assert found.committed["t"][0].offset == 9
+    assert mine.log.listing().outcomes == {}
+
+
+def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
+    """Invariant L10: nothing is left of aborted offsets that the newest checkpoint waits for."""
+    clock = VirtualClock()
+    storage, store = new_store(clock)
+    producer = store.producer(transactional_id="w")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
+    assert producer._coordinator is not None
+    producer._coordinator.place({}, producer._take_offsets())
+    mine = store.logs.group("g")
+    mine.commit([OffsetCommit("t", 1, 1)])
+    mine.checkpoint()
+    clock.time_ms += CLEANUP_AGE_MS + 1
+    mine.commit([OffsetCommit("t", 1, 2)])
+    late = attach(storage, clock=clock).logs.group("g")
+    late.refresh()
+    store.producer(transactional_id="w").init_transactions()
+    mine.refresh()
+    mine.checkpoint()
+    assert mine.log.listing().entries[0] > min(late.undecided())
+    late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
+    late.checkpoint()
+    for name in ("fresh", "another"):
+        state = attach(storage, clock=clock).logs.fresh_group("g").state
+        assert state.undecided_entries() == {}, name
+        offsets = {number: at.offset for number, at in state.committed["t"].items()}
+        assert offsets == {1: 3}, name
+
+
+def test_an_ids_cleaning_that_stops_anywhere() -> None:
+    """Hazard 3: a decision that is put into a name which was freed early commits nothing."""
+
+    def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
+        clock = VirtualClock()
+        storage, store = new_store(clock)
+        sleeper = opened(attach(storage, clock=clock), "p", b"late")
+        for _ in range(63):
+            store.producer(transactional_id="p").init_transactions()
+        clock.time_ms += CLEANUP_AGE_MS + 1
+        cutting = Cutting(storage, at, part)
+        attach(cutting, clock=clock).producer(transactional_id="p").init_transactions()
+        try:
+            sleeper.commit_transaction()
+        except ProducerFenced:
+            pass
+        else:
+            raise AssertionError(f"what was aborted is called committed: {context}")
+        assert values(attach(storage, clock=clock)) == [], context
+        again = opened(attach(storage, clock=clock), "p", b"next")
+        again.commit_transaction()
+        assert values(attach(storage, clock=clock)) == [b"next"], context
+        return cutting.doomed
+
+    doomed = run()
+    assert sum(map(len, doomed)) >= 3
+    for context, at, part in cuts(doomed):
+        run(at, part, context)
+
+
+def test_a_removal_of_an_expired_id_that_stops_anywhere() -> None:
+    """An instance that was only idle is fenced, whatever is left of its log; a new one goes on."""
+
+    def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
+        clock = VirtualClock()
+        storage, store = new_store(clock)
+        idle = opened(attach(storage, clock=clock), "p", b"1")
+        idle.commit_transaction()
+        clock.time_ms += EXPIRATION_MS + 1
+        store.expire_transactional_ids()
+        clock.time_ms += CLEANUP_AGE_MS + 1
+        cutting = Cutting(storage, at, part)
+        with suppress(StorageError):
+            attach(cutting, clock=clock).expire_transactional_ids()
+        idle.begin_transaction()
+        idle.send("t", b"2")
+        try:
+            idle.commit_transaction()
+        except ProducerFenced:
+            pass
+        else:
+            raise AssertionError(f"an instance of a dead id has committed: {context}")
+        again = opened(attach(storage, clock=clock), "p", b"3")
+        again.commit_transaction()
+        reopened = attach(storage, clock=clock)
+        assert values(reopened) == [b"1", b"3"], context
+        # One that is fenced by its stall alone leaves a transaction that the next init aborts.
+        assert reopened.describe_transaction("p").number in (2, 3), context
+        return cutting.doomed
+
+    doomed = run()
+    assert sum(map(len, doomed)) >= 3
+    for context, at, part in cuts(doomed):
+        run(at, part, context)

@@ -1,0 +1,227 @@
+"""A segment exchanged for another sound one of the same size is noticed by whatever reads it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from txnlog import names
+from txnlog.errors import CorruptRecord, TxnlogError
+from txnlog.inspect.indexes import check_segment_indexes, rebuild_segment_indexes
+from txnlog.inspect.segment_check import check_segment
+from txnlog.names import TopicPartition
+from txnlog.segments.batches import decode_batch, decode_header
+from txnlog.segments.header import TAGGED_EPOCH
+from txnlog.segments.identity import NO_TAG, tag_of
+from txnlog.state.placement import Placement
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import VirtualClock
+
+ROWS = 600
+BATCH_ROWS = 100
+TIME_MS = 1_700_000_000_000
+FORMATS = pytest.mark.parametrize("record_format", ["columns", "kafka"])
+
+
+@pytest.fixture
+def store(memory_storage: Storage) -> Store:
+    return attach(memory_storage, create=True, clock=VirtualClock())
+
+
+def fill(store: Store, topic: str, record_format: str, partitions: int = 2) -> None:
+    """Two segments of several batches in each partition, all of the same size."""
+    config = {"record.format": record_format, "compression.type": "none"}
+    config |= {"index.interval.bytes": "1"}
+    store.create_topic(topic, partitions=partitions, config=config)
+    for _ in range(2):
+        with store.producer() as producer:
+            for start in range(0, ROWS, BATCH_ROWS):
+                for partition in range(partitions):
+                    for row in range(start, start + BATCH_ROWS):
+                        value = b"%020d" % random.Random(row).randrange(10**18)
+                        producer.send(topic, value, None, partition, TIME_MS + row)
+                    buffer = producer._records._topics[topic]
+                    buffer.flush_rows()
+                    assert buffer._uploader is not None
+                    buffer._uploader._open[partition].writer.flush()
+
+
+def paths(store: Store, topic: str) -> list[str]:
+    return [names.segment_file(topic, s.partition, s.name) for s in store.segments(topic)]
+
+
+def exchange(store: Store, one: str, other: str) -> None:
+    """Each has the other's file, its indexes with it or not."""
+    data = {path: store.storage.get(path) for path in (one, other)}
+    assert len(data[one]) == len(data[other])
+    assert data[one] != data[other]
+    store.storage.delete([one, other])
+    store.storage.put(one, data[other])
+    store.storage.put(other, data[one])
+
+
+def reads(store: Store, topic: str, partition: int, start: int) -> Iterator[Callable[[], object]]:
+    """Everything that reads a partition's segment which begins at ``start``."""
+    where = TopicPartition(topic, partition)
+    snapshot = store.snapshot([topic])
+    everything = dict.fromkeys(range(len(snapshot.partitions(topic))), 2 * ROWS)
+    for first, last in ((0, ROWS), (ROWS // 2, ROWS), (ROWS - 1, ROWS), (0, 1), (250, 251)):
+        starts = everything | {partition: start + first}
+        ends = everything | {partition: start + last}
+        scan = snapshot.scan(topic, starts, ends)
+        yield scan.to_arrow
+        yield lambda scan=scan: scan.head(1)
+        yield lambda scan=scan: scan.tail(1)
+        yield snapshot.scan(topic, starts, ends, ["offset"]).to_arrow
+    if start == 0:
+        yield lambda: snapshot.offset_for_time(where, TIME_MS + 5)
+        yield lambda: snapshot.offset_for_time(where, TIME_MS + 350)
+
+
+@FORMATS
+@pytest.mark.parametrize("with_indexes", [True, False])
+@pytest.mark.parametrize(
+    "pair", [("a", 0, "a", 1), ("a", 0, "a", 2), ("a", 1, "b", 1), ("a", 3, "b", 0)]
+)
+def test_every_read_notices(
+    store: Store,
+    tmp_path: Path,
+    record_format: str,
+    with_indexes: bool,
+    pair: tuple[str, int, str, int],
+) -> None:
+    """Of one partition, of others, of other topics: the file is named, and what to do."""
+    for topic in "ab":
+        fill(store, topic, record_format)
+    one, other = paths(store, pair[0])[pair[1]], paths(store, pair[2])[pair[3]]
+    chosen = store.segments(pair[0])[pair[1]]
+    calls = [*reads(store, pair[0], chosen.partition, chosen.base_offset)]
+    for call in calls:
+        call()
+    exchange(store, one, other)
+    if not with_indexes:
+        for path in (one, other):
+            stem = path.removesuffix(".log")
+            store.storage.delete([f"{stem}.index", f"{stem}.timeindex"])
+    for number, call in enumerate(calls):
+        with pytest.raises(CorruptRecord, match="exchanged for another one; restore") as caught:
+            call()
+        assert one in str(caught.value), f"read {number}"
+    assert len(check_segment(store.storage, chosen).damages) == chosen.batch_count
+    if with_indexes:  # else there is nothing to compare with
+        assert "exchanged" in str(check_segment_indexes(store.storage, chosen)[1])
+        assert "exchanged" in str(rebuild_segment_indexes(store.storage, chosen, 1)[1])
+    findings = [f for f in store.examine(with_contents=True) if "exchanged" in f.detail]
+    assert {finding.path for finding in findings} >= {one, other}
+    with pytest.raises(CorruptRecord, match="exchanged"):
+        store.export_kafka(pair[0], str(tmp_path / "out"))
+
+
+@FORMATS
+@pytest.mark.parametrize("seed", range(10))
+def test_of_files_that_were_shuffled_each_is_noticed_or_in_its_place(
+    store: Store, record_format: str, seed: int
+) -> None:
+    """Random exchanges over topics and partitions: no record of another segment is ever read."""
+    rng = random.Random(seed)
+    fill(store, "a", record_format)
+    fill(store, "b", record_format)
+    where = [(topic, path) for topic in "ab" for path in paths(store, topic)]
+    before = {path: store.storage.get(path) for _, path in where}
+    after = [path for _, path in where]
+    rng.shuffle(after)
+    store.storage.delete([*before])
+    for (_, path), source in zip(where, after, strict=True):
+        store.storage.put(path, before[source])
+    for topic in "ab":
+        for segment in store.segments(topic):
+            path = names.segment_file(topic, segment.partition, segment.name)
+            moved = after[[p for _, p in where].index(path)] != path
+            for call in reads(store, topic, segment.partition, segment.base_offset):
+                noticed = False
+                try:
+                    call()
+                except CorruptRecord:
+                    noticed = True
+                assert noticed == moved
+
+
+@FORMATS
+def test_the_tag_of_a_segment_is_in_each_batch_and_in_its_entry(
+    store: Store, record_format: str
+) -> None:
+    """It follows from the unique name; offsets and sequences are shown as before."""
+    fill(store, "a", record_format, partitions=1)
+    state = store.logs.topic("a").state
+    for placed in state.partitions[0].segments:
+        assert placed.tag == tag_of(placed.name) >= 0
+        data = store.storage.get(names.segment_file("a", 0, placed.name))
+        position = 0
+        while position < len(data):
+            header = decode_header(data[position:])
+            assert header.leader_epoch == placed.tag
+            assert header.relative_sequence == header.base_offset
+            position += header.size_bytes
+
+
+def test_any_bit_of_a_tagged_header_of_rows_is_noticed(store: Store) -> None:
+    """Also without the log, and where Kafka's checksum does not cover it."""
+    fill(store, "a", "kafka", partitions=1)
+    data = store.storage.get(paths(store, "a")[0])
+    size_bytes = decode_header(data).size_bytes
+    assert decode_header(data).producer_epoch == TAGGED_EPOCH
+    batch = data[:size_bytes]
+    for bit in range(61 * 8):
+        damaged = bytearray(batch)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(TxnlogError):
+            decode_batch(bytes(damaged))
+
+
+def test_imported_segments_keep_their_bytes_and_are_told_apart_from_their_start(
+    store: Store, tmp_path: Path
+) -> None:
+    """Kafka's batches have no room for a tag: the first one's checksum and the offsets must do."""
+    store.create_topic("a", partitions=2, config={"segment.bytes": "2000"})
+    with store.producer() as producer:
+        for partition in (0, 1):
+            for row in range(200):
+                value = b"%d%019d" % (partition, row)
+                producer.send("a", value, None, partition, TIME_MS + row)
+    store.export_kafka("a", str(tmp_path / "out"), compression_type="none")
+    (tmp_path / "out" / "a-0").rename(tmp_path / "out" / "b-0")
+    (tmp_path / "out" / "a-1").rename(tmp_path / "out" / "b-1")
+    store.import_kafka("b", [str(tmp_path / "out")])
+    assert store.scan("b").to_arrow().num_rows == 400
+    segments = store.segments("b")
+    assert {segment.from_kafka for segment in segments} == {True}
+    one, other = [p for p, s in zip(paths(store, "b"), segments, strict=True) if not s.base_offset]
+    exchange(store, one, other)
+    scan = store.scan("b")
+    for call in (scan.to_arrow, scan.count, lambda: scan.head(1), lambda: scan.tail(400)):
+        with pytest.raises(CorruptRecord, match="exchanged"):
+            call()
+    with pytest.raises(CorruptRecord, match="exchanged"):
+        store.export_kafka("b", str(tmp_path / "again"))
+    assert any("exchanged" in f.detail for f in store.examine(with_contents=True))
+
+
+def test_segments_of_older_versions_are_read_as_before(store: Store) -> None:
+    """Their entries have no tag: nothing is compared, and nothing is written for it."""
+    old = b'{"partition":0,"name":"x-0","base_offset":0,"record_count":1,"size_bytes":1,'
+    old += b'"min_timestamp_ms":1,"max_timestamp_ms":1}'
+    place = msgspec.json.decode(old, type=Placement)
+    assert place.tag == NO_TAG
+    assert msgspec.json.encode(place) == old
+    fill(store, "a", "columns", partitions=1)
+    log = store.logs.topic("a")
+    for partition in log.state.partitions:
+        partition.segments = [msgspec.structs.replace(s, tag=NO_TAG) for s in partition.segments]
+    one, other = paths(store, "a")
+    exchange(store, one, other)
+    assert store.scan("a").to_arrow().num_rows == 2 * ROWS

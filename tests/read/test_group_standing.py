@@ -1,0 +1,266 @@
+"""What moved an offset is compared, not where it stands: resets and deletions fence readers."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from txnlog.consumer import Consumer
+from txnlog.errors import CommitFailed, TxnlogError
+from txnlog.log.group_metadata import GroupMetadata
+from txnlog.names import TopicPartition
+from txnlog.producer import Producer
+from txnlog.state.group import CHECKPOINT_DECODER, ENTRY_DECODER, GroupState, OffsetCommit
+from txnlog.state.transaction import ConsumedOffset
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import VirtualClock
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(memory_storage: Storage, clock: VirtualClock) -> Store:
+    """Topic ``t`` with ten records, and topic ``out``."""
+    store = attach(memory_storage, create=True, clock=clock)
+    store.create_topic("t")
+    store.create_topic("out")
+    with store.producer() as producer:
+        for number in range(10):
+            producer.send("t", b"%d" % number)
+    return store
+
+
+def another(store: Store) -> Store:
+    return attach(store.storage, clock=store.logs.clock)
+
+
+def job(store: Store, transactional_id: str) -> tuple[Consumer, Producer]:
+    """A job that has read two records and wrote what it made of them."""
+    consumer = another(store).consumer("t", group_id="g", auto_offset_reset="earliest")
+    producer = another(store).producer(transactional_id=transactional_id)
+    producer.init_transactions()
+    read(consumer, producer)
+    return consumer, producer
+
+
+def read(consumer: Consumer, producer: Producer) -> None:
+    producer.begin_transaction()
+    consumer.poll(2)
+    producer.send("out", b"x")
+    offsets = {T0: consumer.position(T0)}
+    producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
+
+def committed(store: Store) -> int | None:
+    found = another(store).consumer("t", group_id="g").committed(T0)
+    return found.offset if found else None
+
+
+def output(store: Store) -> int:
+    return another(store).scan("out").record_count
+
+
+@pytest.mark.parametrize("through", [[4], [9, 4], [0, 9, 4]])
+def test_who_read_before_a_reset_cannot_commit_after_it(store: Store, through: list[int]) -> None:
+    """Goal (35): to where the group stands, or away and back: the older reader loses."""
+    store.reset_group_offsets("g", "t", to=4)
+    _, before = job(store, "before")
+    for offset in through:
+        store.reset_group_offsets("g", "t", to=offset)
+    _, after = job(store, "after")
+    with pytest.raises(CommitFailed, match=r"read from offset 4, and entry \d+ of its log"):
+        before.commit_transaction()
+    before.abort_transaction()
+    after.commit_transaction()
+    assert (committed(store), output(store)) == (6, 1)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_who_found_no_offset_before_a_deletion_cannot_commit_after_it(
+    store: Store, whole: bool
+) -> None:
+    """None, then committed, then deleted: none again, but another none."""
+    _, before = job(store, "before")
+    _, between = job(store, "between")
+    between.commit_transaction()
+    if whole:
+        store.delete_group("g")
+    else:
+        store.delete_group_offsets("g", [T0])
+    _, after = job(store, "after")
+    with pytest.raises(CommitFailed, match="read from offset none, and entry 1 "):
+        before.commit_transaction()
+    before.abort_transaction()
+    after.commit_transaction()
+    assert (committed(store), output(store)) == (2, 2)
+
+
+def test_deleting_other_offsets_disturbs_nobody(store: Store) -> None:
+    """What counts is the partition's own."""
+    store.create_topic("u")
+    u0 = TopicPartition("u", 0)
+    store.consumer("u", group_id="g").commit({u0: 0})
+    _, producer = job(store, "p")
+    store.delete_group_offsets("g", [u0])
+    producer.commit_transaction()
+    assert committed(store) == 2
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None:
+    """Its own entries fence it not: transactions, plain commits, and resets that it looked up."""
+    consumer, producer = job(store, "p")
+    for _ in range(2):
+        producer.commit_transaction()
+        read(consumer, producer)
+    producer.abort_transaction()
+    consumer.commit({T0: 4})
+    read(consumer, producer)
+    producer.commit_transaction()
+    store.reset_group_offsets("g", "t", to=8)
+    read(consumer, producer)
+    with pytest.raises(CommitFailed):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert consumer.committed(T0) is not None
+    consumer.seek(T0, 8)
+    if unknown:
+        consumer._start_entries.clear()
+    read(consumer, producer)
+    producer.commit_transaction()
+    assert committed(store) == 10
+
+
+def test_a_bare_group_id_stands_where_it_stood_when_it_was_given(store: Store) -> None:
+    """Reset to the same place between that and the commit."""
+    store.reset_group_offsets("g", "t", to=4)
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({T0: 6}, "g")
+    store.reset_group_offsets("g", "t", to=4)
+    producer.send_offsets_to_transaction({T0: 7}, "g")
+    with pytest.raises(CommitFailed):
+        producer.commit_transaction()
+
+
+def test_of_two_resets_at_a_time_one_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset compares what it was planned from too, also where both lead to one place."""
+    store.reset_group_offsets("g", "t", to=4)
+    from txnlog.admin import groups as groups_admin
+
+    real = groups_admin.plan_reset
+
+    def slow(*args: object) -> object:
+        plan = real(*args)  # type: ignore[arg-type]
+        monkeypatch.setattr(groups_admin, "plan_reset", real)
+        another(store).reset_group_offsets("g", "t", to=4)
+        return plan
+
+    monkeypatch.setattr(groups_admin, "plan_reset", slow)
+    with pytest.raises(CommitFailed):
+        store.reset_group_offsets("g", "t", shift_by=1)
+    assert committed(store) == 4
+
+
+def test_what_older_versions_wrote_is_compared_by_value(store: Store) -> None:
+    """Entries, metadata, consumed offsets, checkpoints without what moved an offset."""
+    old = b'{"topic":"t","partition":0,"offset":6,"compare":true,"start":4}'
+    move = msgspec.json.decode(old, type=OffsetCommit)
+    assert move.start_entry is None
+    assert msgspec.json.encode(move) == old
+    for number in range(3):
+        store.reset_group_offsets("g", "t", to=4)
+        store.logs.group("g").state.check_commit("g", [move])
+        assert number >= 0
+    with pytest.raises(CommitFailed):
+        store.logs.group("g").state.check_commit("g", [msgspec.structs.replace(move, start=None)])
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send_offsets_to_transaction({T0: 6}, GroupMetadata("g", {T0: 4}))
+    assert committed(store) == 6
+    consumed = b'{"group_id":"g","topic":"t","partition":0,"start":4,"end":6}'
+    assert msgspec.json.decode(consumed, type=ConsumedOffset).start_entry is None
+    checkpoint = b'{"kind":"group-checkpoint","next_entry":9,"committed":{"t":{"0":%s}}}'
+    position = b'{"offset":4,"metadata":"","at_ms":1}'
+    state = CHECKPOINT_DECODER.decode(checkpoint % position)
+    state.check_commit("g", [msgspec.structs.replace(move, start_entry=7)])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whoever_began_before_the_last_move_is_refused(store: Store, seed: int) -> None:
+    """Goal (35): random histories. A counter of moves for each partition is the oracle."""
+    rng = random.Random(seed)
+    store.alter_topic("t", partitions=2)
+    moves = {T0: 0, T1: 0}
+    readers: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
+    admins = [store, another(store)]
+    outcomes = set()
+    for step in range(40):
+        admin = rng.choice(admins)
+        where = rng.choice([T0, T1])
+        action = rng.choice(["read", "read", "commit", "commit", "reset", "plain", "delete"])
+        if action == "read":
+            metadata = admin.consumer("t", group_id="g").group_metadata()
+            readers.append((metadata, dict(moves)))
+        elif action == "commit" and readers:
+            metadata, seen = readers[rng.randrange(len(readers))]
+            producer = admin.producer(transactional_id=rng.choice("pq"))
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction({where: rng.randrange(3)}, metadata)
+            try:
+                producer.commit_transaction()
+            except CommitFailed:
+                assert seen[where] != moves[where], f"step {step}"
+                producer.abort_transaction()
+                outcomes.add("refused")
+            else:
+                assert seen[where] == moves[where], f"step {step}"
+                moves[where] += 1
+                seen[where] = moves[where]  # its next one starts from its own
+                outcomes.add("committed")
+        elif action == "reset":
+            admin.reset_group_offsets("g", [where], to=rng.randrange(3))
+            moves[where] += 1
+        elif action == "plain":
+            admin.consumer("t", group_id="g").commit({where: rng.randrange(3)})
+            moves[where] += 1
+        elif action == "delete":
+            had = {w for w in moves if another(store).consumer("t", group_id="g").committed(w)}
+            try:
+                admin.delete_group_offsets("g", [where])
+            except TxnlogError:
+                assert not had
+            else:
+                moves[where] += where in had
+        if rng.random() < 0.1:
+            admin.logs.fresh_group("g").checkpoint()
+        if rng.random() < 0.1:
+            admins[1] = another(store)
+    assert outcomes
+
+
+def test_states_that_are_folded_or_loaded_stand_alike(store: Store) -> None:
+    """Invariant L7: a checkpoint keeps what deleted an offset."""
+    store.reset_group_offsets("g", "t", to=4)
+    store.delete_group_offsets("g", [T0])
+    log = store.logs.fresh_group("g")
+    copy = CHECKPOINT_DECODER.decode(msgspec.json.encode(log.state))
+    assert copy == log.state
+    assert copy.standing("t", 0) == (None, 1)
+    entry = b'{"kind":"deleted","nonce":"n","at_ms":1}'
+    copy.apply(2, ENTRY_DECODER.decode(entry))
+    assert copy.standing("t", 0) == (None, 2)
+    assert GroupState().standing("t", 0) == (None, -1)

@@ -1,0 +1,402 @@
+"""Consumer groups as a library: conditions 34, 35 and 37, and invariant G2.
+
+The judge is plain dictionaries of what was committed. Clocks are virtual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from txnlog import OffsetAndMetadata
+from txnlog.errors import (
+    CommitFailed,
+    ConcurrentTransactions,
+    GroupIdNotFound,
+    InvalidConfig,
+    InvalidOption,
+    NoOffsetForPartition,
+    OffsetMetadataTooLarge,
+    UnknownTopicOrPartition,
+)
+from txnlog.inspect.descriptions import OffsetReset
+from txnlog.names import TopicPartition
+from txnlog.producer import Producer
+from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted, OffsetsDeleted
+from txnlog.state.transaction import Outcome, TransactionRef
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, VirtualClock
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(memory_storage: Storage, clock: VirtualClock) -> Store:
+    """Topics ``a`` (two partitions of 10 records, at 1000, 1010, ... ms) and ``b`` (5)."""
+    store = attach(memory_storage, create=True, clock=clock)
+    store.create_topic("a", partitions=2)
+    store.create_topic("b")
+    with store.producer() as producer:
+        for number in range(10):
+            for partition in range(2):
+                producer.send("a", b"x", partition=partition, timestamp_ms=1000 + 10 * number)
+        for _ in range(5):
+            producer.send("b", b"x", timestamp_ms=1)
+    return store
+
+
+def another(store: Store, clock: VirtualClock) -> Store:
+    """The same store, as another process sees it."""
+    return attach(store.storage, clock=VirtualClock(clock.time_ms, seed=99))
+
+
+def commit(store: Store, offsets: dict[TopicPartition, int], group_id: str = "g") -> None:
+    store.consumer(group_id=group_id).commit(offsets)
+
+
+def offsets(store: Store, group_id: str = "g") -> dict[TopicPartition, int | None]:
+    return {
+        TopicPartition(at.topic, at.partition): at.offset
+        for at in store.describe_group(group_id).offsets
+    }
+
+
+def pending(store: Store, moves: dict[TopicPartition, int], name: str = "p") -> Producer:
+    """A producer whose open transaction has placed its offsets and is not decided."""
+    producer = store.producer(transactional_id=name)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(moves, "g")
+    assert producer._coordinator is not None
+    producer._coordinator.place({}, producer._take_offsets())
+    return producer
+
+
+# -- what is told -------------------------------------------------------------------------------
+
+
+def test_lag_counts_to_the_last_stable_offset(store: Store, clock: VirtualClock) -> None:
+    """What an open transaction holds back is no lag; what was committed since is."""
+    commit(store, {A0: 4, A1: 10, B0: 0})
+    with store.producer() as plain:
+        plain.send("a", b"x", partition=1)
+    waiting = store.producer(transactional_id="w")
+    waiting.init_transactions()
+    waiting.begin_transaction()
+    waiting.send("a", b"open", partition=0)
+    waiting.flush()
+    for reader in (store, another(store, clock)):
+        found = reader.describe_group("g")
+        lags = [(at.topic, at.partition, at.end_offset, at.lag) for at in found.offsets]
+        assert lags == [("a", 0, 10, 6), ("a", 1, 11, 1), ("b", 0, 5, 5)]
+        assert found.lag == 12
+    waiting.commit_transaction()
+    assert store.describe_group("g").lag == 13
+
+
+def test_metadata_is_kept_alone_and_in_transactions(store: Store, clock: VirtualClock) -> None:
+    """Condition 37: each offset has a note of its own, and none that is too long."""
+    consumer = store.consumer(group_id="g")
+    consumer.commit({A0: 1, A1: OffsetAndMetadata(2, "own")}, metadata="for all others")
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send_offsets_to_transaction({B0: OffsetAndMetadata(3, "in a transaction")}, "g")
+    found = another(store, clock).describe_group("g").offsets
+    notes = ["for all others", "own", "in a transaction"]
+    assert [at.metadata for at in found] == notes
+    assert consumer.committed(B0).metadata == notes[2]  # type: ignore[union-attr]
+    consumer.commit({A0: 1}, metadata="x" * 4096)
+    with pytest.raises(OffsetMetadataTooLarge, match="a:0 takes 4098 bytes; at most 4096"):
+        consumer.commit({A0: 1}, metadata="ä" * 2049)
+    with pytest.raises(InvalidOption, match="must be a string"):
+        consumer.commit({A0: OffsetAndMetadata(1, 7)})  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="-1 is no offset to commit for a:0"):
+        consumer.commit({A0: -1})
+
+
+# -- reset --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ({"to": "earliest"}, {A0: 2, A1: 0}),
+        ({"to": "latest"}, {A0: 10, A1: 10}),
+        ({"to": 7}, {A0: 7, A1: 7}),
+        ({"to": 1}, {A0: 2, A1: 1}),
+        ({"to": 99}, {A0: 10, A1: 10}),
+        ({"timestamp_ms": 1041}, {A0: 5, A1: 5}),
+        ({"timestamp_ms": 0}, {A0: 2, A1: 0}),
+        ({"timestamp_ms": 9999}, {A0: 10, A1: 10}),
+        ({"shift_by": 3}, {A0: 8, A1: 10}),
+        ({"shift_by": -4}, {A0: 2, A1: 4}),
+        ({"shift_by": 0}, {A0: 5, A1: 8}),
+    ],
+)
+def test_offsets_are_reset(
+    store: Store, clock: VirtualClock, target: dict[str, object], expected: dict[object, int]
+) -> None:
+    """Condition 37: every way of kafka-consumer-groups; beyond an end is the end."""
+    store.delete_records({A0: 2})
+    commit(store, {A0: 5, A1: 8, B0: 3})
+    plan = store.reset_group_offsets("g", "a", dry_run=True, **target)  # type: ignore[arg-type]
+    assert plan == [
+        OffsetReset("a", 0, 5, expected[A0]),
+        OffsetReset("a", 1, 8, expected[A1]),
+    ]
+    assert offsets(another(store, clock)) == {A0: 5, A1: 8, B0: 3}
+    assert store.reset_group_offsets("g", "a", **target) == plan  # type: ignore[arg-type]
+    assert offsets(another(store, clock)) == {**expected, B0: 3}
+
+
+def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
+    """All that the group has, whole topics, single partitions; a new group if they are named."""
+    commit(store, {A0: 5, B0: 3})
+    store.reset_group_offsets("g", to="latest")
+    assert offsets(store) == {A0: 10, B0: 5}
+    store.reset_group_offsets("g", [A1, "b"], to=1, metadata="by hand")
+    assert offsets(store) == {A0: 10, A1: 1, B0: 1}
+    assert [at.metadata for at in store.describe_group("g").offsets] == ["", "by hand", "by hand"]
+    assert store.reset_group_offsets("new", ["b"], to="earliest") == [OffsetReset("b", 0, None, 0)]
+    assert another(store, clock).groups() == ["g", "new"]
+    store.delete_topic("b")
+    assert [r.topic for r in store.reset_group_offsets("g", to="earliest")] == ["a", "a"]
+    consumer = store.consumer("a", group_id="g")
+    assert [record.offset for record in consumer][:3] == [0, 1, 2]
+
+
+def test_resets_that_make_no_sense(store: Store) -> None:
+    """Each names what is wrong, and nothing is changed."""
+    commit(store, {A0: 5})
+    refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (InvalidOption, "exactly one", lambda: store.reset_group_offsets("g")),
+        (
+            InvalidOption,
+            "to and shift_by",
+            lambda: store.reset_group_offsets("g", to=1, shift_by=1),
+        ),
+        (InvalidOption, "'newest'", lambda: store.reset_group_offsets("g", to="newest")),
+        (InvalidOption, "-3 is no offset", lambda: store.reset_group_offsets("g", to=-3)),
+        (
+            InvalidOption,
+            "shift_by must",
+            lambda: store.reset_group_offsets("g", shift_by=1.5),  # type: ignore[arg-type]
+        ),
+        (InvalidOption, "leave", lambda: store.reset_group_offsets("g", "a", to={A0: 1})),
+        (InvalidOption, "nothing to reset", lambda: store.reset_group_offsets("none", to=1)),
+        (NoOffsetForPartition, "a:1", lambda: store.reset_group_offsets("g", "a", shift_by=1)),
+        (UnknownTopicOrPartition, "no", lambda: store.reset_group_offsets("g", "no", to=1)),
+        (
+            UnknownTopicOrPartition,
+            "no partition 9",
+            lambda: store.reset_group_offsets("g", to={TopicPartition("a", 9): 1}),
+        ),
+    ]
+    for kind, message, call in refused:
+        with pytest.raises(kind, match=message):
+            call()
+    assert offsets(store) == {A0: 5}
+
+
+def test_offsets_are_reset_from_a_file(store: Store, tmp_path: Path) -> None:
+    """What kafka-consumer-groups exports, with and without the group in front."""
+    path = tmp_path / "offsets.csv"
+    path.write_text('a,0,3\n\n"a",1, 4\n')
+    store.reset_group_offsets("g", from_file=path)
+    assert offsets(store) == {A0: 3, A1: 4}
+    path.write_text("g,a,0,6\nother,a,1,9\n")
+    store.reset_group_offsets("g", from_file=str(path))
+    assert offsets(store) == {A0: 6, A1: 4}
+    for text, message in (
+        ("a,0", "line 1 .* must be topic,partition,offset"),
+        ("a,0,1\na,x,1", "line 2"),
+        ("a,0,1\na,0,2", "more than one offset for a:0"),
+        ("other,a,0,1", "no offset for group 'g'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InvalidOption, match=message):
+            store.reset_group_offsets("g", from_file=path)
+    with pytest.raises(InvalidOption, match="cannot be read"):
+        store.reset_group_offsets("g", from_file=tmp_path / "none.csv")
+    assert offsets(store) == {A0: 6, A1: 4}
+
+
+def test_a_job_that_read_before_a_reset_cannot_commit(store: Store, clock: VirtualClock) -> None:
+    """Condition 35: the reset stands, and the job's transaction is refused."""
+    job = another(store, clock)
+    consumer = job.consumer("a", group_id="g", auto_offset_reset="earliest")
+    consumer.poll()
+    producer = job.producer(transactional_id="job")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({A0: 10}, consumer.group_metadata())
+    store.reset_group_offsets("g", [A0], to=2)
+    with pytest.raises(CommitFailed):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert offsets(store) == {A0: 2}
+
+
+def test_a_reset_that_loses_a_race_changes_nothing(store: Store, clock: VirtualClock) -> None:
+    """The group moves between the plan and the put: what was planned does not fit any more."""
+    commit(store, {A0: 4, A1: 4})
+    raced = []
+
+    def meanwhile(request: str) -> None:
+        if request.startswith("put_if_absent groups/g") and not raced:
+            raced.append(request)
+            commit(store, {A0: 6})
+
+    operator = attach(FaultyStorage(store.storage, before_request=meanwhile), clock=clock)
+    with pytest.raises(CommitFailed, match="read from offset 4, but the group is at 6"):
+        operator.reset_group_offsets("g", shift_by=-1)
+    assert raced
+    assert offsets(store) == {A0: 6, A1: 4}
+
+
+# -- pending offsets are never lost -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["commit", "abort"])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_pending_offset_commit_is_never_lost(
+    store: Store, clock: VirtualClock, outcome: str, checkpointed: bool
+) -> None:
+    """Invariant G2: everything else that would move the partition is refused until the decision."""
+    commit(store, {A0: 1, B0: 1})
+    holder = pending(store, {A0: 5})
+    if checkpointed:
+        store.logs.group("g").checkpoint()
+    other = another(store, clock)
+    rival = other.producer(transactional_id="rival")
+    rival.init_transactions()
+    rival.begin_transaction()
+    rival.send_offsets_to_transaction({A0: 7}, "g")
+    refused: list[Callable[[], object]] = [
+        rival.commit_transaction,
+        lambda: commit(other, {A0: 6}),
+        lambda: other.reset_group_offsets("g", to="latest"),
+        lambda: other.delete_group("g"),
+        lambda: other.delete_group_offsets("g", [A0]),
+    ]
+    for call in refused:
+        with pytest.raises(ConcurrentTransactions, match="transaction 1 of 'p'"):
+            call()
+    rival.abort_transaction()
+    clock.time_ms += 10
+    assert another(store, clock).expire_groups(older_than_ms=0) == []
+    commit(other, {B0: 2})  # what is not held moves
+    if outcome == "commit":
+        holder.commit_transaction()
+    else:
+        holder.abort_transaction()
+    expected = {A0: 5 if outcome == "commit" else 1, B0: 2}
+    for reader in (store, other, another(store, clock)):
+        assert offsets(reader) == expected
+    with rival.transaction():
+        rival.send_offsets_to_transaction({A0: 8}, "g")
+    assert offsets(another(store, clock))[A0] == 8
+
+
+def test_a_pending_offset_shows_in_the_description(store: Store) -> None:
+    """Condition 34: who is about to move an offset, also where there is none yet."""
+    holder = pending(store, {A0: 5})
+    (found,) = store.describe_group("g").offsets
+    assert found.offset is None
+    assert found.pending is not None
+    assert found.pending.transactional_id == "p"
+    assert store.groups() == ["g"]
+    holder.abort_transaction()
+    with pytest.raises(GroupIdNotFound):
+        store.describe_group("g")
+    assert store.groups() == []
+
+
+def test_a_decision_that_is_learnt_late_brings_no_deleted_offset_back() -> None:
+    """An entry counts where it stands: deleted afterwards is deleted, whoever reads it when."""
+    ref = TransactionRef("p", 1, 5, 0)
+    state = GroupState()
+    moves = (OffsetCommit("a", 0, 5), OffsetCommit("a", 1, 6))
+    state.apply(0, OffsetsCommitted("n", 1, moves, ref))
+    state.apply(1, OffsetsDeleted("n", 2, (A0,)))
+    state.decide(0, Outcome.COMMIT)
+    assert state.offset_of(*A0) is None
+    assert state.offset_of(*A1).offset == 6  # type: ignore[union-attr]
+    state.apply(2, OffsetsCommitted("n", 3, (OffsetCommit("a", 0, 9),)))
+    assert state.offset_of(*A0).offset == 9  # type: ignore[union-attr]
+
+
+# -- deletion and expiry ------------------------------------------------------------------------
+
+
+def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:
+    """A deleted group has never read anything; a new one of the id begins anew."""
+    commit(store, {A0: 5, B0: 1})
+    commit(store, {A0: 2}, "kept")
+    store.delete_group("g")
+    for reader in (store, another(store, clock)):
+        assert reader.groups() == ["kept"]
+        assert [d.group_id for d in reader.describe_groups()] == ["kept"]  # type: ignore[union-attr]
+        assert reader.consumer(group_id="g").committed(A0) is None
+        for call in (reader.describe_group, reader.delete_group):
+            with pytest.raises(GroupIdNotFound, match="'g' has no offsets"):
+                call("g")
+    commit(store, {A1: 3})
+    assert offsets(another(store, clock)) == {A1: 3}
+
+
+def test_single_offsets_are_deleted(store: Store, clock: VirtualClock) -> None:
+    """By partition or by topic, also of a topic that is gone; with the last one goes the group."""
+    commit(store, {A0: 5, A1: 6, B0: 1})
+    store.delete_group_offsets("g", [A0, TopicPartition("never", 3)])
+    assert offsets(another(store, clock)) == {A1: 6, B0: 1}
+    store.delete_topic("b")
+    store.delete_group_offsets("g", "b")
+    assert offsets(another(store, clock)) == {A1: 6}
+    store.logs.group("g").checkpoint()
+    store.delete_group_offsets("g", ["a"])
+    assert another(store, clock).groups() == []
+    with pytest.raises(GroupIdNotFound):
+        store.delete_group_offsets("g", [A0])
+
+
+def test_idle_groups_expire(memory_storage: Storage, clock: VirtualClock) -> None:
+    """After offsets.retention.ms without a commit; by default, and with -1, never."""
+    store = attach(memory_storage, create=True, clock=clock, config={"offsets.retention.ms": 1000})
+    store.create_topic("a", partitions=2)
+    store.create_topic("b")
+    commit(store, {A0: 0}, "idle")
+    commit(store, {A0: 0}, "busy")
+    pending(store, {B0: 0})
+    clock.time_ms += 600
+    commit(store, {A1: 0}, "busy")
+    clock.time_ms += 400
+    assert another(store, clock).expire_groups() == []
+    clock.time_ms += 1
+    store.storage.put("groups/bad/00000000000000000000.json", b"damaged")
+    assert another(store, clock).expire_groups() == ["idle"]
+    assert another(store, clock).groups() == ["bad", "busy", "g"]
+    assert store.consumer(group_id="busy").committed(A0) is not None
+    clock.time_ms += 10**9
+    keeps = attach(store.storage, clock=clock)
+    assert keeps.expire_groups(older_than_ms=10**10) == []
+    assert keeps.expire_groups() == ["busy"]
+
+
+def test_groups_are_kept_for_ever_by_default(store: Store, clock: VirtualClock) -> None:
+    """A monthly job must find its offsets: Kafka's seven days are not the default here."""
+    commit(store, {A0: 5})
+    clock.time_ms += 10**13
+    assert store.expire_groups() == []
+    assert offsets(store) == {A0: 5}
+    with pytest.raises(InvalidConfig, match=r"offsets\.retention\.ms"):
+        attach(store.storage, config={"offsets.retention.ms": -2})

@@ -1,0 +1,235 @@
+"""Topics that are deleted, and made anew, while somebody reads them: never the wrong records."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.errors import (
+    CommitFailed,
+    CorruptRecord,
+    NoOffsetForPartition,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from txnlog.names import TopicPartition
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, VirtualClock
+
+T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(memory_storage: Storage, clock: VirtualClock) -> Store:
+    store = attach(memory_storage, create=True, clock=clock)
+    store.create_topic("t", partitions=3)
+    store.create_topic("u")
+    return store
+
+
+def fill(store: Store, *values: bytes, topic: str = "t") -> None:
+    with store.producer() as producer:
+        for value in values:
+            producer.send(topic, value, partition=0)
+
+
+def make_anew(store: Store, *values: bytes, partitions: int = 1) -> None:
+    store.delete_topic("t")
+    store.create_topic("t", partitions=partitions)
+    fill(store, *values)
+
+
+def test_a_consumer_goes_on_in_the_new_topic_as_the_reset_policy_says(store: Store) -> None:
+    """The old position counts not; partitions that the new topic lacks are read no more."""
+    fill(store, b"old 0", b"old 1")
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    careful = store.consumer("t", auto_offset_reset="none")
+    careful.seek_to_beginning()
+    assert len(consumer.poll()) == len(careful.poll()) == 2
+    make_anew(store, b"new 0", b"new 1", b"new 2")
+    assert [record.value for record in consumer.poll()] == [b"new 0", b"new 1", b"new 2"]
+    assert consumer.assignment() == [T0]
+    with pytest.raises(NoOffsetForPartition, match="t:0"):
+        careful.poll()
+
+
+def test_an_assigned_partition_that_is_gone_is_reported(store: Store) -> None:
+    """Nobody else can say what is to be read in its place."""
+    consumer = store.consumer(auto_offset_reset="earliest")
+    consumer.assign([T0, T2])
+    assert consumer.poll() == []
+    make_anew(store, b"new")
+    with pytest.raises(UnknownTopicOrPartition, match=r"no partition 2; it has 1.*assign again"):
+        consumer.poll()
+    consumer.assign([T0])
+    assert [record.value for record in consumer.poll()] == [b"new"]
+
+
+def test_a_groups_offsets_do_not_apply_to_the_new_topic(store: Store) -> None:
+    """Neither for a new consumer, nor where a transaction compares them."""
+    fill(store, b"old 0", b"old 1")
+    old = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    old.poll()
+    old.commit()
+    make_anew(store, b"new 0", b"new 1", b"new 2")
+    described = store.describe_group("g").offsets
+    assert {(at.partition, at.lag) for at in described} == {(0, None), (1, None), (2, None)}
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    assert consumer.committed(T0) is None
+    assert len(consumer.poll(2)) == 2
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send_offsets_to_transaction({T0: 2}, consumer.group_metadata())
+    with producer.transaction():
+        producer.send_offsets_to_transaction({T0: 3}, "g")
+    committed = consumer.committed(T0)
+    assert committed is not None
+    assert committed.offset == 3
+    assert store.describe_group("g").offsets[0].lag == 0
+
+
+def test_a_late_commit_for_the_old_topic_moves_nobody_in_the_new_one(store: Store) -> None:
+    """A consumer commits what it has read of a topic that is another one by now."""
+    fill(store, b"old 0", b"old 1")
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    consumer.poll()
+    metadata = consumer.group_metadata()
+    make_anew(store, b"new 0", b"new 1", b"new 2")
+    consumer.commit({T0: 2})
+    fresh = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    assert len(fresh.poll()) == 3
+    fresh.commit()
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    with pytest.raises(CommitFailed), producer.transaction():
+        producer.send_offsets_to_transaction({T0: 1}, metadata)
+
+
+def test_a_deleted_topic_does_not_stop_the_others(store: Store) -> None:
+    """The others are read on; when none is left the error names the topic and the remedy."""
+    fill(store, b"1", topic="u")
+    consumer = store.consumer("t", "u", auto_offset_reset="earliest")
+    store.delete_topic("t")
+    assert [record.value for record in consumer.poll()] == [b"1"]
+    assert consumer.assignment() == [TopicPartition("u", 0)]
+    store.create_topic("t")
+    fill(store, b"new")
+    assert [record.value for record in consumer.poll()] == [b"new"]
+    store.delete_topic("t")
+    store.delete_topic("u")
+    with pytest.raises(UnknownTopicOrPartition, match="'t' does not exist; make it"):
+        consumer.poll()
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_does_not_stop_the_others(store: Store) -> None:
+    """Its segments vanish between two batches."""
+    for _ in range(2):
+        fill(store, b"t")
+    fill(store, b"u", topic="u")
+    consumer = store.consumer("t", "u", auto_offset_reset="earliest", max_poll_records=1)
+    assert [record.value for record in consumer.poll()] == [b"t"]
+    store.delete_topic("t")
+    assert [record.value for record in consumer.poll()] == [b"u"]
+
+
+def test_a_poll_that_fails_does_not_bring_old_positions_back(
+    store: Store, clock: VirtualClock
+) -> None:
+    """The poll that finds the topic made anew fails while reading; the next starts at its start."""
+    fill(store, b"old 0", b"old 1")
+    storage = FaultyStorage(store.storage)
+    consumer = attach(storage, clock=clock).consumer("t", auto_offset_reset="earliest")
+    assert len(consumer.poll()) == 2
+    make_anew(store, b"new 0", b"new 1", b"new 2")
+
+    def fail_once(name: str, start: int, stop: int) -> bytes:
+        del storage.get_range  # type: ignore[method-assign]
+        raise StorageError("503")
+
+    storage.get_range = fail_once  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="503"):
+        consumer.poll()
+    assert len(consumer.poll()) == 3
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_open_scan_says_that_its_topic_was_deleted(store: Store, again: bool) -> None:
+    """Not that its records are corrupt; a lookup of a time says the same."""
+    fill(store, b"1")
+    scan = store.scan("t")
+    snapshot = store.snapshot(["t"])
+    store.delete_topic("t")
+    if again:
+        store.create_topic("t")
+        fill(store, b"2")
+    expected = "'t' was deleted and made anew since" if again else "'t' was deleted since"
+    with pytest.raises(UnknownTopicOrPartition, match=expected):
+        scan.to_arrow()
+    with pytest.raises(UnknownTopicOrPartition, match=expected):
+        snapshot.offset_for_time(T0, 0)
+
+
+def test_a_lost_segment_is_still_damage(store: Store) -> None:
+    """A file that is gone while its topic is there was not deleted by txnlog."""
+    fill(store, b"1")
+    scan = store.scan("t")
+    store.storage.delete([name for name, _ in store.storage.list_all("topics/t/data")])
+    with pytest.raises(CorruptRecord, match="is gone, with offsets 0 to 0"):
+        scan.to_arrow()
+
+
+def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
+    store: Store, clock: VirtualClock
+) -> None:
+    """A topic is made anew between the two listings of a snapshot: it is taken again."""
+    fill(store, b"old 0", b"old 1")
+    fill(store, b"u", topic="u")
+
+    def meanwhile(request: str) -> None:
+        nonlocal listings
+        listings += request == "list topics/t/log"
+        if listings == 2:
+            listings += 1
+            make_anew(store, b"new")
+
+    listings = 0
+    storage = FaultyStorage(store.storage, before_request=meanwhile)
+    snapshot = attach(storage, clock=clock).snapshot(["t", "u"])
+    assert listings > 3
+    assert snapshot.scan("t").to_arrow().column("value").to_pylist() == [b"new"]
+    assert snapshot.scan("u").to_arrow().column("value").to_pylist() == [b"u"]
+
+
+def test_a_producer_goes_on_in_the_new_topic(store: Store, clock: VirtualClock) -> None:
+    """What was sent for the old topic does not land in the new one; what is sent then does."""
+    producer = store.producer()
+    producer.send("t", b"old")
+    producer.flush()
+    producer.send("t", b"for the old one")
+    make_anew(store)
+    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+        producer.flush()
+    producer.send("t", b"new")
+    producer.flush()
+    assert store.scan("t").to_arrow().column("value").to_pylist() == [b"new"]
+
+
+def test_a_transaction_for_the_old_topic_can_only_be_aborted(store: Store) -> None:
+    """The producer goes on with the next one."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"for the old one")
+    make_anew(store)
+    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send("t", b"new")
+    assert store.scan("t").to_arrow().column("value").to_pylist() == [b"new"]

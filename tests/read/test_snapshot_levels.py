@@ -1,0 +1,393 @@
+"""What shows at which isolation level where transactions overlap (condition 31, invariant S1)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from txnlog.errors import ConcurrentTransactions, InvalidOption
+from txnlog.producer import Producer
+from txnlog.snapshot import take_snapshot
+from txnlog.state.topic import RECENT_ENTRIES
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+TIMEOUT_MS = 60_000
+HOUR_MS = 3_600_000
+_SEEDS = itertools.count(1)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def heap(clock: VirtualClock) -> HeapStorage:
+    heap = HeapStorage()
+    config = {"transaction.max.timeout.ms": TIMEOUT_MS}
+    store = attach(heap, create=True, clock=clock, config=config)
+    for topic in ("t", "u"):
+        store.create_topic(topic)
+    return heap
+
+
+def process(heap: Storage, clock: VirtualClock) -> Store:
+    """The store as another process sees it, at the same time."""
+
+    class Clock(VirtualClock):
+        def now_ms(self) -> int:
+            return clock.time_ms
+
+        def monotonic_s(self) -> float:
+            return clock.time_ms / 1000
+
+    return attach(heap, clock=Clock(seed=next(_SEEDS)))
+
+
+def begun(heap: Storage, clock: VirtualClock, transactional_id: str) -> Producer:
+    producer = process(heap, clock).producer(
+        transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer
+
+
+def place(producer: Producer, value: bytes, *topics: str) -> None:
+    for topic in topics or ("t",):
+        producer.send(topic, value)
+        producer.flush()
+
+
+def shown(store: Store, isolation_level: str, *topics: str) -> list[list[bytes]]:
+    snapshot = store.snapshot(topics or ("t",), isolation_level=isolation_level)
+    assert snapshot.is_atomic == (isolation_level != "read_uncommitted")
+    return [snapshot.scan(t).to_arrow().column("value").to_pylist() for t in snapshot.topics]
+
+
+def overlap(heap: HeapStorage, clock: VirtualClock, turns: int, step_ms: int) -> Producer:
+    """Two writers that flush twice each, half a turn apart; returns the one whose turn is open."""
+    writers = [begun(heap, clock, f"w{number}") for number in range(2)]
+    place(writers[0], b"0")
+    for turn in range(1, turns):
+        current, before = writers[turn % 2], writers[(turn - 1) % 2]
+        clock.time_ms += step_ms
+        place(current, b"%d" % turn)
+        place(before, b"%d" % (turn - 1))
+        before.commit_transaction()
+        before.begin_transaction()
+    return writers[(turns - 1) % 2]
+
+
+def test_readers_do_not_starve_where_transactions_overlap(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Each reaches behind the next one: readers are one transaction behind, as in Kafka."""
+    last = overlap(heap, clock, 300, step_ms=1_000)
+    store = process(heap, clock)
+    snapshot = store.snapshot(["t"])
+    assert not snapshot.is_atomic
+    # All but the second record of the last committed one, which lies behind the open one.
+    assert snapshot.scan("t").record_count == 2 * 299 - 1
+    whole = store.snapshot(["t"], isolation_level="snapshot")
+    assert whole.is_atomic
+    assert whole.scan("t").to_arrow().num_rows == 2 * 299
+    assert store.consumer("t", auto_offset_reset="earliest").poll(1000)[-1].value == b"297"
+    place(last, b"299")
+    last.commit_transaction()
+    (values,) = shown(process(heap, clock), "read_committed")
+    assert sorted(values) == sorted(b"%d" % turn for turn in range(300) for _ in range(2))
+
+
+def test_the_oldest_open_transaction_says_how_far_back(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """A younger one with a longer timeout does not."""
+    config = {"transaction.max.timeout.ms": 15 * TIMEOUT_MS}
+    heap = HeapStorage()
+    attach(heap, create=True, clock=clock, config=config).create_topic("t")
+    overlap(heap, clock, 100, step_ms=1_000)
+    young = process(heap, clock).producer(
+        transactional_id="young", transaction_timeout_ms=15 * TIMEOUT_MS
+    )
+    young.init_transactions()
+    young.begin_transaction()
+    place(young, b"young")
+    assert not process(heap, clock).snapshot(["t"]).is_atomic
+
+
+def test_a_cut_that_is_fresh_enough_is_atomic(heap: HeapStorage, clock: VirtualClock) -> None:
+    """What overlaps within a timeout of the oldest open transaction is hidden whole, not torn."""
+    overlap(heap, clock, 40, step_ms=1_000)
+    assert shown(process(heap, clock), "read_committed") == [[]]
+    (values,) = shown(process(heap, clock), "snapshot")
+    assert sorted(values) == sorted(b"%d" % turn for turn in range(39) for _ in range(2))
+
+
+def test_a_consumer_reads_on_where_cuts_fall_back(heap: HeapStorage, clock: VirtualClock) -> None:
+    """A later cut may lie before a position that was reached without one: nothing comes again."""
+    overlap(heap, clock, 100, step_ms=1_000)
+    store = process(heap, clock)
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    first = consumer.poll(10_000)
+    consumer.commit()
+    clock.time_ms += TIMEOUT_MS // 2
+    waiting = begun(heap, clock, "other")
+    place(waiting, b"w", "t", "u")
+    again = process(heap, clock).consumer("t", group_id="g", auto_offset_reset="none")
+    assert again.poll(10_000) == []
+    waiting.abort_transaction()
+    clock.time_ms += 10 * TIMEOUT_MS
+    found = [record.offset for record in [*first, *again.poll(10_000)]]
+    assert found == sorted(set(found))
+
+
+def test_whole_transactions_over_topics(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Undecided ones are left out wherever they lie, what was committed around them is there."""
+    first, second = begun(heap, clock, "first"), begun(heap, clock, "second")
+    place(first, b"1", "t")
+    place(second, b"2", "t", "u")
+    place(first, b"1", "u")
+    second.commit_transaction()
+    store = process(heap, clock)
+    assert shown(store, "snapshot", "t", "u") == [[b"2"], [b"2"]]
+    assert shown(store, "read_committed", "t", "u") == [[], []]
+    with store.producer() as plain:
+        plain.send("t", b"p")
+    assert shown(store, "snapshot", "t", "u") == [[b"2", b"p"], [b"2"]]
+    first.commit_transaction()
+    for level in ("snapshot", "read_committed"):
+        assert shown(store, level, "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
+    third = begun(heap, clock, "third")
+    place(third, b"3", "t", "u")
+    third.abort_transaction()
+    assert shown(store, "snapshot", "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
+
+
+@pytest.mark.parametrize("level", ["read_committed", "snapshot"])
+@pytest.mark.parametrize("topics", [("t",), ("t", "u")])
+@pytest.mark.parametrize("begins", ["before it", "meanwhile"])
+def test_a_commit_at_any_request_of_a_snapshot(
+    clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...], begins: str
+) -> None:
+    """Goal (31): it shows whole or not at all, and once it was committed before, it shows."""
+    for number in itertools.count():
+        storage = heap.copy()
+        producer = begun(storage, clock, "p")
+        if begins == "before it":
+            place(producer, b"x", "t")
+
+        requests: list[str] = []
+
+        def meanwhile(
+            text: str,
+            producer: Producer = producer,
+            number: int = number,
+            requests: list[str] = requests,
+        ) -> None:
+            if len(requests) == number and text:
+                if begins == "meanwhile":
+                    place(producer, b"x", "t")
+                place(producer, b"x", *topics)
+                producer.commit_transaction()
+
+        reading = FaultyStorage(storage, before_request=meanwhile)
+        reading.requests = requests
+        view = attach(reading, clock=VirtualClock(seed=next(_SEEDS))).snapshot(
+            topics, isolation_level=level
+        )
+        counts = [view.scan(topic).record_count for topic in topics]
+        values = [view.scan(topic).to_arrow().num_rows for topic in topics]
+        whole = [2] + [1] * (len(topics) - 1)
+        assert values in ([0] * len(topics), whole), (number, reading.requests)
+        assert view.is_atomic
+        assert level == "snapshot" or counts == values
+        if number >= len(reading.requests):
+            break
+    assert number > 2
+
+
+def test_what_was_aborted_behind_an_open_transaction_hides_nothing(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Nobody sees it, so a cut need not fall before it elsewhere."""
+    place(begun(heap, clock, "open"), b"o", "u")
+    aborting = begun(heap, clock, "aborted")
+    place(aborting, b"a", "t", "u")
+    aborting.abort_transaction()
+    store = process(heap, clock)
+    with store.producer() as plain:
+        plain.send("t", b"p")
+    assert shown(store, "read_committed", "t", "u") == [[b"p"], []]
+
+
+class StopsAmongMarkers(FaultyStorage):
+    """Its process is killed when it has put the first marker of a commit."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        created = super().put_if_absent(name, data)
+        self.stopped = name.endswith(".commit")
+        return created
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_marker_that_shows_before_the_rest_of_its_transaction(
+    heap: HeapStorage, clock: VirtualClock, damaged: bool
+) -> None:
+    """The first reading finds a commit in one topic, the second one its undecided entry in another.
+
+    At once it is looked up, which gives the whole; where that cannot be, half of it never shows.
+    """
+    producer = begun(StopsAmongMarkers(heap), clock, "p")
+    place(producer, b"x", "t")
+    listings: list[str] = []
+
+    def meanwhile(text: str) -> None:
+        if text.startswith("list topics/"):
+            listings.append(text)
+            if len(listings) == 2:
+                place(producer, b"x", "u")
+                with pytest.raises(ProcessStopped):
+                    producer.commit_transaction()
+                if damaged:
+                    newest = f"transactions/p/{heap.list_names('transactions/p')[-1]}"
+                    heap.delete([newest])
+                    heap.put(newest, b"damaged")
+
+    store = process(FaultyStorage(heap, before_request=meanwhile), clock)
+    if damaged:
+        with pytest.raises(ConcurrentTransactions):
+            store.snapshot(["u", "t"], isolation_level="snapshot")
+    else:
+        whole = take_snapshot(store.logs, ["u", "t"], "snapshot", attempts=1)
+        assert [whole.scan(topic).record_count for topic in ("u", "t")] == [1, 1]
+    assert listings[:2] == ["list topics/u/log", "list topics/t/log"]
+
+
+def test_a_reader_that_sleeps_between_its_readings(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Invariant L6: what it would leave out is kept apart no more, so it reads again."""
+    producer = begun(heap, clock, "p")
+    place(producer, b"x", "t")
+    listings: list[str] = []
+
+    def meanwhile(text: str) -> None:
+        if text.startswith("list topics/"):
+            listings.append(text)
+            if len(listings) == 3:
+                place(producer, b"x", "u")
+                producer.commit_transaction()
+                clock.time_ms += HOUR_MS
+                with process(heap, clock).producer() as plain:
+                    for _ in range(RECENT_ENTRIES + 1):
+                        plain.send("u", b"p")
+                        plain.flush()
+
+    store = process(FaultyStorage(heap, before_request=meanwhile), clock)
+    in_t, in_u = shown(store, "snapshot", "t", "u")
+    assert (in_t, in_u.count(b"x")) == ([b"x"], 1)
+    assert len(listings) > 4
+
+
+def test_the_level_is_not_for_whoever_keeps_offsets(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Offsets are a prefix, and what was left out would be passed over."""
+    store = process(heap, clock)
+    for group_id in (None, "g"):
+        with pytest.raises(InvalidOption, match="Use read_committed"):
+            store.consumer("t", group_id=group_id, isolation_level="snapshot")
+    with pytest.raises(InvalidOption, match="read_committed, snapshot, read_uncommitted"):
+        store.snapshot("t", isolation_level="whole")
+
+
+def test_what_a_cut_must_know_does_not_grow(heap: HeapStorage, clock: VirtualClock) -> None:
+    """A transactional id for each of a thousand jobs: a checkpoint holds none of them for ever."""
+    for number in range(1000):
+        clock.time_ms += HOUR_MS
+        producer = begun(heap, clock, f"job-{number}")
+        place(producer, b"x", "t", "u")
+        producer.commit_transaction()
+    log = process(heap, clock).logs.fresh_topic("t")
+    log.checkpoint()
+    assert len(log.state.recent) <= RECENT_ENTRIES + 1
+    assert len(log.state.producers) < 100
+    assert log.state.let_go == {}
+
+
+@pytest.mark.parametrize("level", ["read_committed", "snapshot"])
+def test_a_checkpoint_that_comes_in_the_middle_of_a_listing(
+    clock: VirtualClock, heap: HeapStorage, level: str
+) -> None:
+    """It shows that a transaction was committed, and the listing misses an entry from before it."""
+    producer = begun(heap, clock, "p")
+    place(producer, b"x", "t")
+    other = process(heap, clock).logs.fresh_topic("t")
+
+    class Torn(FaultyStorage):
+        """The first listing of the topic takes long, and misses all entries that come meanwhile."""
+
+        torn = False
+
+        def list_names(self, folder: str, start_after: str = "") -> list[str]:
+            before = super().list_names(folder, start_after)
+            if folder != "topics/t/log" or self.torn:
+                return before
+            self.torn = True
+            place(producer, b"x", "t")
+            with pytest.raises(ProcessStopped):
+                producer.commit_transaction()
+            process(heap, clock).logs.settlement.settle([other])
+            other.checkpoint()
+            after = super().list_names(folder, start_after)
+            return [name for name in after if name in before or name.endswith("checkpoint")]
+
+    # The process of the producer stops when it has decided: no marker tells of it.
+    stopping = heap.put_if_absent
+
+    def put_if_absent(name: str, data: bytes) -> bool:
+        if name.endswith(".commit"):
+            raise ProcessStopped(name)
+        return stopping(name, data)
+
+    heap.put_if_absent = put_if_absent  # type: ignore[method-assign]
+    view = attach(Torn(heap), clock=VirtualClock(seed=next(_SEEDS))).snapshot(
+        ["t"], isolation_level=level
+    )
+    assert view.is_atomic
+    assert view.scan("t").to_arrow().num_rows in (0, 2)
+
+
+@pytest.mark.parametrize(("level", "listing"), [("read_committed", 2), ("snapshot", 4)])
+def test_a_reader_that_sleeps_between_its_listings(
+    clock: VirtualClock, heap: HeapStorage, level: str, listing: int
+) -> None:
+    """When it wakes, what came meanwhile is not kept apart any more: it says so, or begins anew."""
+    for topic in ("t", "u"):
+        with process(heap, clock).producer() as plain:
+            plain.send(topic, b"0")
+    listings = 0
+
+    def asleep(text: str) -> None:
+        nonlocal listings
+        listings += text.startswith("list topics/")
+        if listings != listing or not text.startswith("list topics/"):
+            return
+        producer = begun(heap, clock, "p")
+        place(producer, b"T", "t", "u")
+        producer.commit_transaction()
+        clock.time_ms += HOUR_MS
+        with process(heap, clock).producer() as plain:
+            for _ in range(RECENT_ENTRIES + 40):
+                for topic in ("t", "u"):
+                    plain.send(topic, b"x")
+                plain.flush()
+
+    store = attach(FaultyStorage(heap, before_request=asleep), clock=clock)
+    snapshot = store.snapshot(["t", "u"], isolation_level=level)
+    counts = {
+        snapshot.scan(topic).to_arrow().column("value").to_pylist().count(b"T")
+        for topic in ("t", "u")
+    }
+    assert snapshot.is_atomic == (level == "snapshot")
+    assert len(counts) == 1 or not snapshot.is_atomic

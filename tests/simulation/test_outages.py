@@ -1,0 +1,154 @@
+"""The storage is away for a while, longer than any retry: nothing is lost, doubled or mistaken.
+
+One producer, and nobody else: so whatever fails for the storage's sake can be aborted or repeated,
+and it is never fenced. ``test_crash_points`` lets single requests fail; here many in a row do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from txnlog.errors import CommitStateUnknown, InvalidTxnState, StorageError
+from txnlog.names import TopicPartition
+from txnlog.producer import Producer
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
+
+SOURCE = TopicPartition("in", 0)
+DAY_MS = 24 * 3_600_000
+
+
+class Outages(FaultyStorage):
+    """Requests fail, with or without effect, while ``left`` is not 0, and begin to by chance."""
+
+    def __init__(self, inner: HeapStorage, chance: random.Random) -> None:
+        super().__init__(inner)
+        self.chance = chance
+        self.rate = 0.0
+        self.left = 0
+
+    def _fault(self, text: str) -> Fault | None:  # noqa: ARG002 - by chance, not by name
+        if not self.left and self.chance.random() < self.rate:
+            # Some are over before a put is given up, some after that, some last into the next call.
+            self.left = self.chance.choice([1, 2, 10, 12, 15, 31])
+        if not self.left:
+            return None
+        self.left -= 1
+        return self.chance.choice([Fault.FAIL, Fault.FAIL, Fault.LOSE_RESPONSE])
+
+
+def prepared() -> tuple[HeapStorage, Store]:
+    storage = HeapStorage()
+    config = {"transaction.max.timeout.ms": DAY_MS}
+    store = attach(storage, create=True, clock=VirtualClock(), config=config)
+    for topic in ("a", "b", "in"):
+        store.create_topic(topic)
+    return storage, store
+
+
+def shown(storage: HeapStorage) -> Counter[tuple[str, bytes]]:
+    store = attach(storage, clock=VirtualClock(seed=9))
+    return Counter(
+        (topic, value)
+        for topic in ("a", "b")
+        for value in store.scan(topic).to_arrow().column("value").to_pylist()
+    )
+
+
+def test_an_abort_after_a_topic_joined_in_doubt() -> None:
+    """Goal (22): a put that joins a topic to the open transaction has landed though it failed."""
+    storage, _ = prepared()
+    outages = Outages(storage, random.Random(0))
+    producer = attach(outages, clock=VirtualClock(seed=1)).producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("a", b"1")
+    producer.flush()
+    producer.send("b", b"1")
+    # Lost once, then failing until the put is given up.
+    start = len(outages.requests) + 1
+    faults = {start: Fault.LOSE_RESPONSE, **dict.fromkeys(range(start + 1, start + 10), Fault.FAIL)}
+    outages._fault = lambda _: faults.get(len(outages.requests))  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        producer.flush()
+    assert outages.requests[start].startswith("put_if_absent transactions/p/")
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send("a", b"2")
+    assert shown(storage) == {("a", b"2"): 1}
+
+
+def through(outages: Outages, producer: Producer, values: dict[str, list[str]], move: int) -> bool:
+    """One transaction through whatever happens; returns whether it was committed."""
+    chance = outages.chance
+    producer.begin_transaction()
+    try:
+        for topic, sent in values.items():
+            for value in sent:
+                producer.send(topic, value)
+            if chance.random() < 0.5:
+                producer.flush()
+        producer.send_offsets_to_transaction({SOURCE: move}, "g")
+        producer.commit_transaction()
+    except CommitStateUnknown:
+        if chance.random() < 0.5:
+            insist(outages, producer.commit_transaction)
+            return True
+        try:
+            insist(outages, producer.abort_transaction)
+        except InvalidTxnState:
+            return True
+        return False
+    except StorageError:
+        insist(outages, producer.abort_transaction)
+        return False
+    return True
+
+
+def insist(outages: Outages, call: object) -> None:
+    """Call until the storage lets it through."""
+    assert callable(call)
+    for _ in range(50):
+        try:
+            call()
+        except (CommitStateUnknown, StorageError):
+            outages.left = 0 if outages.chance.random() < 0.5 else 4
+        else:
+            return
+    raise AssertionError("it does not get through")
+
+
+@pytest.mark.parametrize("first_seed", range(0, 80, 20))
+def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
+    """Goal (22, 23): what it was told is so, and after an abort the next transaction works."""
+    ends: Counter[bool] = Counter()
+    for seed in range(first_seed, first_seed + 20):
+        storage, _ = prepared()
+        outages = Outages(storage, random.Random(seed))
+        producer = attach(outages, clock=VirtualClock(seed=seed)).producer(
+            transactional_id="p", transaction_timeout_ms=DAY_MS, delivery_timeout_ms=seed % 3 * 500
+        )
+        outages.rate = 0.03
+        insist(outages, producer.init_transactions)
+        expected: Counter[tuple[str, bytes]] = Counter()
+        offset = 0
+        for number in range(20):
+            values = {
+                topic: [f"{number}-{n}" for n in range(outages.chance.randint(1, 2))]
+                for topic in outages.chance.sample("ab", outages.chance.randint(1, 2))
+            }
+            committed = through(outages, producer, values, offset + 1)
+            ends[committed] += 1
+            if committed:
+                offset += 1
+                expected.update((t, value.encode()) for t in values for value in values[t])
+        outages.rate = outages.left = 0
+        producer.close()
+        assert shown(storage) == expected, f"seed {seed}"
+        log = attach(storage, clock=VirtualClock(seed=9)).logs.fresh_group("g")
+        moved = log.state.offset_of(*SOURCE)
+        assert (moved.offset if moved else 0) == offset, f"seed {seed}"
+    assert min(ends[True], ends[False]) > 20

@@ -1,0 +1,200 @@
+"""Syncs that fail, and power cuts: what shows may not be durable, and what is acknowledged must be.
+
+The job is that of ``test_crash_points``. A put shows though its sync has failed; a power cut then
+takes everything that nobody has confirmed, and that no later put into its folder has synced.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from copy_job import (
+    PREPARED,
+    TOTAL,
+    a_reader_sees_whole_transactions,
+    copy_all,
+    judge,
+)
+
+from txnlog.errors import ProducerFenced, StorageError, TxnlogError
+from txnlog.producer import Producer
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+
+def puts_of_one_run() -> list[int]:
+    """The numbers of the requests that put something into an id's log."""
+    faulty = FaultyStorage(PREPARED.copy())
+    copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+    return [
+        number
+        for number, text in enumerate(faulty.requests)
+        if text.startswith("put_if_absent transactions/")
+    ]
+
+
+def test_what_was_acknowledged_survives_a_power_cut() -> None:
+    """A sync fails at each request in turn; the job ends well, or says that it did not."""
+    unsynced = 0
+    for number in range(TOTAL):
+        storage = PREPARED.copy()
+        faulty = FaultyStorage(storage, {number: Fault.SYNC_FAILS})
+        context = f"request {number}"
+        told = True
+        try:
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        except TxnlogError as error:
+            context, told = f"{context}, reported as {error!r}", False
+        unsynced += bool(storage.unsynced)
+        context = f"{context}, lost {storage.power_cut()}"
+        if not told:
+            a_reader_sees_whole_transactions(storage, context)
+            copy_all(attach(storage, clock=VirtualClock(seed=3)))
+        judge(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(seed=4)))
+        judge(storage, context)
+
+
+@pytest.mark.parametrize("survives", [False, True])
+def test_a_sync_that_never_succeeds_is_reported(survives: bool) -> None:
+    """From some request on no put of the job is durable: what it is told, it can rely on."""
+    for number in range(0, TOTAL, 3):
+        storage = PREPARED.copy()
+        faulty = FaultyStorage(storage, dict.fromkeys(range(number, 999), Fault.SYNC_FAILS))
+        with pytest.raises(TxnlogError):
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        storage.power_cut(lambda _: survives)
+        a_reader_sees_whole_transactions(storage, f"request {number}")
+        copy_all(attach(storage, clock=VirtualClock(seed=3)))
+        judge(storage, f"request {number}")
+
+
+@pytest.mark.parametrize("number", puts_of_one_run())
+def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
+    """One job dies before its put is durable, the next one acts on it, and the power is cut."""
+    before_the_cut = PREPARED.copy()
+    faults = {number: Fault.SYNC_FAILS, number + 1: Fault.STOP_BEFORE}
+    with pytest.raises(ProcessStopped):
+        copy_all(
+            attach(FaultyStorage(before_the_cut, faults), clock=VirtualClock(seed=2)),
+            abort_once=True,
+        )
+    for then in range(24):
+        storage = before_the_cut.copy()
+        with suppress(ProcessStopped):
+            copy_all(
+                attach(FaultyStorage(storage, {then: Fault.STOP_AFTER}), clock=VirtualClock(seed=3))
+            )
+        context = f"request {number}, then {then}, lost {storage.power_cut()}"
+        a_reader_sees_whole_transactions(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(seed=4)))
+        judge(storage, context)
+
+
+def with_open_transaction(heap: HeapStorage, faulty: FaultyStorage) -> Producer:
+    """One record of an open transaction ``p``, by a process that uses ``faulty``."""
+    attach(heap, create=True, clock=VirtualClock()).create_topic("t")
+    producer = attach(faulty, clock=VirtualClock(seed=2)).producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"x")
+    producer.flush()
+    return producer
+
+
+def dies_unsynced(faulty: FaultyStorage) -> None:
+    """The next put into an id's log shows, is not durable, and is the last thing that is done."""
+
+    def before(text: str) -> None:
+        if text.startswith("put_if_absent transactions/"):
+            number = len(faulty.requests)
+            faulty.faults = {number: Fault.SYNC_FAILS, number + 1: Fault.STOP_BEFORE}
+
+    faulty._before_request = before
+
+
+def seen(store: Store) -> list[bytes]:
+    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
+    return found
+
+
+def test_a_reader_confirms_the_decision_that_it_believes() -> None:
+    """What follows from it may be put into a checkpoint; who cannot confirm it, waits."""
+    heap = HeapStorage()
+    faulty = FaultyStorage(heap)
+    producer = with_open_transaction(heap, faulty)
+    dies_unsynced(faulty)
+    with pytest.raises(ProcessStopped):
+        producer.commit_transaction()
+    assert len(heap.unsynced) == 1
+
+    def failing(text: str) -> None:
+        if text.startswith("confirm"):
+            raise StorageError("the device is gone")
+
+    failed = FaultyStorage(heap, before_request=failing)
+    assert seen(attach(failed, clock=VirtualClock(seed=3))) == []
+    assert seen(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
+    assert heap.unsynced == []
+
+
+def test_a_producer_confirms_that_somebody_else_ended_its_transaction() -> None:
+    """Else it tells its caller of an abort that a power cut takes back."""
+    heap = HeapStorage()
+    producer = with_open_transaction(heap, FaultyStorage(heap))
+    other = FaultyStorage(heap)
+    ending = attach(other, clock=VirtualClock(seed=3))
+    dies_unsynced(other)
+    with pytest.raises(ProcessStopped):
+        ending.abort_transaction("p", reason="a test")
+    assert len(heap.unsynced) == 1
+    with pytest.raises(ProducerFenced, match="a test"):
+        producer.commit_transaction()
+    assert heap.unsynced == []
+
+
+def test_an_init_that_finds_its_own_state_confirms_it() -> None:
+    """The put of an earlier call shows, though it failed and could not be read back."""
+    heap = HeapStorage()
+    attach(heap, create=True, clock=VirtualClock())
+    faulty = FaultyStorage(heap)
+
+    def before(text: str) -> None:
+        if text.startswith("put_if_absent transactions/") and not faulty.faults:
+            number = len(faulty.requests)
+            faulty.faults = dict.fromkeys(range(number + 1, number + 10), Fault.FAIL)
+            faulty.faults[number] = Fault.SYNC_FAILS
+
+    faulty._before_request = before
+    store = attach(faulty, clock=VirtualClock(seed=2))
+    producer = store.producer(transactional_id="p", delivery_timeout_ms=0)
+    with pytest.raises(StorageError):
+        producer.init_transactions()
+    assert len(heap.unsynced) == 1
+    producer.init_transactions()
+    assert heap.unsynced == []
+
+
+def test_what_a_power_cut_takes() -> None:
+    """Only what nobody has confirmed, and no later put into the same folder."""
+    storage = HeapStorage()
+    faulty = FaultyStorage(storage, dict.fromkeys((0, 1, 2), Fault.SYNC_FAILS))
+    for name in ("a/1", "a/2", "b/1"):
+        with pytest.raises(StorageError, match=f"the sync of put_if_absent {name}"):
+            faulty.put_if_absent(name, b"x")
+        assert storage.get(name) == b"x"
+    assert faulty.put_if_absent("a/1", b"y") is False
+    assert storage.unsynced == ["a/1", "a/2", "b/1"]
+    faulty.confirm("a/1")
+    assert storage.unsynced == ["a/2", "b/1"]
+    other = storage.copy()
+    assert other.power_cut() == ["a/2", "b/1"]
+    assert [name for name, _ in other.list_all("")] == ["a/1"]
+    faulty.put("a/3", b"z")
+    assert storage.unsynced == ["b/1"]
+    faulty.faults = {len(faulty.requests): Fault.SYNC_FAILS}
+    with pytest.raises(StorageError, match="confirm b/1"):
+        faulty.confirm("b/1")
+    assert storage.power_cut(lambda _: True) == []
+    assert storage.unsynced == []

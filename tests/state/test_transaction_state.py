@@ -1,0 +1,256 @@
+"""The state machine of a transactional id, without any storage: conditions 11 to 18."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFenced
+from txnlog.log.deadlines import CLOCK_MARGIN_MS, Deadlines
+from txnlog.log.transaction_log import Head, TransactionLog
+from txnlog.names import check_transactional_id
+from txnlog.state import envelope
+from txnlog.state import transaction as transitions
+from txnlog.state.transaction import (
+    DECODER,
+    MAX_PRODUCER_EPOCH,
+    EntryRef,
+    Outcome,
+    Status,
+    TransactionState,
+)
+from txnlog.testing import HeapStorage, VirtualClock
+
+ENTRY = EntryRef("topic", "orders", 7)
+
+
+def initialized(state: TransactionState | None = None, **changes: object) -> TransactionState:
+    arguments: dict[str, object] = {
+        "transactional_id": "etl",
+        "timeout_ms": 1000,
+        "fresh_producer_id": 42,
+        "owned_epoch": None,
+        "now_ms": 10,
+        "nonce": "n0",
+    }
+    return transitions.initialize(state, **(arguments | changes))  # type: ignore[arg-type]
+
+
+def ongoing() -> TransactionState:
+    return transitions.participate(
+        initialized(), topics=["orders"], groups=["g"], now_ms=20, nonce="n1"
+    )
+
+
+def committed() -> TransactionState:
+    return transitions.prepare_commit(ongoing(), [ENTRY], now_ms=30, nonce="n2")
+
+
+def aborted() -> TransactionState:
+    return transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2")
+
+
+def done(state: TransactionState) -> TransactionState:
+    return transitions.complete(state, now_ms=40, nonce="n3")
+
+
+def test_an_empty_transactional_id_is_refused() -> None:
+    """Goal (11): an id must have at least one character."""
+    from txnlog.errors import InvalidTransactionalId
+
+    with pytest.raises(InvalidTransactionalId):
+        check_transactional_id("")
+
+
+def changed(state: TransactionState, **changes: object) -> TransactionState:
+    return msgspec.structs.replace(state, **changes)
+
+
+DEAD = transitions.expire(initialized(), now_ms=50, nonce="n5", reason="idle")
+
+
+@pytest.mark.parametrize(
+    ("state", "later"),
+    [
+        (initialized(), ongoing()),
+        (initialized(), initialized(initialized())),
+        (initialized(), DEAD),
+        (done(committed()), changed(ongoing(), number=2)),
+        (ongoing(), committed()),
+        (ongoing(), changed(aborted(), producer_epoch=1)),
+        (committed(), done(committed())),
+    ],
+)
+def test_what_may_follow_a_state(state: TransactionState, later: TransactionState) -> None:
+    """Hazard 3: by this a stalled instance knows that the next entry was built on its own."""
+    assert transitions.may_follow(later, state)
+
+
+@pytest.mark.parametrize(
+    ("state", "later"),
+    [
+        (initialized(), changed(ongoing(), producer_epoch=1)),
+        (initialized(), changed(ongoing(), producer_id=43)),
+        (initialized(), changed(ongoing(), number=2)),
+        (initialized(), initialized()),
+        (initialized(), changed(initialized(initialized()), number=1)),
+        (initialized(), changed(DEAD, producer_epoch=1)),
+        (initialized(), committed()),
+        (ongoing(), changed(committed(), producer_epoch=1)),
+        (ongoing(), changed(aborted(), producer_epoch=2)),
+        (ongoing(), changed(ongoing(), number=2)),
+        (ongoing(), done(committed())),
+        (committed(), committed()),
+        (committed(), done(aborted())),
+        (committed(), changed(done(committed()), entries=())),
+        (committed(), changed(done(committed()), number=2)),
+    ],
+)
+def test_what_cannot_follow_a_state(state: TransactionState, later: TransactionState) -> None:
+    """Hazard 3: what was built on another state, which took a name that cleaning had freed."""
+    assert not transitions.may_follow(later, state)
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 1001, True, 1.5])
+def test_bad_timeouts_are_refused(timeout_ms: int) -> None:
+    """Goal (11): -1, 0 and max + 1 are no timeouts."""
+    with pytest.raises(InvalidTransactionTimeout, match="1 to 1000"):
+        transitions.check_timeout(timeout_ms, 1000)
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 1000])
+def test_the_limits_of_timeouts_are_accepted(timeout_ms: int) -> None:
+    """Goal (11): 1 and max are."""
+    assert transitions.check_timeout(timeout_ms, 1000) == timeout_ms
+
+
+def test_the_first_init_has_epoch_0() -> None:
+    """Goal (12): a new id gets the fresh producer id and epoch 0."""
+    state = initialized()
+    assert (state.status, state.producer_id, state.producer_epoch) == (Status.EMPTY, 42, 0)
+
+
+@pytest.mark.parametrize("before", [initialized(), done(committed()), done(aborted())])
+def test_init_again_bumps_the_epoch_once_and_keeps_the_producer_id(
+    before: TransactionState,
+) -> None:
+    """Goal (12): from Empty and Complete*, epoch + 1 and the same producer id and number."""
+    state = initialized(before, fresh_producer_id=99)
+    assert (state.producer_id, state.producer_epoch) == (42, before.producer_epoch + 1)
+    assert state.number == before.number
+
+
+@pytest.mark.parametrize("before", [ongoing(), committed(), aborted()])
+def test_init_does_not_pass_over_an_unfinished_transaction(before: TransactionState) -> None:
+    """Goal (13, 14): what is open or prepared must be ended first."""
+    with pytest.raises(InvalidTxnState):
+        initialized(before)
+
+
+def test_an_init_that_has_fenced_does_not_bump_the_epoch_twice() -> None:
+    """Goal (15): at most one bump per completed init."""
+    fenced = transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2", fence=True)
+    state = initialized(done(fenced), owned_epoch=fenced.producer_epoch)
+    assert state.producer_epoch == ongoing().producer_epoch + 1
+
+
+def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
+    """The epoch is an int16: when it is used up, a fresh producer id starts at epoch 0."""
+    last = msgspec.structs.replace(initialized(), producer_epoch=MAX_PRODUCER_EPOCH)
+    state = initialized(last, fresh_producer_id=99)
+    assert (state.producer_id, state.producer_epoch) == (99, 0)
+
+
+def test_only_an_open_transaction_can_be_decided() -> None:
+    """Goal (16): commit and abort need Ongoing."""
+    for state in (initialized(), committed(), aborted(), done(committed()), done(aborted())):
+        with pytest.raises(InvalidTxnState):
+            transitions.prepare_commit(state, [], now_ms=1, nonce="x")
+        with pytest.raises(InvalidTxnState):
+            transitions.prepare_abort(state, now_ms=1, nonce="x")
+
+
+def test_only_a_prepared_transaction_can_be_completed() -> None:
+    """Completion follows a decision, and keeps it."""
+    for state in (initialized(), ongoing(), done(committed())):
+        with pytest.raises(InvalidTxnState):
+            transitions.complete(state, now_ms=1, nonce="x")
+    assert done(committed()).outcome is Outcome.COMMIT
+    assert done(committed()).entries == (ENTRY,)
+    assert done(aborted()).outcome is Outcome.ABORT
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(42, 1), (41, 0)])
+def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) -> None:
+    """Goal (17): whoever is not the owner is refused."""
+    transitions.check_owner(ongoing(), 42, 0)
+    with pytest.raises(ProducerFenced, match="fenced"):
+        transitions.check_owner(ongoing(), producer_id, epoch)
+
+
+def test_only_ongoing_times_out() -> None:
+    """Goal (18): past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
+    clock = VirtualClock(20 + 1000 + CLOCK_MARGIN_MS)
+    deadlines = Deadlines(TransactionLog(HeapStorage(), clock, 10**9), clock)
+    assert not deadlines.overdue(Head(1, ongoing()))
+    clock.time_ms += 1
+    assert deadlines.overdue(Head(1, ongoing()))
+    clock.time_ms = 10**15
+    for state in (initialized(), committed(), aborted(), done(committed())):
+        assert not deadlines.overdue(Head(1, state))
+    fenced = transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2", fence=True)
+    assert fenced.status is Status.PREPARE_ABORT
+    assert fenced.producer_epoch == ongoing().producer_epoch + 1
+
+
+def test_each_transaction_has_its_own_number() -> None:
+    """Zombies are told apart by number: it rises with each begin, not with each addition."""
+    first = ongoing()
+    more = transitions.participate(first, topics=["b"], groups=[], now_ms=25, nonce="n9")
+    second = transitions.participate(
+        done(committed()), topics=["c"], groups=[], now_ms=50, nonce="n9"
+    )
+    assert (more.number, more.topics, more.started_at_ms) == (1, ("b", "orders"), 20)
+    assert (second.number, second.topics, second.groups, second.entries) == (2, ("c",), (), ())
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (ongoing(), None),
+        (committed(), Outcome.COMMIT),
+        (done(committed()), Outcome.COMMIT),
+        (aborted(), Outcome.ABORT),
+        (done(aborted()), Outcome.ABORT),
+        (None, "past"),
+        (initialized(done(committed())), Outcome.ABORT),
+    ],
+)
+def test_how_a_reader_decides_an_entry(state: TransactionState | None, expected: object) -> None:
+    """Rule b, for every state that an id can be in."""
+    if state is not None and state.status is Status.EMPTY:
+        expected = "past"
+    assert transitions.decide_entry(ENTRY, ongoing().ref, state) == expected
+
+
+def test_a_commit_covers_its_list_and_nothing_else() -> None:
+    """Hazard 4: an entry of the transaction that is not on the decision's list is a zombie's."""
+    stray = EntryRef("topic", "orders", 8)
+    assert transitions.decide_entry(stray, ongoing().ref, committed()) is Outcome.ABORT
+
+
+def test_a_later_transaction_of_the_id_decides_nothing_about_an_earlier_one() -> None:
+    """Hazard 4: a commit must never hit entries of the id's other transactions."""
+    second = transitions.participate(
+        done(committed()), topics=["orders"], groups=[], now_ms=50, nonce="n9"
+    )
+    decided = transitions.prepare_commit(second, [ENTRY], now_ms=60, nonce="n10")
+    assert transitions.decide_entry(ENTRY, ongoing().ref, decided) == "past"
+
+
+@pytest.mark.parametrize(
+    "state", [initialized(), ongoing(), committed(), done(committed()), done(aborted())]
+)
+def test_states_survive_their_file(state: TransactionState) -> None:
+    """Encoding and decoding a state gives the same state."""
+    assert envelope.decode(envelope.encode(state), DECODER, "x") == state

@@ -1,0 +1,159 @@
+"""Ctrl-C at any line of the producer: what was sent is committed whole, or not at all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+
+from txnlog import producer
+from txnlog.errors import InvalidTxnState, TxnlogError
+from txnlog.log import group_metadata, topic_log
+from txnlog.names import TopicPartition
+from txnlog.producer import Producer
+from txnlog.store import Store, attach
+from txnlog.testing import VirtualClock
+from txnlog.testing.heap_storage import HeapStorage
+from txnlog.write import plain_writer
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+MODULES = {module.__file__ for module in (producer, plain_writer, topic_log, group_metadata)}
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt at the ``at``-th line that runs in the modules above."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Interrupts | None:
+        if frame.f_code.co_filename not in MODULES:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def interrupted(at: int, call: Callable[[], object]) -> bool:
+    """Whether the call was interrupted; False if it is through before so many lines."""
+    tracer = Interrupts(at)
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+def new_store(clock: VirtualClock) -> Store:
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.create_topic("t", partitions=2)
+    store.create_topic("in")
+    return store
+
+
+def begun(store: Store) -> Producer:
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"1", partition=0)
+    producer.flush()
+    producer.send("t", b"2", partition=1)
+    producer.send_offsets_to_transaction({TopicPartition("in", 0): 7}, "g")
+    return producer
+
+
+def outcome(store: Store, clock: VirtualClock) -> tuple[int, int | None]:
+    """The records and the group's offset, as a process that starts now finds them."""
+    fresh = attach(store.storage, clock=clock)
+    found = fresh.consumer("in", group_id="g").committed(TopicPartition("in", 0))
+    return fresh.scan("t").record_count, found.offset if found else None
+
+
+NOTHING, ALL = (0, None), (2, 7)
+
+
+@pytest.mark.parametrize("then", ["commit_transaction", "abort_transaction", "close"])
+@pytest.mark.parametrize("call", ["flush", "commit_transaction", "abort_transaction"])
+def test_a_transaction_is_whole_wherever_it_is_interrupted(
+    clock: VirtualClock, call: str, then: str
+) -> None:
+    """At each line of the call in turn; then it is committed, aborted, or the producer closed."""
+    outcomes = set()
+    at = 0
+    while True:
+        at += 1
+        store = new_store(clock)
+        transaction = begun(store)
+        if not interrupted(at, getattr(transaction, call)):
+            break
+        try:
+            getattr(transaction, then)()
+        except InvalidTxnState:
+            told = False
+        else:
+            told = True
+        if not told and then == "commit_transaction":
+            # It was aborted, or only abort is left.
+            transaction.abort_transaction()
+        found = outcome(store, clock)
+        outcomes.add(found)
+        assert found in (NOTHING, ALL), f"interrupted at line {at}"
+        if then == "commit_transaction":
+            assert found == (ALL if told else NOTHING), f"interrupted at line {at}"
+        if then == "abort_transaction":
+            assert found == (NOTHING if told else ALL), f"interrupted at line {at}"
+        # The producer goes on, or a new one takes over.
+        again = transaction if then != "close" else store.producer(transactional_id="p")
+        if then == "close":
+            again.init_transactions()
+        again.begin_transaction()
+        again.send("t", b"later", partition=0)
+        again.commit_transaction()
+        assert outcome(store, clock)[0] == found[0] + 1
+    assert at > 15
+    assert outcomes
+
+
+def test_what_is_sent_without_a_transaction_is_written_once_or_is_known_to_be_lost(
+    clock: VirtualClock,
+) -> None:
+    """At each line of a flush in turn: a later flush writes it, or says that it cannot."""
+    at = 0
+    told = set()
+    while True:
+        at += 1
+        store = new_store(clock)
+        plain = store.producer()
+        plain.send("t", b"1", partition=0)
+        plain.send("t", b"1", partition=1)
+        plain.flush()
+        plain.send("t", b"2", partition=0)
+        plain.send("t", b"2", partition=1)
+        if not interrupted(at, plain.flush):
+            break
+        refused = ""
+        try:
+            plain.flush()
+            plain.send("t", b"3", partition=0)
+            plain.flush()
+        except TxnlogError as error:
+            refused = str(error)
+        told.add(refused)
+        assert outcome(store, clock)[0] == (2 if refused else 5), f"interrupted at line {at}"
+    assert at > 15
+    told.remove("")
+    (lost,) = told
+    assert "what was sent since the last flush is lost" in lost

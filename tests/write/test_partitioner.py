@@ -1,0 +1,102 @@
+"""Partitioning whole columns as Kafka partitions single records."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from txnlog.errors import InvalidOption
+from txnlog.storage import open_storage
+from txnlog.store import attach
+from txnlog.write.partitioner import crc32, make_partitioner, murmur2
+
+
+def murmur2_of(key: bytes) -> int:
+    """The plain algorithm, one key at a time; shares no code with the one under test."""
+    mask = 0xFFFFFFFF
+    h = 0x9747B28C ^ len(key)
+    for at in range(0, len(key) - len(key) % 4, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * 0x5BD1E995 & mask
+        k = (k ^ (k >> 24)) * 0x5BD1E995 & mask
+        h = (h * 0x5BD1E995 & mask) ^ k
+    tail = key[len(key) - len(key) % 4 :]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * 0x5BD1E995 & mask
+    h = (h ^ (h >> 13)) * 0x5BD1E995 & mask
+    return h ^ (h >> 15)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [(b"21", -973932308), (b"foobar", -790332482), (b"abc", 479470107)]
+)
+def test_kafkas_vectors(key: bytes, expected: int) -> None:
+    """The vectors of Kafka's own tests."""
+    assert murmur2(pa.array([key], pa.binary())).astype(np.int32).tolist() == [expected]
+    assert np.uint32(murmur2_of(key)).astype(np.int32) == expected
+
+
+def test_any_lengths_nulls_and_slices() -> None:
+    """Ragged and uniform columns, with and without nulls, sliced: each as one by one."""
+    rng = random.Random(1)
+    for uniform in (None, 0, 1, 3, 4, 7, 16, 33):
+        keys = [
+            rng.randbytes(rng.randint(0, 40) if uniform is None else uniform) for _ in range(99)
+        ]
+        for array in (pa.array(keys), pa.array([b"before", *keys, b"after"]).slice(1, 99)):
+            assert murmur2(array).tolist() == [murmur2_of(key) for key in keys]
+        holes = [None if rng.random() < 0.3 else key for key in keys]
+        expected = [murmur2_of(key or b"") for key in holes]
+        assert murmur2(pa.array(holes, pa.binary())).tolist() == expected
+    assert murmur2(pa.array([], pa.binary())).tolist() == []
+
+
+def test_keys_decide_and_keyless_records_take_turns() -> None:
+    """(murmur2 & 0x7fffffff) % partitions; the turn goes on from batch to batch."""
+    choose = make_partitioner("murmur2", 5)
+    keys = pa.array([b"abc", None, b"foobar", None, None], pa.binary())
+    first = choose(keys).tolist()
+    assert first == [murmur2_of(b"abc") % 2**31 % 5, 0, murmur2_of(b"foobar") % 2**31 % 5, 1, 2]
+    assert choose(pa.nulls(4, pa.binary())).tolist() == [3, 4, 0, 1]
+
+
+def test_crc32_is_that_of_everybody_else() -> None:
+    """Goal: the checksum of zlib, for ragged keys, nulls and slices."""
+    rng = random.Random(2)
+    keys = [rng.randbytes(rng.randint(0, 40)) for _ in range(200)]
+    assert crc32(pa.array(keys, pa.binary())).tolist() == [zlib.crc32(key) for key in keys]
+    sliced = pa.array([b"before", None, *keys], pa.binary()).slice(1)
+    assert crc32(sliced).tolist() == [0, *(zlib.crc32(key) for key in keys)]
+    assert crc32(pa.array([], pa.binary())).tolist() == []
+
+
+def test_librdkafkas_default_hashes_keys_and_not_empty_ones() -> None:
+    """Goal: consistent_random: CRC-32 of the key; null and empty keys are bound to nothing."""
+    choose = make_partitioner("crc32", 5, first=3)
+    chosen = choose(pa.array([b"abc", None, b"", b"k"], pa.binary())).tolist()
+    assert chosen == [zlib.crc32(b"abc") % 5, 3, 4, zlib.crc32(b"k") % 5]
+
+
+def test_round_robin_ignores_keys() -> None:
+    """Goal: records take turns over all batches, with keys or without."""
+    choose = make_partitioner("round_robin", 3, first=1)
+    assert choose(pa.array([b"a", b"a", None, b"a"], pa.binary())).tolist() == [1, 2, 0, 1]
+    assert choose(pa.array([b"a"], pa.binary())).tolist() == [2]
+
+
+def test_a_producer_follows_its_partitioner() -> None:
+    """Goal: what was chosen for a producer decides where its records lie, in rows and batches."""
+    store = attach(open_storage("memory://partitioners"), create=True)
+    store.create_topic("t", partitions=3)
+    with store.producer(partitioner="round_robin") as producer:
+        for _ in range(3):
+            producer.send("t", value=b"v", key=b"same")
+        producer.flush()
+        producer.send_batch("t", pa.record_batch({"key": [b"same"] * 3, "value": [b"v"] * 3}))
+    found = store.scan("t", columns=["partition"]).to_arrow().column("partition").to_pylist()
+    assert found == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(InvalidOption, match="'random' is not one of murmur2, crc32, round_robin"):
+        store.producer(partitioner="random")

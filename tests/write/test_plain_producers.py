@@ -1,0 +1,124 @@
+"""Producers without a transaction: idle for long, forgotten, with an append in doubt."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.errors import CommitStateUnknown, CorruptEntry, StorageError
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, VirtualClock
+
+EXPIRATION_MS = 1_000_000
+
+
+class Unsure(FaultyStorage):
+    """While ``unsure``, requests for entries of topic ``t`` fail; the creates take ``effect``."""
+
+    unsure = False
+    effect = True
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if not self.unsure or not name.startswith("topics/t/log"):
+            return super().put_if_absent(name, data)
+        if self.effect:
+            super().put_if_absent(name, data)
+        raise StorageError("the connection was reset")
+
+    def get(self, name: str) -> bytes:
+        if self.unsure and name.startswith("topics/t/log"):
+            raise StorageError("the connection was reset")
+        return super().get(name)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(memory_storage: Storage, clock: VirtualClock) -> Store:
+    store = attach(
+        memory_storage,
+        create=True,
+        clock=clock,
+        config={"producer.id.expiration.ms": EXPIRATION_MS},
+    )
+    store.create_topic("t", partitions=2)
+    return store
+
+
+def values(store: Store, clock: VirtualClock) -> list[bytes]:
+    fresh = attach(store.storage, clock=clock)
+    found: list[bytes] = fresh.scan("t").to_arrow().column("value").to_pylist()
+    return sorted(found)
+
+
+def let_all_expire(store: Store, clock: VirtualClock) -> None:
+    """Time passes, and somebody's append makes the topic forget who was idle meanwhile."""
+    clock.time_ms += EXPIRATION_MS + 1
+    with store.producer() as other:
+        other.send("t", b"other", partition=1)
+
+
+def test_an_idle_producer_goes_on(store: Store, clock: VirtualClock) -> None:
+    """Goal (7): who was forgotten by a topic starts over under a new id, at sequence 0."""
+    producer = store.producer()
+    for turn in range(3):
+        producer.send("t", b"%d" % turn, partition=0)
+        producer.send("t", b"%d" % turn, partition=1)
+        producer.flush()
+        let_all_expire(store, clock)
+    assert values(store, clock) == [b"0", b"0", b"1", b"1", b"2", b"2", *[b"other"] * 3]
+    written = store.segments("t", partition=0)
+    assert [segment.base_sequence for segment in written] == [0, 0, 0]
+    assert len({segment.producer_id for segment in written}) == 3
+
+
+@pytest.mark.parametrize("effect", [True, False])
+@pytest.mark.parametrize("earlier", [0, 1])
+@pytest.mark.parametrize("read_meanwhile", [True, False])
+def test_an_append_in_doubt_is_not_doubled_when_its_producer_is_forgotten(
+    store: Store, clock: VirtualClock, earlier: int, effect: bool, read_meanwhile: bool
+) -> None:
+    """Flushing again after the topic forgot the producer: once, whatever became of the first."""
+    storage = Unsure(store.storage)
+    storage.effect = effect
+    process = attach(storage, clock=clock)
+    producer = process.producer()
+    for turn in range(earlier):
+        producer.send("t", b"earlier %d" % turn, partition=0)
+        producer.flush()
+    producer.send("t", b"in doubt", partition=0)
+    producer.send("t", b"in doubt too", partition=1)
+    storage.unsure = True
+    with pytest.raises(CommitStateUnknown):
+        producer.flush()
+    storage.unsure = False
+    let_all_expire(store, clock)
+    if read_meanwhile:
+        # Then its log, which the producer shares, is past the entry before it looks.
+        process.scan("t")
+    placed = producer.flush()
+    assert {where.partition: len(ranges[0]) for where, ranges in placed.items()} == {0: 1, 1: 1}
+    producer.send("t", b"later", partition=0)
+    producer.flush()
+    expected = [b"earlier %d" % turn for turn in range(earlier)]
+    expected += [b"in doubt", b"in doubt too", b"later", b"other"]
+    assert values(store, clock) == expected
+
+
+def test_an_append_after_a_refused_one_is_no_repeat(store: Store, clock: VirtualClock) -> None:
+    """What is sent after an error is not taken for the producer's first append, and lost."""
+    producer = store.producer()
+    producer.send("t", b"first", partition=0)
+    producer.flush()
+    damaged = "topics/t/log/00000000000000000002.json"
+    store.storage.put(damaged, b"{}")
+    producer.send("t", b"refused", partition=0)
+    with pytest.raises(CorruptEntry):
+        producer.flush()
+    store.storage.delete([damaged])
+    producer.send("t", b"second", partition=0)
+    producer.flush()
+    assert values(store, clock) == [b"first", b"second"]

@@ -1,0 +1,529 @@
+"""Producers, consumers and transactions, on every kind of storage: conditions 8, 13 to 37, 39, 47.
+
+The judge is the input and plain lists. Clocks are virtual, so timeouts need no waiting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from timed_storage import TimedStorage
+
+from txnlog.errors import (
+    CommitFailed,
+    ConcurrentTransactions,
+    CorruptEntry,
+    InvalidRecord,
+    InvalidTxnState,
+    NoOffsetForPartition,
+    OffsetOutOfRange,
+    ProducerFenced,
+)
+from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.names import TopicPartition
+from txnlog.producer import Producer
+from txnlog.segments.records import normalize
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, VirtualClock
+from txnlog.write.uploads import SegmentUploader
+
+T0 = TopicPartition("t", 0)
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(any_storage: Storage, clock: VirtualClock) -> Store:
+    """A store with a topic ``t`` of one partition and ``wide`` of four."""
+    store = attach(any_storage, create=True, clock=clock)
+    store.create_topic("t")
+    store.create_topic("wide", partitions=4)
+    return store
+
+
+def another(store: Store, clock: VirtualClock) -> Store:
+    """The same store, as another process sees it."""
+    return attach(store.storage, clock=VirtualClock(clock.time_ms, seed=99))
+
+
+def producing(store: Store, transactional_id: str, topic: str = "t") -> Producer:
+    """An initialised producer with an open transaction."""
+    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer
+
+
+def send(producer: Producer, *values: bytes, topic: str = "t") -> None:
+    """Send and place records."""
+    for value in values:
+        producer.send(topic, value, partition=0)
+    producer.flush()
+
+
+def values(store: Store, isolation_level: str = "read_committed", topic: str = "t") -> list[bytes]:
+    table = store.scan(topic, isolation_level=isolation_level).to_arrow()
+    found: list[bytes] = table.column("value").to_pylist()
+    return found
+
+
+def test_aborted_records_are_for_read_uncommitted_only(store: Store) -> None:
+    """Goal (24): abort 2 records, commit 2: 2 and 4."""
+    producer = producing(store, "p")
+    send(producer, b"a1", b"a2")
+    producer.abort_transaction()
+    with producer.transaction():
+        send(producer, b"c1", b"c2")
+    assert values(store) == [b"c1", b"c2"]
+    assert values(store, "read_uncommitted") == [b"a1", b"a2", b"c1", b"c2"]
+
+
+def test_an_open_transaction_bounds_what_is_stable(store: Store, clock: VirtualClock) -> None:
+    """Goal (25): the end is the last stable offset, and no time lookup goes beyond it."""
+    with store.producer() as plain:
+        plain.send("t", b"before", timestamp_ms=100)
+    waiting = producing(store, "w")
+    send(waiting, b"open")
+    with store.producer() as plain:
+        plain.send("t", b"after", timestamp_ms=300)
+    for reader in (store, another(store, clock)):
+        committed = reader.consumer("t", auto_offset_reset="earliest")
+        assert [record.value for record in committed] == [b"before"]
+        assert committed.end_offsets([T0]) == {T0: 1}
+        assert committed.offsets_for_times({T0: 200}) == {T0: None}
+        uncommitted = reader.consumer("t", isolation_level="read_uncommitted")
+        assert uncommitted.end_offsets([T0]) == {T0: 3}
+        found = uncommitted.offsets_for_times({T0: 200})[T0]
+        assert found is not None
+        assert found.offset == 1
+    waiting.commit_transaction()
+    assert values(store) == [b"before", b"open", b"after"]
+
+
+def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
+    """Goal (27): 500 records in transactions, every other one aborted, come out once each."""
+    with store.producer() as plain:
+        plain.send_batch("wide", pa.record_batch({"value": [b"%03d" % n for n in range(500)]}))
+    producer = store.producer(transactional_id="copy")
+    producer.init_transactions()
+    turn = 0
+    while True:
+        consumer = store.consumer("wide", group_id="copy", auto_offset_reset="earliest")
+        records = consumer.poll(max_records=50)
+        if not records:
+            break
+        turn += 1
+        producer.begin_transaction()
+        for record in records:
+            producer.send("t", record.value)
+        moved = {w: consumer.position(w) for w in consumer.assignment()}
+        producer.send_offsets_to_transaction(moved, consumer.group_metadata())
+        if turn % 2:
+            producer.flush()
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    assert turn == 20
+    assert sorted(values(store)) == [b"%03d" % n for n in range(500)]
+    assert len(values(store, "read_uncommitted")) == 1000
+
+
+def test_a_second_instance_fences_the_first(store: Store, clock: VirtualClock) -> None:
+    """Goal (13, 28): the first one's send, offsets and commit are refused."""
+    first = producing(store, "same")
+    send(first, b"first")
+    second = producing(another(store, clock), "same")
+    first.send("t", b"late", partition=0)
+    with pytest.raises(ProducerFenced):
+        first.flush()
+    for call in (
+        first.commit_transaction,
+        first.abort_transaction,
+        lambda: first.send("t", b"x"),
+        lambda: first.send_offsets_to_transaction({T0: 1}, "g"),
+    ):
+        with pytest.raises(InvalidTxnState, match="fenced"):
+            call()
+    send(second, b"second")
+    second.commit_transaction()
+    assert values(store) == [b"second"]
+
+
+def test_a_fenced_commit_is_refused(store: Store, clock: VirtualClock) -> None:
+    """Goal (28): where the first instance notices only at its decision."""
+    first = producing(store, "same")
+    send(first, b"first")
+    another(store, clock).producer(transactional_id="same").init_transactions()
+    with pytest.raises(ProducerFenced):
+        first.commit_transaction()
+    assert values(store) == []
+
+
+def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> None:
+    """Hazard 4: an entry that comes after its transaction ended stays out, for every reader."""
+    first = producing(store, "z")
+    send(first, b"in time")
+    coordinator = first._coordinator
+    assert coordinator is not None
+    zombie = coordinator.state.ref
+    first.commit_transaction()
+    spec = store.topic_spec("t")
+    uploader = SegmentUploader(store.storage, spec, clock)
+    uploader.write(
+        normalize(pa.record_batch({"value": [b"too late"]}), now_ms=1), np.zeros(1, dtype=np.int32)
+    )
+    store.logs.topic("t").place(uploader.finish(), transaction=zombie)
+    assert values(store) == [b"in time"]
+    with first.transaction():
+        send(first, b"next")
+    for reader in (store, another(store, clock), another(store, clock)):
+        assert values(reader) == [b"in time", b"next"]
+
+
+def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock) -> None:
+    """Goal (18, 29): a reader past the timeout aborts it, and fences it (hazard 6)."""
+    store = attach(TimedStorage(store.storage), clock=clock)
+    stuck = producing(store, "stuck")
+    send(stuck, b"stuck")
+    with store.producer() as plain:
+        plain.send("t", b"behind")
+    clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS
+    assert values(store) == []
+    clock.time_ms += 1
+    assert values(another(store, clock)) == [b"behind"]
+    assert values(store) == [b"behind"]
+    with pytest.raises(ProducerFenced):
+        stuck.commit_transaction()
+    assert store.describe_transaction("stuck").status == "CompleteAbort"
+    assert store.describe_transaction("stuck").producer_epoch == 1
+
+
+def test_a_reader_never_sees_what_is_aborted(store: Store) -> None:
+    """Goal (30): polling between single-record transactions that are all aborted."""
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for _ in range(20):
+        producer.begin_transaction()
+        send(producer, b"never")
+        assert consumer.poll() == []
+        producer.abort_transaction()
+        assert consumer.poll() == []
+    assert consumer.position(T0) == 20
+
+
+def test_data_between_aborted_ranges_is_kept(store: Store) -> None:
+    """Goal (33): aborted data over several segments is skipped, what lies between is not."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for turn in range(6):
+        producer.begin_transaction()
+        for part in range(3):
+            send(producer, b"%d-%d" % (turn, part))
+        if turn % 2:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    assert values(store) == [b"%d-%d" % (t, p) for t in (1, 3, 5) for p in range(3)]
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    assert [record.offset for record in consumer] == [3, 4, 5, 9, 10, 11, 15, 16, 17]
+
+
+def test_offsets_of_a_transaction_wait_for_its_decision(store: Store, clock: VirtualClock) -> None:
+    """Goal (34): invisible until the decision, gone after an abort."""
+    producer = producing(store, "p")
+    producer.send_offsets_to_transaction({T0: 5}, "g")
+    coordinator = producer._coordinator
+    assert coordinator is not None
+    coordinator.place({}, producer._take_offsets())
+    other = another(store, clock).consumer("t", group_id="g")
+    assert other.committed(T0) is None
+    with pytest.raises(ConcurrentTransactions):
+        other.commit({T0: 1})
+    producer.abort_transaction()
+    assert other.committed(T0) is None
+    other.commit({T0: 1}, metadata="by hand")
+    found = another(store, clock).consumer("t", group_id="g").committed(T0)
+    assert found is not None
+    assert (found.offset, found.metadata) == (1, "by hand")
+
+
+def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: VirtualClock) -> None:
+    """Goal (35): two transactional ids, one group, the same starting offset."""
+    with store.producer() as plain:
+        plain.send("t", b"x", partition=0)
+    jobs = []
+    for name, process in (("one", store), ("two", another(store, clock))):
+        consumer = process.consumer("t", group_id="g", auto_offset_reset="earliest")
+        records = consumer.poll()
+        producer = producing(process, name)
+        producer.send("wide", name.encode() + records[0].value, partition=0)
+        producer.send_offsets_to_transaction({T0: 1}, consumer.group_metadata())
+        jobs.append(producer)
+    jobs[0].commit_transaction()
+    with pytest.raises(CommitFailed, match="read from offset none, but the group is at 1"):
+        jobs[1].commit_transaction()
+    with pytest.raises(InvalidTxnState, match="only be aborted"):
+        jobs[1].commit_transaction()
+    jobs[1].abort_transaction()
+    assert values(store, topic="wide") == [b"onex"]
+    with jobs[1].transaction():
+        jobs[1].send("wide", b"works again", partition=0)
+    assert values(store, topic="wide") == [b"onex", b"works again"]
+
+
+def test_calls_out_of_order_are_refused(store: Store) -> None:
+    """Goal (21): what a producer may do depends on where it is."""
+    producer = store.producer(transactional_id="p")
+    for call in (
+        producer.begin_transaction,
+        producer.commit_transaction,
+        producer.abort_transaction,
+        lambda: producer.send("t", b"x"),
+    ):
+        with pytest.raises(InvalidTxnState, match="not initialised"):
+            call()
+    producer.init_transactions()
+    with pytest.raises(InvalidTxnState, match="called before"):
+        producer.init_transactions()
+    for call in (producer.commit_transaction, lambda: producer.send("t", b"x"), producer.flush):
+        with pytest.raises(InvalidTxnState, match="begin_transaction"):
+            call()
+    producer.begin_transaction()
+    with pytest.raises(InvalidTxnState, match="commit or abort"):
+        producer.begin_transaction()
+    plain = store.producer()
+    for call in (plain.init_transactions, plain.begin_transaction, plain.commit_transaction):
+        with pytest.raises(InvalidTxnState, match="no transactional_id"):
+            call()
+
+
+def test_a_failed_send_leaves_only_abort(store: Store) -> None:
+    """Goal (22): after the abort the next transaction works."""
+    producer = producing(store, "p")
+    send(producer, b"good")
+    with pytest.raises(InvalidRecord, match="no partition 7"):
+        producer.send("t", b"bad", partition=7)
+    with pytest.raises(InvalidTxnState, match="only be aborted"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        send(producer, b"next")
+    assert values(store) == [b"next"]
+
+
+def test_commit_and_abort_may_be_repeated_but_not_contradicted(store: Store) -> None:
+    """Goal (16): by the same instance, without effect."""
+    producer = producing(store, "p")
+    send(producer, b"x")
+    placed = producer.commit_transaction()
+    before = store.describe_transaction("p")
+    assert producer.commit_transaction() == placed == {T0: [range(1)]}
+    with pytest.raises(InvalidTxnState, match="ended with commit"):
+        producer.abort_transaction()
+    producer.begin_transaction()
+    send(producer, b"y")
+    producer.abort_transaction()
+    producer.abort_transaction()
+    with pytest.raises(InvalidTxnState, match="ended with abort"):
+        producer.commit_transaction()
+    assert before.number == 1
+    assert values(store) == [b"x"]
+
+
+def test_init_finishes_what_was_prepared(store: Store, clock: VirtualClock) -> None:
+    """Goal (14): a decided commit is carried out by the next init, whatever is missing."""
+    producer = producing(store, "p")
+    send(producer, b"decided")
+    coordinator = producer._coordinator
+    assert coordinator is not None
+    coordinator._finish_quietly = lambda: None  # type: ignore[method-assign]
+    producer.commit_transaction()
+    assert store.describe_transaction("p").status == "PrepareCommit"
+    assert values(another(store, clock)) == [b"decided"]
+    another(store, clock).producer(transactional_id="p").init_transactions()
+    described = another(store, clock).describe_transaction("p")
+    assert (described.status, described.producer_epoch) == ("Empty", 1)
+    assert values(another(store, clock)) == [b"decided"]
+
+
+def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock) -> None:
+    """Goal (20): damage in one id's log is reported with its path; other ids work."""
+    store.storage.put("transactions/bad/00000000000000000000.json", b'{"format":1,"checksum":"0"')
+    with pytest.raises(CorruptEntry, match=r"transactions/bad/0{20}\.json"):
+        store.producer(transactional_id="bad").init_transactions()
+    good = producing(store, "good")
+    send(good, b"fine")
+    good.commit_transaction()
+    assert values(another(store, clock)) == [b"fine"]
+    errors = [d for d in store.transactions() if isinstance(d, CorruptEntry)]
+    assert len(errors) == 1
+
+
+def test_an_open_transaction_that_is_damaged_stops_no_reader(
+    store: Store, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal (20): its entry stays undecided, which is told; what stands before it is read."""
+    good = producing(store, "good")
+    send(good, b"before")
+    good.commit_transaction()
+    send(producing(store, "bad"), b"open")
+    head = store.logs.transactions.describe("bad").number
+    store.storage.delete([f"transactions/bad/{head:020d}.json"])
+    store.storage.put(f"transactions/bad/{head:020d}.json", b"{}")
+    good.begin_transaction()
+    send(good, b"behind")
+    good.commit_transaction()
+    assert values(another(store, clock)) == [b"before"]
+    assert f"transactions/bad/{head:020d}.json is damaged" in caplog.text
+    assert values(another(store, clock), "read_uncommitted") == [b"before", b"open", b"behind"]
+
+
+def test_a_snapshot_over_topics_does_not_tear(store: Store, clock: VirtualClock) -> None:
+    """Hazard 5: a commit in two topics, of which one lies behind an open transaction."""
+    blocker = producing(store, "blocker")
+    send(blocker, b"open")
+    both = producing(store, "both")
+    send(both, b"t part")
+    send(both, b"wide part", topic="wide")
+    both.commit_transaction()
+    snapshot = another(store, clock).snapshot(["wide", "t"])
+    assert snapshot.end_offsets("wide") == dict.fromkeys(range(4), 0)
+    assert snapshot.end_offsets("t") == {0: 0}
+    # A scan of the one topic alone shows what is stable there.
+    assert values(another(store, clock), topic="wide") == [b"wide part"]
+    blocker.abort_transaction()
+    snapshot = another(store, clock).snapshot(["wide", "t"])
+    assert snapshot.scan("wide").record_count == 1
+    assert snapshot.scan("t").record_count == 1
+
+
+def test_one_append_of_many_partitions_does_not_tear_either(store: Store) -> None:
+    """A plain flush is atomic over the partitions of its topic, behind an open transaction too."""
+    blocker = producing(store, "blocker")
+    send(blocker, b"open", topic="wide")
+    with store.producer() as plain:
+        for partition in range(4):
+            plain.send("wide", b"plain", partition=partition)
+    assert values(store, topic="wide") == []
+    blocker.commit_transaction()
+    assert values(store, topic="wide") == [b"open", *[b"plain"] * 4]
+
+
+def test_offset_reset(store: Store) -> None:
+    """Goal (36): earliest, latest and none, for a new group and for an offset out of range."""
+    with store.producer() as plain:
+        for number in range(5):
+            plain.send("t", b"%d" % number)
+    earliest = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    assert [record.offset for record in earliest] == [0, 1, 2, 3, 4]
+    assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
+    with pytest.raises(NoOffsetForPartition, match="t:0"):
+        store.consumer("t", group_id="g", auto_offset_reset="none").poll()
+    store.delete_records({T0: 3})
+    store.consumer("t", group_id="g").commit({T0: 1})
+    assert [r.offset for r in store.consumer("t", group_id="g", auto_offset_reset="earliest")] == [
+        3,
+        4,
+    ]
+    assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
+    with pytest.raises(OffsetOutOfRange, match="3 to 5"):
+        store.consumer("t", group_id="g", auto_offset_reset="none").poll()
+
+
+def test_seek_and_read_from_any_offset(store: Store) -> None:
+    """Goal (38, 39): exactly the records from an offset on, across batches and segments."""
+    with store.producer() as plain:
+        for start in range(0, 60, 20):
+            plain.send_batch(
+                "t", pa.record_batch({"value": [b"%d" % n for n in range(start, start + 20)]})
+            )
+            plain.flush()
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    for offset in (0, 1, 19, 20, 21, 39, 40, 59, 60):
+        consumer.seek(T0, offset)
+        assert [record.offset for record in consumer] == list(range(offset, 60))
+        scanned = store.scan("t", {0: offset}).to_arrow()
+        assert scanned.column("offset").to_pylist() == list(range(offset, 60))
+    assert store.scan("t", {0: 5}, {0: 25}).to_arrow().column("value").to_pylist() == [
+        b"%d" % number for number in range(5, 25)
+    ]
+    with pytest.raises(OffsetOutOfRange):
+        store.scan("t", {0: 61})
+
+
+def test_committed_offsets_are_dense_and_survive_reopening(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Goal (37, 47): no gaps where nothing was aborted; end - start is the count."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for turn in range(40):
+        with producer.transaction():
+            send(producer, b"%d" % turn)
+            producer.send_offsets_to_transaction({T0: turn + 1}, "g")
+    fresh = another(store, clock)
+    assert [r.offset for r in fresh.consumer("t", auto_offset_reset="earliest")] == list(range(40))
+    group = fresh.describe_group("g")
+    assert [(o.offset, o.end_offset, o.lag) for o in group.offsets] == [(40, 40, 0)]
+    assert values(fresh) == [b"%d" % turn for turn in range(40)]
+
+
+def test_records_come_back_as_they_were_sent(store: Store) -> None:
+    """Goal (46): through the whole stack: nulls, empties, headers, extreme timestamps."""
+    sent = [
+        (None, b"", -1, ()),
+        (b"", None, 0, (("a", None), ("a", b""), ("b", b"x"))),
+        (b"\x00\xff", b"v" * 70_000, 1_700_000_000_123, (("h", b"1"),)),
+        ("kéy".encode(), "välue".encode(), 253_402_300_799_999, ()),
+    ]
+    with store.producer() as plain:
+        for key, value, timestamp_ms, headers in sent:
+            plain.send("t", value, key, timestamp_ms=timestamp_ms, headers=headers)
+    got = [
+        (record.key, record.value, record.timestamp, record.headers)
+        for record in store.consumer("t", auto_offset_reset="earliest")
+    ]
+    assert got == sent
+
+
+def test_a_cut_falls_before_what_a_checkpoint_holds(store: Store, clock: VirtualClock) -> None:
+    """Hazard 5 for a reader that opens a topic by its checkpoint: recent appends are kept apart."""
+    blocker = producing(store, "blocker")
+    send(blocker, b"open")
+    both = producing(store, "both")
+    send(both, b"t part")
+    send(both, b"wide part", topic="wide")
+    both.commit_transaction()
+    for topic in ("t", "wide"):
+        store.logs.topic(topic).checkpoint()
+    snapshot = another(store, clock).snapshot(["wide", "t"])
+    assert [snapshot.scan(topic).record_count for topic in ("wide", "t")] == [0, 0]
+    blocker.abort_transaction()
+    snapshot = another(store, clock).snapshot(["wide", "t"])
+    assert [snapshot.scan(topic).record_count for topic in ("wide", "t")] == [1, 1]
+
+
+def test_a_transaction_that_commits_during_a_read_of_one_topic_is_not_torn(store: Store) -> None:
+    """Its first append is listed, then it appends again and commits, then it is looked up."""
+    producer = producing(store, "p")
+    producer.send("t", b"1", partition=0)
+    producer.flush()
+
+    def meanwhile(request: str) -> None:
+        if request == "list transactions/p" and len(done) == 0:
+            done.append(request)
+            producer.send("t", b"2", partition=0)
+            producer.commit_transaction()
+
+    done: list[str] = []
+    reader = attach(FaultyStorage(store.storage, before_request=meanwhile), clock=VirtualClock())
+    assert values(reader) in ([], [b"1", b"2"])
+    assert done
+    assert values(reader) == [b"1", b"2"]

@@ -1,0 +1,1 @@
+"""What an operator asks of a store, and does to it."""

@@ -1,0 +1,94 @@
+"""What topics take on the storage, by partition: a listing each, and nothing read but logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from txnlog import names
+from txnlog.errors import TxnlogError, UnknownTopicOrPartition
+from txnlog.inspect.descriptions import or_error
+from txnlog.log.logs import Logs
+
+
+@dataclass(slots=True)
+class PartitionUsage:
+    """The files of a partition; of a topic's log if ``partition`` is None. Bytes.
+
+    ``unreferenced_bytes`` are in files that no entry places: uploads on their way, what was
+    trimmed, and orphans.
+    """
+
+    topic: str
+    partition: int | None
+    file_count: int = 0
+    segment_bytes: int = 0
+    index_bytes: int = 0
+    log_bytes: int = 0
+    unreferenced_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segment_bytes + self.index_bytes + self.log_bytes + self.unreferenced_bytes
+
+
+@dataclass(slots=True)
+class _Topic:
+    """One topic: which segments its log places, and what was counted so far."""
+
+    name: str
+    placed: set[tuple[int, str]]
+    log: PartitionUsage
+    partitions: dict[int, PartitionUsage] = field(default_factory=dict)
+
+    def add(self, path: str, size_bytes: int) -> None:
+        parsed = names.parse_data_file(path)
+        if parsed is None:
+            self.log.file_count += 1
+            self.log.log_bytes += size_bytes
+            return
+        number, stem, ending = parsed
+        usage = self.partitions.setdefault(number, PartitionUsage(self.name, number))
+        usage.file_count += 1
+        if (number, stem) not in self.placed:
+            usage.unreferenced_bytes += size_bytes
+        elif ending == "log":
+            usage.segment_bytes += size_bytes
+        else:
+            usage.index_bytes += size_bytes
+
+
+def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | TxnlogError]:
+    """The usage of one topic or of all, by partition, the topic's log first.
+
+    Also of topics that were deleted, whose logs stay. Raises UnknownTopicOrPartition if the one
+    topic never was; of all topics a damaged one gives its error.
+    """
+    found = [topic] if topic is not None else logs.storage.list_folders(names.TOPICS)
+    for name in found:
+        own = Logs(logs.storage, logs.config, logs.clock)
+        placed = or_error(partial(_placed, own), name)
+        if isinstance(placed, TxnlogError):
+            if topic is not None:
+                raise placed
+            yield placed
+            continue
+        counted = _Topic(name, placed, PartitionUsage(name, None))
+        for path, size_bytes in logs.storage.list_all(names.topic_folder(name)):
+            counted.add(path, size_bytes)
+        if topic is not None and not counted.log.file_count:
+            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
+        yield counted.log
+        yield from (counted.partitions[number] for number in sorted(counted.partitions))
+
+
+def _placed(logs: Logs, topic: str) -> set[tuple[int, str]]:
+    log = logs.topic(topic)
+    log.refresh()
+    with log.reading() as state:
+        return {
+            (number, segment.name)
+            for number, partition in enumerate(state.partitions)
+            for segment in partition.segments
+        }

@@ -1,0 +1,205 @@
+"""What :class:`~txnlog.store.Store` can tell and do about consumer groups.
+
+A group is its log: there are no members, so nobody has to leave before its offsets are changed. A
+job that reads meanwhile notices: its next commit within a transaction is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from txnlog import names
+from txnlog.admin.resets import ResetTarget, Target, plan_reset
+from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
+from txnlog.inspect.descriptions import GroupDescription, OffsetReset, describe_group, or_error
+from txnlog.inspect.history import GroupLogEntry, group_history
+from txnlog.log.group_metadata import check_offset
+from txnlog.log.logs import Logs
+from txnlog.names import TopicPartition
+from txnlog.state.group import OffsetCommit
+
+
+class GroupAdmin:
+    """The part of a store that is about consumer groups."""
+
+    _logs: Logs
+
+    def groups(self) -> list[str]:
+        """The ids of the consumer groups that have offsets, sorted. Reads the log of each."""
+        # One that is damaged is there all the same; describing it tells what is wrong.
+        return [
+            group_id
+            for group_id in self._group_ids()
+            if not isinstance(or_error(self._existing_group, group_id), GroupIdNotFound)
+        ]
+
+    def _group_ids(self) -> list[str]:
+        return sorted(names.decoded(self._logs.storage.list_folders(names.GROUPS)))
+
+    def _existing_group(self, group_id: str) -> str:
+        with self._logs.fresh_group(group_id).reading() as state:
+            if state.empty:
+                raise GroupIdNotFound(
+                    f"group {group_id!r} has no offsets in {self._logs.storage.url}"
+                )
+        return group_id
+
+    def describe_groups(self) -> list[GroupDescription | TxnlogError]:
+        """Every group that has offsets, sorted by id; the error in place of a damaged one."""
+        return [*self.each_group()]
+
+    def each_group(self) -> Iterator[GroupDescription | TxnlogError]:
+        """Like :meth:`describe_groups`, one after the other."""
+        for group_id in self._group_ids():
+            described = or_error(self.describe_group, group_id)
+            if not isinstance(described, GroupIdNotFound):
+                yield described
+
+    def group_history(self, group_id: str) -> Iterator[GroupLogEntry | CorruptEntry]:
+        """The entries of a group's log, oldest first, as far back as it reaches.
+
+        Changes nothing; the error in place of a damaged one. Raises GroupIdNotFound if the group
+        has never committed an offset.
+        """
+        return group_history(self._logs.storage, self._logs.clock, group_id)
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """A group's offsets, and its lag against the last stable offsets.
+
+        Raises GroupIdNotFound.
+        """
+        self._existing_group(group_id)
+        log = self._logs.group(group_id)
+        with log.reading() as group:
+            known = {*group.committed} | {
+                moved.topic for entry in group.pending.values() for moved in entry.offsets
+            }
+        ends: dict[TopicPartition, int] = {}
+        topic_ids: dict[str, str | None] = {}
+        for topic in sorted(known):
+            topic_log = self._logs.topic(topic)
+            topic_log.refresh()
+            self._logs.settlement.settle([topic_log])
+            with topic_log.reading() as state:
+                topic_ids[topic] = state.topic_id
+                for partition, end in enumerate(state.last_stable_offsets()):
+                    ends[TopicPartition(topic, partition)] = end
+        return describe_group(log, ends, topic_ids)
+
+    def reset_group_offsets(
+        self,
+        group_id: str,
+        topics: str | Iterable[str | TopicPartition] | None = None,
+        *,
+        to: Target | None = None,
+        timestamp_ms: int | None = None,
+        shift_by: int | None = None,
+        from_file: str | os.PathLike[str] | None = None,
+        metadata: str = "",
+        dry_run: bool = False,
+    ) -> list[OffsetReset]:
+        """Move a group's offsets, all of them at once or none.
+
+        An offset outside of what its partition holds becomes the nearest end. A group that does
+        not exist yet is made by it, if ``topics`` or offsets by partition are given.
+
+        Args:
+            group_id: whose.
+            topics: names of topics (all their partitions) and single partitions; None for all
+                partitions the group has offsets for, as far as they still exist.
+            to: 'earliest', 'latest' (what a reader would see now: the end of a consistent cut),
+                an offset, or offsets by partition.
+            timestamp_ms: to the first record at or after this time; 'latest' where there is none.
+            shift_by: by so many records, back if negative.
+            from_file: a CSV file of ``topic,partition,offset``, as ``kafka-consumer-groups
+                --export`` writes it (also with the group in front).
+            metadata: a note to keep with the offsets.
+            dry_run: tell, and change nothing.
+
+        Returns:
+            By partition, where the group was and where it is now (or would be).
+
+        Raises:
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+            CommitFailed: the group has moved meanwhile; nothing was changed.
+            InvalidOption, NoOffsetForPartition, UnknownTopicOrPartition: see the message.
+        """
+        target = ResetTarget(to, timestamp_ms, shift_by, from_file)
+        log = self._logs.fresh_group(group_id)
+        plan = plan_reset(self._logs, log, topics, target)
+        commits = []
+        for reset in plan.resets:
+            where = TopicPartition(reset.topic, reset.partition)
+            commits.append(
+                OffsetCommit(
+                    *where,
+                    reset.after,
+                    check_offset(where, reset.after, metadata).metadata,
+                    compare=True,
+                    start=reset.before,
+                    topic_id=plan.topic_ids[reset.topic],
+                    start_entry=plan.entries[where],
+                )
+            )
+        if commits and not dry_run:
+            log.commit(commits)
+            log.checkpoint_if_due()
+        return list(plan.resets)
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group's offsets, all of them: it is as if it had never read anything.
+
+        Raises:
+            GroupIdNotFound: it has no offsets.
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+        """
+        self._logs.fresh_group(group_id).delete()
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition | str]
+    ) -> None:
+        """Delete a group's offsets in some partitions; in all of a topic that is named alone.
+
+        Partitions for which it has no offset, also of topics that are gone, are no error.
+
+        Raises:
+            GroupIdNotFound: it has no offsets at all.
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+        """
+        log = self._logs.fresh_group(group_id)
+        with log.reading() as state:
+            known = {*state.partitions()}
+        doomed: set[TopicPartition] = set()
+        for item in [partitions] if isinstance(partitions, str) else partitions:
+            if isinstance(item, str):
+                doomed |= {where for where in known if where.topic == item}
+            else:
+                doomed.add(TopicPartition(*item))
+        log.delete(sorted(doomed & known))
+
+    def expire_groups(self, *, older_than_ms: int | None = None) -> list[str]:
+        """Delete the groups that have committed nothing for so long.
+
+        Nothing expires by itself: call it from time to time, from wherever suits.
+
+        Args:
+            older_than_ms: in place of the store's ``offsets.retention.ms``.
+
+        Returns:
+            The ids of the groups that were deleted: none if offsets are kept for ever.
+        """
+        retention_ms = (
+            self._logs.config.offsets_retention_ms if older_than_ms is None else older_than_ms
+        )
+        if retention_ms < 0:
+            return []
+        before_ms = self._logs.clock.now_ms() - retention_ms
+        expired = []
+        for group_id in self._group_ids():
+            log = or_error(self._logs.fresh_group, group_id)
+            if isinstance(log, TxnlogError):
+                continue  # a damaged group stays for somebody to look at, and stops no other
+            if log.expire(before_ms):
+                expired.append(group_id)
+        return expired

@@ -1,0 +1,230 @@
+"""Where a group's offsets go when they are reset: to an end, an offset, a time, or by a file.
+
+Plans only: reads topics and commits nothing. The ways are those of ``kafka-consumer-groups``.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txnlog.errors import InvalidOption, NoOffsetForPartition, UnknownTopicOrPartition
+from txnlog.inspect.descriptions import OffsetReset
+from txnlog.log.group_log import GroupLog
+from txnlog.log.group_metadata import check_offset
+from txnlog.log.logs import Logs
+from txnlog.names import TopicPartition, check_topic
+from txnlog.snapshot import Snapshot, take_snapshot
+
+_ENDS = ("earliest", "latest")
+_FILE_COLUMNS = (3, 4)
+
+Target = str | int | Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset would do, and the ids of the topics that it was made for.
+
+    ``entries`` are those of the group's log that moved its offsets to where they were found.
+    """
+
+    resets: tuple[OffsetReset, ...]
+    topic_ids: Mapping[str, str]
+    entries: Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTarget:
+    """Where to: exactly one of the four is given. See ``Store.reset_group_offsets``."""
+
+    to: Target | None = None
+    timestamp_ms: int | None = None
+    shift_by: int | None = None
+    from_file: str | os.PathLike[str] | None = None
+
+    def offsets_of(self, group_id: str) -> dict[TopicPartition, int] | None:
+        """The offsets that are named one by one, None if it is another kind of target.
+
+        Raises:
+            InvalidOption: not exactly one target, or one that makes no sense.
+        """
+        kinds = ("to", "timestamp_ms", "shift_by", "from_file")
+        given = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise InvalidOption(
+                f"a reset needs exactly one of {', '.join(kinds)}, not "
+                f"{' and '.join(given) or 'none of them'}"
+            )
+        for kind in ("timestamp_ms", "shift_by"):
+            value = getattr(self, kind)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InvalidOption(f"{kind} must be a whole number, not {value!r}")
+        if self.from_file is not None:
+            return read_offsets(self.from_file, group_id)
+        if isinstance(self.to, Mapping):
+            wanted = {TopicPartition(*where): at for where, at in self.to.items()}
+            return {where: check_offset(where, at).offset for where, at in wanted.items()}
+        if isinstance(self.to, str) and self.to not in _ENDS:
+            raise InvalidOption(
+                f"to={self.to!r} is not one of {', '.join(_ENDS)}, an offset, or offsets by "
+                "partition"
+            )
+        return None
+
+
+def plan_reset(
+    logs: Logs,
+    group: GroupLog,
+    topics: str | Iterable[str | TopicPartition] | None,
+    target: ResetTarget,
+) -> ResetPlan:
+    """Find out where a (refreshed and settled) group's offsets would go.
+
+    An offset outside of what its partition holds is moved to the nearest end.
+
+    Raises:
+        InvalidOption: the target, or its file, makes no sense.
+        NoOffsetForPartition: a partition without an offset cannot be shifted.
+        UnknownTopicOrPartition: a partition that was named is not there.
+    """
+    named = target.offsets_of(group.name)
+    if named is not None and topics is not None:
+        raise InvalidOption("where offsets are given by partition, leave the topics out")
+    with group.reading() as state:
+        known = [
+            TopicPartition(topic, partition)
+            for topic, offsets in state.committed.items()
+            for partition in offsets
+        ]
+    chosen: list[str | TopicPartition]
+    if named is not None:
+        chosen = list(named)
+    elif topics is None:
+        chosen = list(known)
+    else:
+        chosen = [topics] if isinstance(topics, str) else list(topics)
+    if not chosen:
+        raise InvalidOption(
+            f"there is nothing to reset: group {group.name!r} has no offsets; name the topics"
+        )
+    found = take_snapshot(
+        logs,
+        sorted({item if isinstance(item, str) else item[0] for item in chosen}),
+        leave_out_missing=named is None and topics is None,
+    )
+    partitions = _partitions(found, chosen, leave_out_missing=named is None and topics is None)
+    topic_ids = {topic: found.view(topic).topic_id for topic in found.topics}
+    with group.reading() as state:
+        before = {w: state.standing(*w, topic_ids[w.topic]) for w in partitions}
+    move = _mover(found, group.name, target, named)
+    resets = []
+    for where in partitions:
+        old = before[where].offset
+        view = found.view(where.topic)
+        begin = found.beginning_offsets(where.topic)[where.partition]
+        end = view.log_end_offsets[where.partition]
+        new = min(max(move(where, old), begin), end)
+        resets.append(OffsetReset(where.topic, where.partition, old, new))
+    return ResetPlan(tuple(resets), topic_ids, {w: at.entry for w, at in before.items()})
+
+
+def _partitions(
+    snapshot: Snapshot, chosen: Iterable[str | TopicPartition], *, leave_out_missing: bool
+) -> list[TopicPartition]:
+    found: set[TopicPartition] = set()
+    for item in chosen:
+        if isinstance(item, str):
+            found |= {TopicPartition(item, number) for number in snapshot.partitions(item)}
+            continue
+        where = TopicPartition(*item)
+        try:
+            snapshot.check_partition(where)
+        except UnknownTopicOrPartition:
+            if leave_out_missing:
+                continue
+            raise
+        found.add(where)
+    return sorted(found)
+
+
+def _mover(
+    snapshot: Snapshot,
+    group_id: str,
+    target: ResetTarget,
+    named: Mapping[TopicPartition, int] | None,
+) -> Callable[[TopicPartition, int | None], int]:
+    """From a partition and its committed offset, the offset that is asked for."""
+
+    def shifted(where: TopicPartition, old: int | None) -> int:
+        assert target.shift_by is not None
+        if old is None:
+            raise NoOffsetForPartition(
+                f"group {group_id!r} has no offset for {where} that could be shifted; reset it to "
+                "'earliest' or 'latest' instead"
+            )
+        return old + target.shift_by
+
+    def latest(where: TopicPartition) -> int:
+        return snapshot.end_offsets(where.topic)[where.partition]
+
+    def at_time(where: TopicPartition) -> int:
+        assert target.timestamp_ms is not None
+        found = snapshot.offset_for_time(where, target.timestamp_ms)
+        return latest(where) if found is None else found.offset
+
+    if named is not None:
+        return lambda where, _: named[where]
+    if target.shift_by is not None:
+        return shifted
+    if target.timestamp_ms is not None:
+        return lambda where, _: at_time(where)
+    if target.to == "earliest":
+        return lambda where, _: snapshot.beginning_offsets(where.topic)[where.partition]
+    if target.to == "latest":
+        return lambda where, _: latest(where)
+    return lambda where, _: check_offset(where, target.to).offset  # type: ignore[arg-type]
+
+
+def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicPartition, int]:
+    """The offsets in a CSV file as ``kafka-consumer-groups --export`` writes it.
+
+    A line is ``topic,partition,offset``, or ``group,topic,partition,offset``; of the latter only
+    those of this group count.
+
+    Raises:
+        InvalidOption: the file cannot be read, or a line is none of these.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"the offsets in {path} cannot be read: {error}") from error
+    offsets: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(lines), start=1):
+        fields = [field.strip() for field in row]
+        if not any(fields):
+            continue
+        if len(fields) not in _FILE_COLUMNS:
+            raise InvalidOption(_bad_line(path, number, row))
+        if len(fields) == max(_FILE_COLUMNS) and fields.pop(0) != group_id:
+            continue
+        topic, partition, offset = fields
+        if not (partition.isdecimal() and offset.isdecimal()):
+            raise InvalidOption(_bad_line(path, number, row))
+        where = TopicPartition(check_topic(topic), int(partition))
+        if where in offsets:
+            raise InvalidOption(f"{path} has more than one offset for {where}, again in {number}")
+        offsets[where] = int(offset)
+    if not offsets:
+        raise InvalidOption(f"{path} holds no offset for group {group_id!r}")
+    return offsets
+
+
+def _bad_line(path: str | os.PathLike[str], number: int, row: Sequence[str]) -> str:
+    return (
+        f"line {number} of {path} is {','.join(row)!r:.80}; it must be topic,partition,offset or "
+        "group,topic,partition,offset"
+    )

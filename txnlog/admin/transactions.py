@@ -1,0 +1,417 @@
+"""What :class:`~txnlog.store.Store` can tell and do about transactions and their producers.
+
+Listing and describing read the logs of transactional ids and change nothing. What looks at a topic
+does as every reader does: it ends what is past its timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from txnlog import names
+from txnlog.errors import (
+    CommitStateUnknown,
+    CorruptEntry,
+    CorruptTransactionState,
+    InvalidOption,
+    InvalidTxnState,
+    StorageError,
+    TransactionalIdNotFound,
+    TxnlogError,
+)
+from txnlog.inspect.descriptions import (
+    HangingTransaction,
+    ProducerDescription,
+    StableOffset,
+    StableOffsetHolder,
+    TransactionDescription,
+    describe_producers,
+    describe_transaction,
+    or_error,
+)
+from txnlog.inspect.history import transaction_history
+from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.logs import Logs
+from txnlog.log.topic_log import TopicLog
+from txnlog.log.transaction_log import Head
+from txnlog.names import check_text
+from txnlog.state.transaction import (
+    IDLE,
+    Outcome,
+    Status,
+    TransactionRef,
+    TransactionState,
+    expire,
+)
+from txnlog.storage.base import PARALLEL_REQUESTS
+
+_logger = logging.getLogger(__name__)
+
+
+class TransactionAdmin:
+    """The part of a store that is about transactions."""
+
+    _logs: Logs
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def transactions(
+        self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
+    ) -> list[TransactionDescription | TxnlogError]:
+        """The newest state of every transactional id, sorted by id.
+
+        Args:
+            states: only these, as in ``["Ongoing", "PrepareCommit"]``.
+            older_than_ms: only transactions that are open for longer, and ids without an open
+                one whose state did not change for longer.
+
+        Returns:
+            Descriptions; the error in place of an id that is damaged, whatever is asked for.
+        """
+        return [*self.each_transaction(states=states, older_than_ms=older_than_ms)]
+
+    def each_transaction(
+        self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
+    ) -> Iterator[TransactionDescription | TxnlogError]:
+        """Like :meth:`transactions`, a few at a time."""
+        wanted = _statuses(states)
+        before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
+        return (
+            item
+            for item in self._described()
+            if isinstance(item, TxnlogError)
+            or (item.status in wanted and (older_than_ms is None or item.since_ms < before_ms))
+        )
+
+    def _described(self) -> Iterator[TransactionDescription | TxnlogError]:
+        return (item for _, item in self._named())
+
+    def _named(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
+        """The newest state of each transactional id, or what is wrong with it."""
+        ids = self._logs.transactions.ids()
+        for first in range(0, len(ids), PARALLEL_REQUESTS):
+            some = ids[first : first + PARALLEL_REQUESTS]
+            found = self._logs.storage.gather(
+                [partial(or_error, self.describe_transaction, name) for name in some]
+            )
+            for name, item in zip(some, found, strict=True):
+                # One that was removed since it was listed is no damage.
+                if not isinstance(item, TransactionalIdNotFound):
+                    yield name, item
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """The newest state of a transactional id. Raises TransactionalIdNotFound."""
+        return describe_transaction(self._logs.transactions.describe(transactional_id))
+
+    def transaction_history(
+        self, transactional_id: str
+    ) -> Iterator[TransactionDescription | CorruptEntry]:
+        """The states of a transactional id, oldest first, as far back as its log reaches.
+
+        Changes nothing; the error in place of a damaged one. Raises TransactionalIdNotFound.
+        """
+        return transaction_history(self._logs.storage, self._logs.clock, transactional_id)
+
+    def describe_producers(
+        self, topic: str, partition: int | None = None
+    ) -> list[ProducerDescription]:
+        """Who has written to a topic's partitions, as far as the topic remembers.
+
+        A producer is remembered for ``producer.id.expiration.ms`` and while it has an open
+        transaction. Sorted by partition and producer id.
+
+        Raises UnknownTopicOrPartition.
+        """
+        log = self._topic(topic, partition)
+        return describe_producers(log, partition)
+
+    def hanging_transactions(self) -> list[HangingTransaction | TxnlogError]:
+        """Transactions that should have ended: open past their timeout, or decided, not finished.
+
+        Also those whose times lie further in the future than their timeout is long: the clock of
+        their producer runs ahead, and by their times they would not end for so long. Changes
+        nothing. An overdue transaction lasts only as long as nobody comes across it who may write:
+        the next reader of one of its topics ends it.
+
+        Returns:
+            The most overdue one first; the errors of damaged ids, which may hang too, at the end.
+        """
+        now_ms = self._logs.clock.now_ms()
+        hanging = []
+        damaged = []
+        for name, found in self._named():
+            if isinstance(found, TxnlogError):
+                damaged.append(_may_hang(name, found))
+                continue
+            hung = why_hanging(found, now_ms)
+            if hung is not None:
+                hanging.append(hung)
+        return [*sorted(hanging, key=lambda item: -item.overdue_ms), *damaged]
+
+    def stable_offsets(self, topic: str, partition: int | None = None) -> list[StableOffset]:
+        """Why the last stable offset of each partition (or one) stands where it stands.
+
+        The undecided transactions in the partition are its holders, those with the lowest offsets
+        first: it is the first one's first offset. Without any it is the end of the partition.
+
+        Raises UnknownTopicOrPartition.
+        """
+        log = self._topic(topic, partition)
+        with log.reading() as state:
+            stable = state.last_stable_offsets()
+            partitions = [
+                (number, part.log_start_offset, stable[number], part.end_offset)
+                for number, part in enumerate(state.partitions)
+                if partition in (None, number)
+            ]
+            undecided = [entry for entry in state.recent if entry.number in state.undecided]
+        heads: dict[str, Head | CorruptEntry | None] = {}
+        found = []
+        for number, start, last_stable, end in partitions:
+            holders: dict[TransactionRef, StableOffsetHolder] = {}
+            for entry in undecided:
+                offset = entry.first_offsets.get(number)
+                ref = entry.transaction
+                if offset is None or ref is None or ref in holders:
+                    continue
+                name = ref.transactional_id
+                if name not in heads:
+                    heads[name] = self._head(name)
+                holders[ref] = _holder(ref, entry.number, offset, entry.at_ms, heads[name])
+            found.append(StableOffset(topic, number, start, last_stable, end, (*holders.values(),)))
+        return found
+
+    def _topic(self, topic: str, partition: int | None) -> TopicLog:
+        log = self._logs.fresh_topic(topic)
+        if partition is not None:
+            with log.reading() as state:
+                state.check_partitions(topic, [partition])
+        return log
+
+    def _head(self, transactional_id: str) -> Head | CorruptEntry | None:
+        try:
+            return self._logs.transactions.head(transactional_id)
+        except CorruptEntry as error:
+            return error
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def abort_transaction(
+        self,
+        transactional_id: str,
+        *,
+        reason: str,
+        number: int | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> TransactionDescription:
+        """Abort the open transaction of an id, and fence its producer.
+
+        Aborting what was aborted already is no error, so after a CommitStateUnknown it may be
+        repeated, with ``number`` to be sure that no later transaction is hit.
+
+        Args:
+            transactional_id: whose.
+            reason: kept in the id's state, and told to the producer when it is refused.
+            number: only this transaction of the id.
+            dry_run: find out whether it could be aborted, and change nothing.
+            force: also where the id's newest state is damaged, by a state that is put behind it.
+                If a commit marker shows that the transaction was committed, its commit is
+                finished. Else it is aborted, and a commit of which only the damaged state told is
+                given up. Changes nothing where the state is sound.
+
+        Raises:
+            CorruptTransactionState: the newest state is damaged, and ``force`` was not given.
+            TransactionalIdNotFound: there is no such id.
+            InvalidTxnState: there is no open transaction, or it is not the one that is meant.
+            CommitStateUnknown: the storage failed; it may or may not be aborted.
+        """
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidOption(
+                f"a reason is needed to abort a transaction of {transactional_id!r}"
+            )
+        check_text(reason, "reason", InvalidOption)
+        transactions, settlement = self._logs.transactions, self._logs.settlement
+        while True:
+            since = transactions.now()
+            try:
+                head = transactions.describe(transactional_id)
+            except CorruptTransactionState:
+                if not force:
+                    raise
+                return describe_transaction(self._end_damaged(transactional_id, dry_run=dry_run))
+            _check_abortable(head.state, number)
+            if dry_run:
+                return describe_transaction(head)
+            if head.state.open:
+                try:
+                    aborted = settlement.abort_for_another(head, since, reason)
+                except StorageError as error:
+                    raise CommitStateUnknown(
+                        f"transaction {head.state.number} of {transactional_id!r} may or may not "
+                        f"be aborted: {error}. Repeat it, with number={head.state.number}"
+                    ) from error
+                if aborted is None:
+                    continue  # it has moved on meanwhile
+                head = aborted
+            if head.state.prepared:
+                try:
+                    done = settlement.finish(head, since)
+                    head = done or transactions.describe(transactional_id)
+                except StorageError as error:
+                    _logger.warning("%s is aborted but not finished: %s", head.state.ref, error)
+            return describe_transaction(head)
+
+    def _end_damaged(self, transactional_id: str, *, dry_run: bool) -> Head:
+        """Put a state behind a damaged one, and finish what it decides."""
+        storage, settlement = self._logs.storage, self._logs.settlement
+        topics = storage.list_folders(names.TOPICS)
+        groups = names.decoded(storage.list_folders(names.GROUPS))
+        everything = [self._logs.log("topic", name) for name in topics]
+        everything += [self._logs.log("group", name) for name in groups]
+        storage.gather([log.refresh for log in everything])
+        undecided = {
+            log.ref(number): ref
+            for log in everything
+            for number, ref in log.undecided().items()
+            if ref.transactional_id == transactional_id
+        }
+        since = self._logs.transactions.now()
+        head = settlement.end_damaged(transactional_id, undecided, force=True, dry_run=dry_run)
+        if dry_run or not head.state.prepared:
+            return head
+        return settlement.finish(head, since) or head
+
+    def expire_transactional_ids(self, *, older_than_ms: int | None = None) -> list[str]:
+        """Forget the transactional ids that have not been used for so long.
+
+        Only idle ones, whose last transaction has ended. Such an id is dead first, which fences a
+        producer that is still there; its log is removed by a later call, after
+        ``log.cleanup.age.ms``. Nothing expires by itself: call this from time to time, from
+        wherever suits. An id that is used again begins with a new producer id; the idempotence
+        versions of its applications are kept.
+
+        Args:
+            older_than_ms: in place of the store's ``transactional.id.expiration.ms``.
+
+        Returns:
+            The ids that are dead from now on.
+
+        Raises:
+            StorageError: some may have expired; call it again.
+        """
+        transactions, clock = self._logs.transactions, self._logs.clock
+        config = self._logs.config
+        idle_ms = config.transactional_id_expiration_ms if older_than_ms is None else older_than_ms
+        expired = []
+        for transactional_id in transactions.ids():
+            since, now_ms = transactions.now(), clock.now_ms()
+            head = self._head(transactional_id)
+            if head is None or isinstance(head, CorruptEntry):
+                continue  # a damaged one stays for somebody to look at, and stops no other
+            age_ms = now_ms - head.state.updated_at_ms
+            if head.state.status is Status.DEAD:
+                if age_ms > config.log_cleanup_age_ms:
+                    transactions.remove(head)
+            elif head.state.status in IDLE and age_ms > idle_ms:
+                reason = f"it was idle for {age_ms} ms; ids expire after {idle_ms} ms"
+                dead = expire(head.state, now_ms=now_ms, nonce=clock.token(), reason=reason)
+                if transactions.put(head.number + 1, dead, since):
+                    expired.append(transactional_id)
+        return expired
+
+
+def _statuses(states: str | Iterable[str] | None) -> set[str]:
+    known = [status.value for status in Status]
+    if states is None:
+        return {*known}
+    wanted = {states} if isinstance(states, str) else {*states}
+    for state in wanted:
+        if state not in known:
+            raise InvalidOption(f"{state!r} is not one of {', '.join(known)}")
+    return wanted
+
+
+def _check_abortable(state: TransactionState, number: int | None) -> None:
+    """Raise InvalidTxnState unless this transaction can be aborted, or was."""
+    if number is not None and state.number != number:
+        raise InvalidTxnState(
+            f"transactional id {state.transactional_id!r} is at transaction {state.number}, not "
+            f"{number}; nothing was aborted"
+        )
+    if not state.open and state.outcome is not Outcome.ABORT:
+        raise InvalidTxnState(
+            f"{state.ref} is {state.status.value}: there is no open transaction to abort"
+        )
+
+
+def why_hanging(found: TransactionDescription, now_ms: int) -> HangingTransaction | None:
+    """Why a transaction is one that should have ended, None if it is not."""
+    if found.ends_by_ms is None:
+        return None
+    name, open_ = found.transactional_id, found.status == Status.ONGOING.value
+    overdue_ms = now_ms - found.ends_by_ms
+    if overdue_ms > (CLOCK_MARGIN_MS if open_ else 0):
+        what = "open past its timeout" if open_ else "decided and not finished"
+        reason = f"{what}: {overdue_ms} ms overdue"
+        return HangingTransaction(
+            found, overdue_ms, _ended_by(name, found.status, overdue=True), reason
+        )
+    ahead_ms = found.since_ms - now_ms
+    if ahead_ms <= found.timeout_ms:
+        return None  # clocks differ a little, and it ends all the same
+    reason = f"its times lie in the future by {ahead_ms} ms: its producer's clock runs ahead"
+    return HangingTransaction(found, 0, _ended_by(name, found.status, overdue=False), reason)
+
+
+def _may_hang(transactional_id: str, error: TxnlogError) -> TxnlogError:
+    """The error of an id whose newest state is damaged, with its name and what can be done."""
+    if not isinstance(error, CorruptEntry):
+        return error
+    return CorruptTransactionState(
+        f"transactional id {transactional_id!r} may hang, for its newest state cannot be read: "
+        f"{error}. Without a backup, `txnlog txns abort --force {shlex.quote(transactional_id)}` "
+        "aborts its transaction, unless a marker shows that it was committed"
+    )
+
+
+def _holder(
+    ref: TransactionRef, entry: int, offset: int, at_ms: int, head: Head | CorruptEntry | None
+) -> StableOffsetHolder:
+    if isinstance(head, CorruptEntry):
+        remedy = f"repairing the log of {ref.transactional_id!r}: {head}"
+        return StableOffsetHolder(ref, entry, offset, at_ms, None, None, None, remedy)
+    if head is None or head.state.ref.key != ref.key:
+        # It has ended since the topic was looked at.
+        return StableOffsetHolder(ref, entry, offset, at_ms, None, None, None, "the next read")
+    found = describe_transaction(head)
+    return StableOffsetHolder(
+        ref,
+        entry,
+        offset,
+        at_ms,
+        found.status,
+        found.started_at_ms,
+        found.ends_by_ms,
+        _ended_by(found.transactional_id, found.status, overdue=False),
+    )
+
+
+def _ended_by(transactional_id: str, status: str, *, overdue: bool) -> str:
+    """What ends an open or prepared transaction, for people."""
+    anybody = (
+        "whoever next reads or writes one of its topics or groups, or calls init_transactions() "
+        f"with {transactional_id!r}"
+    )
+    if status != Status.ONGOING.value:
+        return (
+            "it is decided; finished by whoever next finds an entry of it without its marker, or "
+            f"calls init_transactions() with {transactional_id!r}"
+        )
+    now = "Store.abort_transaction ends it at once"
+    if overdue:
+        return f"aborted by {anybody}; {now}"
+    return f"its producer's commit or abort; after its timeout {anybody}; {now}"

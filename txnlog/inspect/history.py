@@ -1,0 +1,139 @@
+"""The logs of groups and transactional ids as they lie: every entry, and the marker beside it.
+
+Nothing is settled, folded or changed, and an entry that is damaged stands in its place as an error.
+What a checkpoint has made superfluous may have been cleaned away: then a log begins later than 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, GroupIdNotFound, ObjectNotFound, TransactionalIdNotFound
+from txnlog.inspect.descriptions import TransactionDescription, describe_transaction
+from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.transaction_log import Head
+from txnlog.state import envelope
+from txnlog.state.group import (
+    ENTRY_DECODER,
+    GroupDeleted,
+    GroupEntry,
+    OffsetCommit,
+    OffsetsCommitted,
+    OffsetsDeleted,
+)
+from txnlog.state.transaction import DECODER, TransactionRef
+from txnlog.storage.base import PARALLEL_REQUESTS, Storage
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedOffset:
+    """An offset that an entry moves or (``offset`` None) deletes.
+
+    ``start`` is the committed offset that the consumer began from, where that is compared.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    start: int | None
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLogEntry:
+    """An entry of a group's log. ``kind`` is ``offsets``, ``offsets-deleted`` or ``deleted``.
+
+    ``marker`` is ``commit`` or ``abort`` if there is one beside the entry; only an entry of a
+    transaction has any, and one without was not decided, or not yet marked.
+    """
+
+    entry: int
+    kind: str
+    at_ms: int
+    transaction: TransactionRef | None
+    marker: str | None
+    offsets: tuple[LoggedOffset, ...]
+
+
+def group_history(
+    storage: Storage, clock: Clock, group_id: str
+) -> Iterator[GroupLogEntry | CorruptEntry]:
+    """See :meth:`txnlog.Store.group_history`."""
+    log = SequenceLog(storage, names.group_log(group_id), clock)
+    listing = log.listing()
+    if not listing.entries and not listing.checkpoints:
+        raise GroupIdNotFound(f"group {group_id!r} has no log in {storage.url}")
+    outcomes = {number: outcome.value for number, outcome in listing.outcomes.items()}
+    return _each(
+        log,
+        listing.entries,
+        lambda number, data: _group_entry(
+            number, envelope.decode(data, ENTRY_DECODER, log.path(number)), outcomes.get(number)
+        ),
+    )
+
+
+def transaction_history(
+    storage: Storage, clock: Clock, transactional_id: str
+) -> Iterator[TransactionDescription | CorruptEntry]:
+    """See :meth:`txnlog.Store.transaction_history`."""
+    log = SequenceLog(storage, names.transaction_log(transactional_id), clock)
+    listing = log.listing()
+    if not listing.entries:
+        raise TransactionalIdNotFound(
+            f"transactional id {transactional_id!r} is not known in {storage.url}"
+        )
+    return _each(
+        log,
+        listing.entries,
+        lambda number, data: describe_transaction(
+            Head(number, envelope.decode(data, DECODER, log.path(number)))
+        ),
+    )
+
+
+def _each(
+    log: SequenceLog, numbers: Sequence[int], decode: Callable[[int, bytes], Read]
+) -> Iterator[Read | CorruptEntry]:
+    """Read entries a few at a time; what cleaning has deleted meanwhile is passed over."""
+    for first in range(0, len(numbers), PARALLEL_REQUESTS):
+        some = numbers[first : first + PARALLEL_REQUESTS]
+        found = log.storage.gather([partial(_bytes, log, number) for number in some])
+        for number, data in zip(some, found, strict=True):
+            if data is None:
+                continue
+            try:
+                yield decode(number, data)
+            except CorruptEntry as error:
+                yield error
+
+
+def _bytes(log: SequenceLog, number: int) -> bytes | None:
+    try:
+        return log.read([number])[0]
+    except ObjectNotFound:
+        return None
+
+
+def _group_entry(number: int, entry: GroupEntry, marker: str | None) -> GroupLogEntry:
+    match entry:
+        case OffsetsCommitted():
+            moved = tuple(_moved(offset) for offset in entry.offsets)
+            return GroupLogEntry(number, "offsets", entry.at_ms, entry.transaction, marker, moved)
+        case OffsetsDeleted():
+            gone = tuple(LoggedOffset(*where, None, None, "") for where in entry.partitions)
+            return GroupLogEntry(number, "offsets-deleted", entry.at_ms, None, marker, gone)
+        case GroupDeleted():
+            return GroupLogEntry(number, "deleted", entry.at_ms, None, marker, ())
+
+
+def _moved(offset: OffsetCommit) -> LoggedOffset:
+    start = offset.start if offset.compare else None
+    return LoggedOffset(offset.topic, offset.partition, offset.offset, start, offset.metadata)

@@ -1,0 +1,302 @@
+"""The index files beside a segment: what is in them, whether it is true, and making them anew.
+
+Offset and time indexes are accelerators: readers check what they say and do without. So a damaged
+one may be deleted and put again, the only case in which a name is used twice: whoever reads
+meanwhile finds the old one, the new one or none, and the same records. A transaction index is no
+accelerator: nothing else says which records are aborted, and it cannot be made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from txnlog.errors import CorruptRecord, ObjectNotFound
+from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.inspect.segment_dump import segment_path
+from txnlog.segments.identity import SegmentIdentity
+from txnlog.segments.indexes.sparse import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+from txnlog.segments.indexes.transactions import TRANSACTION_ENTRY
+from txnlog.segments.inspect.indexes import IndexProblems, check_indexes
+from txnlog.segments.inspect.verify import rebuild_indexes
+from txnlog.segments.window import ReadRange
+from txnlog.storage.base import Storage
+
+IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
+IndexState: TypeAlias = Literal["ok", "missing", "damaged"]
+ENDINGS: dict[IndexKind, str] = {
+    "offset": ".index",
+    "time": ".timeindex",
+    "transaction": ".txnindex",
+}
+ACCELERATORS: tuple[IndexKind, ...] = ("offset", "time")
+_LAYOUTS: dict[IndexKind, np.dtype[np.void]] = {
+    "offset": OFFSET_ENTRY,
+    "time": TIME_ENTRY,
+    "transaction": TRANSACTION_ENTRY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One entry of an index file; None for what its kind does not have. Offsets are the topic's.
+
+    ``offset`` of a transaction is its last one. Without any of them: bytes that are no entry.
+    """
+
+    path: str
+    kind: IndexKind
+    number: int
+    offset: int | None = None
+    position: int | None = None
+    timestamp_ms: int | None = None
+    producer_id: int | None = None
+    first_offset: int | None = None
+    last_stable_offset: int | None = None
+    damage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCheck:
+    """An index file and what is wrong with it; ``entry_count`` is None if it cannot be read."""
+
+    path: str
+    kind: IndexKind
+    state: IndexState
+    entry_count: int | None
+    damages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRebuild:
+    """What was done to an index file: kept as it was, or written."""
+
+    path: str
+    kind: IndexKind
+    before: IndexState
+    action: Literal["kept", "written"]
+    entry_count: int
+
+
+# -- looking -----------------------------------------------------------------------------------
+
+
+def read_entries(path: str, kind: IndexKind, data: bytes, base_offset: int) -> Iterator[IndexEntry]:
+    """Every entry of a file as it stands there, also where it makes no sense.
+
+    ``base_offset`` is added to what is relative; in a transaction index nothing is.
+    """
+    layout = _LAYOUTS[kind]
+    count, rest = divmod(len(data), layout.itemsize)
+    rows = np.frombuffer(data, dtype=layout, count=count)
+    before: tuple[int, ...] | None = None
+    for number, row in enumerate(rows):
+        values = row.item()
+        damage = None
+        if kind == "offset":
+            entry = IndexEntry(path, kind, number, base_offset + values[0], values[1])
+        elif kind == "time":
+            entry = IndexEntry(path, kind, number, base_offset + values[1], timestamp_ms=values[0])
+        else:
+            version, producer_id, first, last, stable = values
+            damage = None if version == 0 else f"{path}: entry {number} has version {version}"
+            entry = IndexEntry(
+                path,
+                kind,
+                number,
+                last,
+                producer_id=producer_id,
+                first_offset=first,
+                last_stable_offset=stable,
+                damage=damage,
+            )
+        if kind != "transaction":
+            if before is not None and any(a <= b for a, b in zip(values, before, strict=True)):
+                damage = f"{path}: entry {number} does not ascend"
+            entry = replace(entry, damage=damage)
+        before = values
+        yield entry
+    if rest:
+        damage = f"{path}: {rest} bytes at the end are no whole {layout.itemsize}-byte entry"
+        yield IndexEntry(path, kind, count, damage=damage)
+
+
+def without_padding(kind: IndexKind, data: bytes) -> bytes:
+    """What a broker has written: it makes the files of its newest segment longer ahead of time."""
+    size = _LAYOUTS[kind].itemsize
+    used = len(data.rstrip(b"\0"))
+    kept = -(-used // size) * size
+    return data if len(data) - kept < size else data[:kept]
+
+
+def check_index_data(
+    files: Mapping[IndexKind, tuple[str, bytes | None]],
+    read: ReadRange,
+    size_bytes: int,
+    *,
+    name: str,
+    base_offset: int,
+    exact: bool,
+    identity: SegmentIdentity | None = None,
+) -> tuple[list[IndexCheck], str | None]:
+    """Check index files, by kind their path and content (None: missing), against their segment.
+
+    Returns:
+        The checks, and what is wrong with the segment: entries that lead behind that were not
+        compared.
+    """
+    decoded: dict[IndexKind, OffsetIndex | TimeIndex] = {}
+    found: dict[IndexKind, IndexCheck] = {}
+    for kind, (path, data) in files.items():
+        if data is None:
+            found[kind] = IndexCheck(path, kind, "missing", None, ())
+            continue
+        try:
+            if kind == "offset":
+                decoded[kind] = OffsetIndex.decode(data, name=path, segment_bytes=size_bytes)
+            else:
+                decoded[kind] = TimeIndex.decode(data, name=path)
+        except CorruptRecord as error:
+            found[kind] = IndexCheck(path, kind, "damaged", None, (str(error),))
+    index, times = decoded.get("offset"), decoded.get("time")
+    problems = IndexProblems((), (), None)
+    if decoded:
+        problems = check_indexes(
+            read,
+            size_bytes,
+            index if isinstance(index, OffsetIndex) else None,
+            times if isinstance(times, TimeIndex) else None,
+            name=name,
+            base_offset=base_offset,
+            exact=exact,
+            identity=identity,
+        )
+    for kind, entries in decoded.items():
+        path = files[kind][0]
+        reasons = problems.index if kind == "offset" else problems.time_index
+        damages = tuple(f"{path}: {reason}" for reason in reasons)
+        state: IndexState = "damaged" if damages else "ok"
+        found[kind] = IndexCheck(path, kind, state, len(entries), damages)
+    return [found[kind] for kind in files], problems.segment
+
+
+# -- in a store ----------------------------------------------------------------------------------
+
+
+def index_paths(segment: SegmentDescription) -> dict[IndexKind, str]:
+    """The index files that a placed segment should have."""
+    stem = segment_path(segment).removesuffix(".log")
+    kinds: list[IndexKind] = list(ACCELERATORS) if segment.batch_count > 1 else []
+    if segment.aborted_count:
+        kinds.append("transaction")
+    return {kind: stem + ENDINGS[kind] for kind in kinds}
+
+
+def dump_segment_indexes(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:
+    """What lies in the index files of a placed segment; one that is not there has no entries."""
+    for kind, path in index_paths(segment).items():
+        data = _get(storage, path)
+        if data is not None:
+            yield from read_entries(path, kind, data, segment.base_offset)
+
+
+def check_segment_indexes(
+    storage: Storage, segment: SegmentDescription
+) -> tuple[list[IndexCheck], str | None]:
+    """Check the offset and time index of a placed segment; see ``check_index_data``."""
+    path = segment_path(segment)
+    wanted = {k: p for k, p in index_paths(segment).items() if k in ACCELERATORS}
+    if not wanted:
+        return [], None
+    files = {kind: (index, _get(storage, index)) for kind, index in wanted.items()}
+    try:
+        size_bytes = storage.size(path)
+    except ObjectNotFound:
+        return [], f"segment {path} is gone; restore it from a backup"
+    return check_index_data(
+        files,
+        partial(storage.get_range, path),
+        size_bytes,
+        name=path,
+        base_offset=segment.base_offset if segment.from_kafka else 0,
+        exact=True,
+        identity=segment.identity,
+    )
+
+
+def rebuild_segment_indexes(
+    storage: Storage, segment: SegmentDescription, interval_bytes: int, *, dry_run: bool = False
+) -> tuple[list[IndexRebuild], str | None]:
+    """Write the offset and time indexes of a placed segment that are missing or damaged.
+
+    Returns:
+        What was (or would be) done, and what is wrong with the segment: what lies behind that is
+        not in the indexes.
+
+    Raises:
+        StorageError: one may be missing now; repeat it.
+    """
+    checks, damage = check_segment_indexes(storage, segment)
+    if all(check.state == "ok" for check in checks):
+        return [kept_index(check) for check in checks], damage
+    path = segment_path(segment)
+    built = build_indexes(
+        partial(storage.get_range, path),
+        storage.size(path),
+        name=path,
+        interval_bytes=interval_bytes,
+        base_offset=segment.base_offset if segment.from_kafka else 0,
+        always_time=False,
+        identity=segment.identity,
+    )
+    done = []
+    for check in checks:
+        if check.state == "ok":
+            done.append(kept_index(check))
+            continue
+        data, count = built[check.kind]
+        if not dry_run:
+            if check.state == "damaged":
+                storage.delete([check.path])
+            # If somebody else is faster, theirs is as good.
+            storage.put_if_absent(check.path, data)
+        done.append(IndexRebuild(check.path, check.kind, check.state, "written", count))
+    return done, damage
+
+
+def _get(storage: Storage, path: str) -> bytes | None:
+    try:
+        return storage.get(path)
+    except ObjectNotFound:
+        return None
+
+
+def kept_index(check: IndexCheck) -> IndexRebuild:
+    return IndexRebuild(check.path, check.kind, check.state, "kept", check.entry_count or 0)
+
+
+def build_indexes(
+    read: ReadRange,
+    size_bytes: int,
+    *,
+    name: str,
+    interval_bytes: int,
+    base_offset: int,
+    always_time: bool,
+    identity: SegmentIdentity | None = None,
+) -> dict[IndexKind, tuple[bytes, int]]:
+    """By kind the bytes of an index made anew, and how many entries it has."""
+    index, times = rebuild_indexes(
+        read,
+        size_bytes,
+        name=name,
+        interval_bytes=interval_bytes,
+        base_offset=base_offset,
+        always_time=always_time,
+        identity=identity,
+    )
+    return {"offset": (index.encode(), len(index)), "time": (times.encode(), len(times))}

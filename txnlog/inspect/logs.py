@@ -1,0 +1,201 @@
+"""Shows a log as it lies: entries with their markers, decoded, damage and gaps and all.
+
+Modifies nothing and decides nothing. Memory is that of the files' names and of a few dozen entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from txnlog import names
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
+from txnlog.log.state_log import Marker
+from txnlog.names import LogFile
+from txnlog.state import envelope
+from txnlog.state.transaction import Outcome, TransactionRef
+from txnlog.storage.base import Storage
+
+EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+JsonObject: TypeAlias = dict[str, object]
+
+_AT_ONCE = 64
+"""So many entries are read at a time."""
+_MARKER_DECODER = msgspec.json.Decoder(Marker)
+_MARKERS = (LogFile.COMMIT, LogFile.ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedEntry(Generic[EntryT]):
+    """The files under one number of a log, or (``missing_count``) numbers without an entry.
+
+    ``entry`` is None if it cannot be decoded; ``content`` is its JSON as it is written, as far as
+    it is JSON at all. ``outcomes`` are those of the markers beside it. ``damage`` says what is
+    wrong, None if nothing is. ``failures`` are files that could not be read, and why.
+    """
+
+    number: int
+    path: str
+    size_bytes: int | None
+    entry: EntryT | None
+    content: JsonObject | None
+    outcomes: tuple[Outcome, ...]
+    has_checkpoint: bool
+    damage: str | None
+    missing_count: int = 0
+    failures: tuple[tuple[str, StorageError], ...] = ()
+
+    @property
+    def transaction(self) -> TransactionRef | None:
+        """What the entry belongs to."""
+        found = getattr(self.entry, "transaction", None)
+        return found if isinstance(found, TransactionRef) else None
+
+
+@dataclass(slots=True)
+class _Files:
+    """Which files there are under one number."""
+
+    number: int
+    kinds: set[LogFile] = field(default_factory=set)
+
+
+def dump_log(
+    storage: Storage,
+    folder: str,
+    decoder: msgspec.json.Decoder[EntryT],
+    *,
+    first: int = 0,
+    keep_going: bool = False,
+) -> Iterator[DumpedEntry[EntryT]]:
+    """Yield what lies in a log's folder from entry ``first`` on, in the order of its numbers.
+
+    One listing, or two where the first shows gaps, and a read for each entry and marker, made
+    while it is consumed. Numbers that are missing come as one item: they are damage unless a later
+    checkpoint stands in for them, as it does where old entries were cleaned up.
+
+    With ``keep_going`` a file that cannot be read is a failure of its item, and the others follow.
+
+    Raises:
+        StorageError: the filesystem failed.
+    """
+    start_after = names.log_file_prefix(first) if first else ""
+    listed = storage.list_names(folder, start_after)
+    if not _is_whole(_by_number(listed)):
+        # What stands before a file that shows was there before it, so a second listing has it.
+        listed = [*listed, *storage.list_names(folder, start_after)]
+    files = _by_number(listed)
+    newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
+    expected = first
+    for start in range(0, len(files), _AT_ONCE):
+        some = files[start : start + _AT_ONCE]
+        entries = storage.gather([partial(_read, storage, folder, f, decoder) for f in some])
+        for found, known in zip(entries, some, strict=True):
+            if found.failures and not keep_going:
+                raise found.failures[0][1]
+            if found.number > expected:
+                yield _gap(folder, expected, found.number - expected, newest)
+            # A checkpoint or a marker may outlive its entry. What is gone since the listing was
+            # cleaned up, and no damage.
+            was_there = LogFile.ENTRY in known.kinds
+            if not was_there and found.damage is None and newest < found.number:
+                yield replace(found, damage=_MISSING.format(found.path))
+            else:
+                yield found
+            expected = found.number + 1
+
+
+_MISSING = "{} is missing, though later files exist; restore it from a backup"
+
+
+def _by_number(files: Sequence[str]) -> list[_Files]:
+    found: dict[int, _Files] = {}
+    for name in files:
+        parsed = names.parse_log_file(name)
+        if parsed is not None and parsed[1] is not LogFile.SEEN:
+            found.setdefault(parsed[0], _Files(parsed[0])).kinds.add(parsed[1])
+    return [found[number] for number in sorted(found)]
+
+
+def _is_whole(files: Sequence[_Files]) -> bool:
+    """Whether no entry is missing between these files."""
+    numbers = [file.number for file in files if LogFile.ENTRY in file.kinds]
+    return len(numbers) == len(files) and all(b == a + 1 for a, b in pairwise(numbers))
+
+
+def _gap(folder: str, number: int, count: int, newest: int) -> DumpedEntry[EntryT]:
+    path = f"{folder}/{names.log_file(number, LogFile.ENTRY)}"
+    # Whoever opens the log begins behind the newest checkpoint.
+    damage = None if newest >= number + count - 1 else _MISSING.format(path)
+    return DumpedEntry(number, path, None, None, None, (), False, damage, count)
+
+
+def _read(
+    storage: Storage, folder: str, files: _Files, decoder: msgspec.json.Decoder[EntryT]
+) -> DumpedEntry[EntryT]:
+    path = f"{folder}/{names.log_file(files.number, LogFile.ENTRY)}"
+    data, entry, damages = None, None, []
+    failures: list[tuple[str, StorageError]] = []
+    if LogFile.ENTRY in files.kinds:
+        try:
+            data = storage.get(path)
+            entry = envelope.decode(data, decoder, path)
+        except ObjectNotFound:
+            pass  # cleaned up since the listing
+        except StorageError as error:
+            failures.append((path, error))
+        except (CorruptEntry, UnsupportedVersion) as error:
+            damages.append(str(error))
+    outcomes = tuple(Outcome(kind.value) for kind in _MARKERS if kind in files.kinds)
+    if len(outcomes) > 1:
+        damages.append(f"{path} has both a commit and an abort marker")
+    found = DumpedEntry(
+        files.number,
+        path,
+        None if data is None else len(data),
+        entry,
+        None if data is None else _json_of(data),
+        outcomes,
+        LogFile.CHECKPOINT in files.kinds,
+        None,
+    )
+    for outcome in outcomes:
+        marker = f"{folder}/{names.log_file(files.number, LogFile(outcome.value))}"
+        try:
+            damages += _marker_damage(partial(storage.get, marker), marker, outcome, found)
+        except StorageError as error:
+            failures.append((marker, error))
+    return replace(found, damage="; ".join(damages) or None, failures=tuple(failures))
+
+
+def _marker_damage(
+    read: Callable[[], bytes], path: str, outcome: Outcome, found: DumpedEntry[EntryT]
+) -> Iterator[str]:
+    """What is wrong with a marker's content, which is for people: its name alone decides."""
+    try:
+        marker = envelope.decode(read(), _MARKER_DECODER, path)
+    except ObjectNotFound:
+        return
+    except (CorruptEntry, UnsupportedVersion) as error:
+        yield str(error)
+        return
+    if marker.outcome is not outcome:
+        yield f"{path} says {marker.outcome.value}, which its name does not"
+    if found.entry is None:
+        return
+    if found.transaction is None:
+        yield f"{path} marks an entry that has no transaction"
+    elif found.transaction.key != marker.transaction.key:
+        yield f"{path} is of {marker.transaction}, its entry of {found.transaction}"
+
+
+def _json_of(data: bytes) -> JsonObject | None:
+    try:
+        return msgspec.json.decode(data, type=JsonObject)
+    except (msgspec.DecodeError, ValueError):
+        return None

@@ -1,0 +1,100 @@
+"""The log of one consumer group in this process: committing offsets, alone or in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.state_log import LogPolicy, StateLog
+from txnlog.names import TopicPartition
+from txnlog.state import group as kinds
+from txnlog.state.group import (
+    GroupDeleted,
+    GroupEntry,
+    GroupState,
+    OffsetCommit,
+    OffsetsCommitted,
+    OffsetsDeleted,
+)
+from txnlog.state.transaction import TransactionRef
+from txnlog.storage.base import Storage
+
+
+class GroupLog(StateLog[GroupEntry, GroupState]):
+    """A consumer group's log and state."""
+
+    def __init__(self, storage: Storage, group_id: str, clock: Clock, policy: LogPolicy) -> None:
+        super().__init__(
+            SequenceLog(storage, names.group_log(group_id), clock),
+            "group",
+            group_id,
+            new_state=GroupState,
+            entry_decoder=kinds.ENTRY_DECODER,
+            checkpoint_decoder=kinds.CHECKPOINT_DECODER,
+            clock=clock,
+            policy=policy,
+        )
+
+    def commit(
+        self,
+        offsets: Sequence[OffsetCommit],
+        *,
+        transaction: TransactionRef | None = None,
+        refreshed: bool = False,
+    ) -> int:
+        """Add one entry that moves these offsets; returns its number.
+
+        Raises:
+            CommitFailed: the group has moved since the offsets were read.
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+            StorageError: the outcome is unknown.
+        """
+        nonce = self.clock.token()
+
+        def build(state: GroupState) -> OffsetsCommitted:
+            state.check_commit(self.name, offsets)
+            return OffsetsCommitted(
+                nonce=nonce,
+                at_ms=self.clock.now_ms(),
+                offsets=tuple(offsets),
+                transaction=transaction,
+            )
+
+        number = self.append(build, refreshed=refreshed)
+        assert number is not None
+        return number
+
+    def delete(self, partitions: Sequence[TopicPartition] | None = None) -> None:
+        """End the group's offsets: those of these partitions, or (None) all of them.
+
+        Raises:
+            GroupIdNotFound: the group has no offsets.
+            ConcurrentTransactions: an undecided transaction is about to move one of them.
+            StorageError: the outcome is unknown; repeating it does no harm.
+        """
+        nonce = self.clock.token()
+
+        def build(state: GroupState) -> GroupEntry:
+            state.check_deletion(self.name, partitions)
+            if partitions is None:
+                return GroupDeleted(nonce, self.clock.now_ms())
+            return OffsetsDeleted(nonce, self.clock.now_ms(), tuple(partitions))
+
+        self.append(build, refreshed=True)
+        self.checkpoint_if_due()
+
+    def expire(self, before_ms: int) -> bool:
+        """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
+
+        A group that an undecided transaction is about to move is left alone.
+        """
+        nonce = self.clock.token()
+
+        def build(state: GroupState) -> GroupDeleted | None:
+            if state.empty or state.pending or state.last_commit_ms >= before_ms:
+                return None
+            return GroupDeleted(nonce, self.clock.now_ms())
+
+        return self.append(build, refreshed=True) is not None

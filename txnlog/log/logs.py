@@ -1,0 +1,136 @@
+"""The logs of one store that are open in this process: one object per topic and per group.
+
+They are shared by every producer, consumer and scan of a :class:`~txnlog.store.Store`, so each
+of them refreshes by one listing whatever the others have read before.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.config import StoreConfig
+from txnlog.errors import InvalidGroupId, InvalidTopic
+from txnlog.log.folded_names import check_case
+from txnlog.log.group_log import GroupLog
+from txnlog.log.settlement import Settlement
+from txnlog.log.state_log import LogPolicy, StateLog
+from txnlog.log.topic_log import TopicLog, TopicSpec
+from txnlog.log.transaction_log import TransactionLog
+from txnlog.storage.base import Storage
+
+SKEW_MS = 60_000
+"""By how much the times of one transaction's entries may be wrong without harm to a cut."""
+_TIMEOUTS = 4
+"""A cut falls behind the oldest open transaction by one timeout at most, what it hides there began
+one before, and the open one is ended after one; and one for good measure."""
+_OPEN: weakref.WeakSet[Logs] = weakref.WeakSet()
+
+
+class Logs:
+    """Opens each log once, and settles what is undecided in them."""
+
+    def __init__(self, storage: Storage, config: StoreConfig, clock: Clock) -> None:
+        self.storage = storage
+        self.config = config
+        self.clock = clock
+        self.transactions = TransactionLog(storage, clock, config.log_cleanup_age_ms)
+        self.settlement = Settlement(
+            storage, self.transactions, clock, self, config.transaction_max_timeout_ms
+        )
+        self._policy = LogPolicy(
+            cleanup_age_ms=config.log_cleanup_age_ms,
+            recent_ms=_TIMEOUTS * config.transaction_max_timeout_ms + SKEW_MS,
+        )
+        self._lock = threading.Lock()
+        self._topics: dict[str, TopicLog] = {}
+        self._groups: dict[str, GroupLog] = {}
+        _OPEN.add(self)
+
+    def open_anew(self) -> None:
+        """Let go of every log, in a child of a fork, and read it again when it is asked for.
+
+        A thread of the parent's, which the child does not have, may have held its lock just then,
+        or have folded half of what it had read.
+        """
+        self._lock = threading.Lock()
+        self._topics = {}
+        self._groups = {}
+
+    @property
+    def recent_ms(self) -> int:
+        """Appends younger than this are kept apart for consistent cuts."""
+        return self._policy.recent_ms
+
+    def topic(self, topic: str) -> TopicLog:
+        """The log of a topic, whether it exists or not. Raises InvalidTopic."""
+        with self._lock:
+            if topic not in self._topics:
+                folder = names.topic_folder(topic)
+                check_case(self.storage, folder, f"topic {topic!r}", InvalidTopic)
+                self._topics[topic] = TopicLog(
+                    self.storage,
+                    topic,
+                    self.clock,
+                    self._policy,
+                    self.config.producer_id_expiration_ms,
+                )
+            return self._topics[topic]
+
+    def group(self, group_id: str) -> GroupLog:
+        """The log of a consumer group, whether it exists or not. Raises InvalidGroupId."""
+        with self._lock:
+            if group_id not in self._groups:
+                folder = names.group_log(group_id)
+                check_case(self.storage, folder, f"group {group_id!r}", InvalidGroupId)
+                self._groups[group_id] = GroupLog(self.storage, group_id, self.clock, self._policy)
+            return self._groups[group_id]
+
+    def log(self, kind: Literal["topic", "group"], name: str) -> StateLog[Any, Any]:
+        """The log that an entry reference names."""
+        return self.topic(name) if kind == "topic" else self.group(name)
+
+    def topic_spec(self, topic: str) -> TopicSpec:
+        """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
+        log = self.topic(topic)
+        log.refresh()
+        return log.spec()
+
+    def tidy(self, logs: Iterable[StateLog[Any, Any]]) -> None:
+        """What a writer does for others when it has appended: end what hangs, leave a checkpoint.
+
+        Failures are logged, and left to the next writer.
+        """
+        chosen = list(logs)
+        self.settlement.settle_stuck(chosen)
+        for log in chosen:
+            log.checkpoint_if_due()
+
+    def fresh_topic(self, topic: str) -> TopicLog:
+        """A topic's log, refreshed and settled. Raises UnknownTopicOrPartition if there is none."""
+        log = self.topic(topic)
+        log.refresh()
+        with log.reading() as state:
+            state.check_exists(topic)
+        self.settlement.settle([log])
+        return log
+
+    def fresh_group(self, group_id: str) -> GroupLog:
+        """A group's log, refreshed and settled."""
+        log = self.group(group_id)
+        log.refresh()
+        self.settlement.settle([log])
+        return log
+
+
+def _after_fork() -> None:
+    for logs in list(_OPEN):
+        logs.open_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,408 @@
+"""How undecided entries are decided, by whoever comes across them, and how transactions are ended.
+
+An entry without a marker is decided from the newest state of its transactional id (rules a to c
+of docs/PROTOCOL.md). A transaction past its timeout is aborted by the first one who minds, as
+Kafka's coordinator would. Anybody may write the markers and the completion for anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, CorruptTransactionState, StorageError, TxnlogError
+from txnlog.log.deadlines import Deadlines
+from txnlog.log.state_log import StateLog
+from txnlog.log.transaction_log import Damage, Head, TransactionLog
+from txnlog.state import transaction as transitions
+from txnlog.state.transaction import (
+    HELP_AFTER_MS,
+    EntryRef,
+    Outcome,
+    Status,
+    TransactionKey,
+    TransactionRef,
+    TransactionState,
+)
+from txnlog.storage.base import Storage
+
+AnyLog = StateLog[Any, Any]
+
+_MOST_REMEMBERED = 10_000
+
+_logger = logging.getLogger(__name__)
+
+
+class LogSource(Protocol):
+    """Finds the log that an entry reference names."""
+
+    def log(self, kind: Literal["topic", "group"], name: str) -> AnyLog: ...
+
+
+class Settlement:
+    """Decides undecided entries, and ends transactions that are timed out or stuck half-ended."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        transactions: TransactionLog,
+        clock: Clock,
+        logs: LogSource,
+        max_timeout_ms: int,
+    ) -> None:
+        self._storage = storage
+        self._transactions = transactions
+        self._clock = clock
+        self._logs = logs
+        self._max_timeout_ms = max_timeout_ms
+        self._deadlines = Deadlines(transactions, clock)
+        self._timeouts_ms: dict[TransactionKey, int] = {}
+        self._refused: dict[str, tuple[float, StorageError]] = {}
+
+    def timeout_ms(self, key: TransactionKey) -> int | None:
+        """The timeout of a transaction that was found open; None of any other."""
+        return self._timeouts_ms.get(key)
+
+    def settle(self, logs: Sequence[AnyLog]) -> None:
+        """Decide every entry of these (freshly refreshed) logs that can be decided now.
+
+        Costs nothing if nothing is undecided; else one listing and one read per transactional
+        id, and one more listing per log where an id has moved on. What stays undecided belongs
+        to open transactions within their timeout.
+        """
+        undecided = {
+            log.ref(number): (log, transaction)
+            for log in logs
+            for number, transaction in log.undecided().items()
+        }
+        if not undecided:
+            return
+        known: dict[str, dict[EntryRef, TransactionRef]] = {}
+        for entry, (_, ref) in undecided.items():
+            known.setdefault(ref.transactional_id, {})[entry] = ref
+        found = self._storage.gather([partial(self._current_head, *item) for item in known.items()])
+        heads = dict(zip(known, found, strict=True))
+        if len(self._timeouts_ms) > _MOST_REMEMBERED:
+            self._timeouts_ms = {}
+        for head in heads.values():
+            if isinstance(head, Head) and head.state.open:
+                self._timeouts_ms[head.state.ref.key] = head.state.timeout_ms
+        past = []
+        for entry, (log, transaction) in undecided.items():
+            head = heads[transaction.transactional_id]
+            if isinstance(head, TxnlogError):
+                _logger.warning("%s of %s stays undecided: %s", transaction, log.name, head)
+                continue
+            outcome = transitions.decide_entry(entry, transaction, head.state)
+            if outcome == "past":
+                past.append((entry, log, transaction))
+            elif outcome is not None:
+                log.decide(entry.number, outcome)
+        self._settle_past(past)
+
+    def settle_stuck(self, logs: Sequence[AnyLog]) -> None:
+        """For writers: settle the logs in which an entry has been undecided for long.
+
+        Else a transaction that nobody ends would hold up all readers that may not write, and the
+        cleaning of the log. Usually it asks for nothing. What fails is left to the next one.
+        """
+        stuck = [log for log in logs if log.looks_stuck()]
+        if not stuck:
+            return
+        try:
+            self.settle(stuck)
+        except TxnlogError as error:
+            _logger.warning("%s: could not be settled: %s", stuck[0].name, error)
+
+    def _current_head(
+        self, transactional_id: str, undecided: Mapping[EntryRef, TransactionRef]
+    ) -> Head | TxnlogError:
+        """The newest state after a timeout was enforced and a stuck end was helped along."""
+        while True:
+            since = self._transactions.now()
+            try:
+                # That its log is gone says nothing: an id that expired has left a copy.
+                head = self._transactions.head(transactional_id) or self._transactions.expired(
+                    transactional_id
+                )
+            except CorruptTransactionState:
+                head = None
+            except CorruptEntry as error:
+                return error
+            ended = head is None
+            if head is None:
+                try:
+                    head = self.end_damaged(transactional_id, undecided)
+                except TxnlogError as error:
+                    return error
+            idle_ms = self._clock.now_ms() - head.state.updated_at_ms
+            if self._deadlines.overdue(head):
+                refused = self._refused.get(transactional_id)
+                if refused and self._clock.monotonic_s() - refused[0] < HELP_AFTER_MS / 1000:
+                    return refused[1]
+                try:
+                    aborted = self.abort_for_another(
+                        head, since, f"it was open for longer than {head.state.timeout_ms} ms"
+                    )
+                except StorageError as error:
+                    # A reader without the right to write cannot end it: it must wait.
+                    if not error.retriable:
+                        self._refused[transactional_id] = self._clock.monotonic_s(), error
+                    return error
+                self._refused.pop(transactional_id, None)
+                if aborted is None:
+                    continue
+                head = aborted
+            elif not head.state.prepared:
+                return head
+            elif idle_ms < HELP_AFTER_MS and not ended:
+                # What we conclude from it may be written elsewhere, and outlive it.
+                try:
+                    self._transactions.confirm(head)
+                except StorageError as error:
+                    return error
+                return head
+            try:
+                self.finish(head, since)
+            except TxnlogError as error:
+                _logger.warning("%s is decided but not finished: %s", head.state.ref, error)
+            return head
+
+    def _settle_past(self, past: Iterable[tuple[EntryRef, AnyLog, TransactionRef]]) -> None:
+        """Rule c: the id has moved on, so there is a marker, or the entry is a zombie's."""
+        by_log: dict[int, list[tuple[EntryRef, AnyLog, TransactionRef]]] = {}
+        for item in past:
+            by_log.setdefault(id(item[1]), []).append(item)
+        for items in by_log.values():
+            self._settle_log(items[0][1], {entry.number: ref for entry, _, ref in items})
+
+    def _settle_log(self, log: AnyLog, past: Mapping[int, TransactionRef]) -> None:
+        # Listed again, because the marker may have come after the first listing.
+        listing = log.log.listing(min(past))
+        unmarked = [n for n in past if n in listing.entries and n not in listing.outcomes]
+        for number in past:
+            if number in listing.outcomes:
+                log.decide(number, listing.outcomes[number])
+        # At or below a checkpoint the absence of a marker says nothing: the checkpoint does.
+        found = log.checkpointed(unmarked, listing)
+        if "gone" in found.values():
+            log.reload()
+            return
+        for number in unmarked:
+            outcome = found.get(number, "undecided")
+            if isinstance(outcome, Outcome):
+                log.decide(number, outcome)
+            elif log.is_entry_of(number, past[number]):
+                # It is still there, and cleaning deletes an entry before its marker: so there was
+                # none while we listed.
+                log.decide(number, Outcome.ABORT)
+                self._mark_zombie(log, log.ref(number), past[number])
+        # What is not listed any more was cleaned away; the next refresh takes a checkpoint.
+
+    def _mark_zombie(self, log: AnyLog, entry: EntryRef, transaction: TransactionRef) -> None:
+        """Spare the next reader the search. It is only a help: failing does no harm."""
+        try:
+            log.mark(entry.number, Outcome.ABORT, transaction)
+        except StorageError as error:
+            _logger.info("zombie entry %s got no abort marker: %s", entry, error)
+
+    # -- ending transactions ---------------------------------------------------------------------
+
+    def abort_for_another(
+        self, head: Head, since: tuple[float, int], reason: str = ""
+    ) -> Head | None:
+        """Decide to abort an open transaction of somebody else, and fence it.
+
+        Args:
+            head: its state.
+            since: from before that was read, see ``TransactionLog.put``.
+            reason: why, for people.
+
+        Returns:
+            The new head, or None if the id has moved on meanwhile.
+        """
+        state = transitions.prepare_abort(
+            head.state,
+            now_ms=self._clock.now_ms(),
+            nonce=self._clock.token(),
+            fence=True,
+            reason=reason,
+        )
+        if not self._transactions.put(head.number + 1, state, since):
+            return None
+        return Head(head.number + 1, state)
+
+    def end_damaged(
+        self,
+        transactional_id: str,
+        undecided: Mapping[EntryRef, TransactionRef],
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Head:
+        """Put a state behind a newest one that cannot be read, so that the id can go on.
+
+        If the state before it was a decision, it was the end of that transaction. Otherwise the
+        transaction may have been open: it is taken for committed if a marker shows so, else for
+        aborted. What is given up then is a commit of which nothing but the damaged state told.
+
+        Args:
+            transactional_id: whose newest state it is.
+            undecided: entries of the id that are known to be undecided, in any log.
+            force: now, and not only when the store's longest timeout has passed.
+            dry_run: only tell which state would be put.
+
+        Returns:
+            The state that was put, or whichever is the newest now.
+
+        Raises:
+            CorruptTransactionState: it is too early, or nothing tells which transaction it was.
+            StorageError: the outcome is unknown.
+        """
+        since = self._transactions.now()
+        damage = self._transactions.damage(transactional_id)
+        if damage is None:
+            return self._transactions.describe(transactional_id)
+        before = damage.before.state if damage.before is not None else None
+        if before is not None and before.prepared:
+            state = transitions.complete(
+                before, now_ms=self._clock.now_ms(), nonce=self._clock.token()
+            )
+        else:
+            if not force and not self._deadlines.overdue_damage(
+                transactional_id, damage, self._max_timeout_ms
+            ):
+                raise CorruptTransactionState(
+                    f"the newest state of transactional id {transactional_id!r} cannot be read: "
+                    f"{damage.reason}. What it left open is taken for aborted when the store's "
+                    f"longest timeout ({self._max_timeout_ms} ms) has passed; "
+                    f"`txnlog txns abort --force {shlex.quote(transactional_id)}` does so at once"
+                )
+            state = self._presumed(transactional_id, damage, undecided)
+        if dry_run:
+            return Head(damage.number + 1, state)
+        _logger.warning("%s; going on with %s", damage.reason, state.status.value)
+        if not self._transactions.put(damage.number + 1, state, since):
+            return self._transactions.describe(transactional_id)
+        return Head(damage.number + 1, state)
+
+    def _presumed(
+        self, transactional_id: str, damage: Damage, undecided: Mapping[EntryRef, TransactionRef]
+    ) -> TransactionState:
+        """What became of the transaction whose newest state cannot be read."""
+        before = damage.before.state if damage.before is not None else None
+        if before is not None and before.status is Status.DEAD:
+            before = None
+        if before is None and not undecided:
+            raise CorruptTransactionState(
+                f"the newest state of transactional id {transactional_id!r} cannot be read, nor "
+                f"the one before it: {damage.reason}. Nothing tells which transaction it was: use "
+                "another transactional id, or restore the file from a backup"
+            )
+        if before is None:
+            ref = max(undecided.values(), key=lambda ref: (ref.number, ref.producer_epoch))
+            before = transitions.begun(ref, self._max_timeout_ms, now_ms=self._clock.now_ms())
+        elif not before.open:
+            before = transitions.participate(
+                before, topics=(), groups=(), now_ms=self._clock.now_ms(), nonce=""
+            )
+        before = transitions.participate(
+            before,
+            topics=(entry.name for entry in undecided if entry.log == "topic"),
+            groups=(entry.name for entry in undecided if entry.log == "group"),
+            now_ms=self._clock.now_ms(),
+            nonce="",
+        )
+        entries = self._committed_entries(before)
+        if entries:
+            return transitions.prepare_commit(
+                before, entries, now_ms=self._clock.now_ms(), nonce=self._clock.token()
+            )
+        # Whoever has put the damaged state may own the next epoch, so it takes the one after it.
+        return transitions.prepare_abort(
+            transitions.fence(before),
+            now_ms=self._clock.now_ms(),
+            nonce=self._clock.token(),
+            fence=True,
+            reason=f"its state could not be read (entry {damage.number} of its log is damaged)",
+        )
+
+    def _committed_entries(self, state: TransactionState) -> list[EntryRef]:
+        """All entries of a transaction, if a marker shows that one of them was committed."""
+        logs = self._logs_of(state)
+        found, marked = [], False
+        for log in logs:
+            listing = log.log.listing()
+            numbers = [*listing.outcomes, *log.undecided()]
+            for number in sorted({*numbers} & {*listing.entries}):
+                if log.is_entry_of(number, state.ref):
+                    found.append(log.ref(number))
+                    marked = marked or listing.outcomes.get(number) is Outcome.COMMIT
+        return found if marked else []
+
+    def finish(
+        self, head: Head, since: tuple[float, int], own: Iterable[EntryRef] | None = None
+    ) -> Head | None:
+        """Steps 5 and 6: write the markers of a prepared transaction and complete it.
+
+        A commit is completed only when all its markers are there (invariant T4). On an abort they
+        only spare readers a search: entries without a marker are aborted when the id has moved on.
+
+        Args:
+            head: the prepared state.
+            since: from before that was read or put, see ``TransactionLog.put``.
+            own: the entries to mark on an abort, as far as the caller knows them; otherwise they
+                are looked for in the logs that the transaction names.
+
+        Returns:
+            The completed head, or None if the id is somebody else's by now.
+        """
+        outcome = head.state.outcome
+        assert outcome is not None
+        if own is None:
+            # A power cut must not leave markers in some logs and take the decision away.
+            self._transactions.confirm(head)
+        if outcome is Outcome.COMMIT:
+            entries: Iterable[EntryRef] = head.state.entries
+        else:
+            entries = self._entries_of(head.state) if own is None else own
+        ref = head.state.ref
+        self._storage.gather(
+            [
+                partial(self._logs.log(entry.log, entry.name).mark, entry.number, outcome, ref)
+                for entry in entries
+            ]
+        )
+        done = transitions.complete(
+            head.state, now_ms=self._clock.now_ms(), nonce=self._clock.token()
+        )
+        if self._transactions.put(head.number + 1, done, since):
+            return Head(head.number + 1, done)
+        newest = self._transactions.head(ref.transactional_id, head.number)
+        if (
+            newest is not None
+            and newest.state.ref == done.ref
+            and newest.state.status is done.status
+        ):
+            return newest
+        return None
+
+    def _entries_of(self, state: TransactionState) -> list[EntryRef]:
+        """The entries of an aborted transaction that carry no marker yet."""
+        return [
+            log.ref(number)
+            for log in self._logs_of(state)
+            for number, ref in log.undecided().items()
+            if ref.key == state.ref.key
+        ]
+
+    def _logs_of(self, state: TransactionState) -> list[AnyLog]:
+        """The logs that a transaction names, refreshed."""
+        logs = [self._logs.log("topic", name) for name in state.topics]
+        logs += [self._logs.log("group", name) for name in state.groups]
+        self._storage.gather([log.refresh for log in logs])
+        return logs

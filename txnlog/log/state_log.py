@@ -1,0 +1,440 @@
+"""A sequence log together with the state that it folds into: what topics and groups share.
+
+Refreshing is one listing and the new entries. Adding is: refresh, let the caller build an entry
+for the state at hand, put it under the next number, and do it over if somebody else was first.
+Every few dozen entries a writer leaves a checkpoint, and cleans up behind an old one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageError
+from txnlog.log.sequence_log import Listing, SequenceLog
+from txnlog.names import LogFile
+from txnlog.state import envelope
+from txnlog.state.log_state import LogState, Unsettled
+from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Outcome, TransactionRef
+
+CHECKPOINT_INTERVAL = 32
+"""Entries between checkpoints: opening a log reads at most about this many small files."""
+DELIVERY_TIMEOUT_MS = 120_000
+"""How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
+_ATTEMPTS = 20
+"""Listings in a row that may contradict themselves before a log is called damaged."""
+_STALL_FRACTION = 4
+"""A writer that took longer than this part of the cleaning age checks its put (hazard 3)."""
+
+_logger = logging.getLogger(__name__)
+
+EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+StateT = TypeVar("StateT", bound=LogState)  # type: ignore[type-arg]
+
+
+class Marker(msgspec.Struct, frozen=True, tag_field="kind", tag="marker"):
+    """The content of a control-marker file, for people: its name alone decides."""
+
+    outcome: Outcome
+    transaction: TransactionRef
+
+
+@dataclass(frozen=True, slots=True)
+class LogPolicy:
+    """How logs of a store age. Milliseconds.
+
+    ``cleanup_age_ms``: entries behind a checkpoint of this age may be deleted.
+    ``recent_ms``: appends younger than this are kept apart for consistent cuts.
+    """
+
+    cleanup_age_ms: int
+    recent_ms: int
+
+
+class StateLog(Generic[EntryT, StateT]):
+    """One log and its state in this process. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        log: SequenceLog,
+        kind: Literal["topic", "group"],
+        name: str,
+        *,
+        new_state: Callable[[], StateT],
+        entry_decoder: msgspec.json.Decoder[EntryT],
+        checkpoint_decoder: msgspec.json.Decoder[StateT],
+        clock: Clock,
+        policy: LogPolicy,
+    ) -> None:
+        self.log = log
+        self.kind: Literal["topic", "group"] = kind
+        self.name = name
+        self.lock = threading.RLock()
+        self.clock = clock
+        self.state: StateT = new_state()
+        self._dropped = False
+        self.ahead = False
+        """True if an outcome was learnt by the last listing, from a marker or a checkpoint that it
+        has shown, or since: it may lack entries of that transaction, for it is not one instant."""
+        self._new_state = new_state
+        self._entry_decoder = entry_decoder
+        self._checkpoint_decoder = checkpoint_decoder
+        self._policy = policy
+        self._listed_at = self._now()
+        self._newest_checkpoint = -1
+        self._looked_at = (-1, 0.0)
+
+    def ref(self, number: int) -> EntryRef:
+        """How a decision's list names entry ``number`` of this log."""
+        return EntryRef(self.kind, self.name, number)
+
+    def undecided(self) -> dict[int, TransactionRef]:
+        """The entries whose outcome is not known yet, as they are now."""
+        with self.reading() as state:
+            return dict(state.undecided_entries())
+
+    def looks_stuck(self) -> bool:
+        """True if the oldest undecided entry is so old that its writer may be dead.
+
+        Then not again for a while, so that a long transaction costs others next to nothing.
+        """
+        with self.lock:
+            oldest = min(self.state.undecided_entries(), default=None)
+            if oldest is None:
+                return False
+            now_s, now_ms = self._now()
+            known, since_s = self._looked_at
+            if known == oldest and (now_s - since_s) * 1000 < HELP_AFTER_MS:
+                return False
+            self._looked_at = oldest, now_s
+            return (
+                known == oldest
+                or self.state.next_entry - oldest >= CHECKPOINT_INTERVAL
+                or abs(now_ms - self.state.time_of_undecided_ms(oldest)) > HELP_AFTER_MS
+            )
+
+    @contextmanager
+    def reading(self) -> Iterator[StateT]:
+        """The state as it was last refreshed, by whichever thread, held still for the block.
+
+        A refresh that failed has dropped it; then it is read anew.
+        """
+        with self.lock:
+            if self._dropped:
+                self.refresh()
+            yield self.state
+
+    def _drop(self) -> None:
+        """Begin from nothing next time: what is in memory cannot be relied on."""
+        self.state = self._new_state()
+        self._dropped = True
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Fold in whatever has come since the last time: one listing and the new entries.
+
+        Raises:
+            CorruptEntry: an entry is missing or damaged, and no checkpoint stands in for it.
+        """
+        with self.lock:
+            for _ in range(_ATTEMPTS):
+                if self._catch_up():
+                    return
+            raise CorruptEntry(
+                f"{self.log.path(self.state.next_entry)} is missing, though later entries exist; "
+                "restore it from a backup"
+            )
+
+    def _catch_up(self) -> bool:
+        """One attempt to refresh; False if the listing contradicts itself or files vanished."""
+        state = self.state
+        first = min([state.next_entry, *state.undecided_entries()])
+        listed_at = self._now()
+        listing = self.log.listing(first)
+        if not state.undecided_entries().keys() <= set(listing.entries):
+            # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
+            self._drop()
+            return False
+        numbers = listing.contiguous(state.next_entry)
+        end = state.next_entry + len(numbers)
+        loaded = False
+        newest = listing.checkpoints[-1] if listing.checkpoints else -1
+        self._newest_checkpoint = max(self._newest_checkpoint, newest)
+        try:
+            # Also where a gap lies before the checkpoint: what stands before that gap is a
+            # stray that a stalled writer put into a name which cleaning had freed.
+            if newest >= min(end, state.next_entry + CHECKPOINT_INTERVAL) or (
+                state.next_entry == 0 and newest >= 0
+            ):
+                state = self._load_checkpoint(listing) or state
+                loaded = state is not self.state
+                self._decide_cleaned(state, listing)
+                numbers = listing.contiguous(state.next_entry)
+                end = state.next_entry + len(numbers)
+            self._fold(state, numbers)
+        except ObjectNotFound:
+            self._drop()
+            return False
+        except BaseException:
+            # Half a fold is no state; what is folded next time is folded from the start.
+            self._drop()
+            raise
+        undecided = state.undecided_entries()
+        decided = [(n, outcome) for n, outcome in listing.outcomes.items() if n in undecided]
+        for number, outcome in decided:
+            state.decide(number, outcome)
+        self.state = state
+        self._dropped = False
+        self.ahead = bool(decided) or (loaded and state.has_transactions())
+        self._listed_at = listed_at
+        if numbers:
+            self._forget()
+        gap = bool(listing.entries) and listing.entries[-1] >= end
+        if gap or not state.undecided_entries().keys() <= set(listing.entries):
+            return False
+        state.expire()
+        return True
+
+    def _load_checkpoint(self, listing: Listing) -> StateT | None:
+        """The newest checkpoint that can be read and is ahead of us; None if there is none."""
+        for number in reversed(listing.checkpoints):
+            if number < self.state.next_entry:
+                break
+            state = self._read_checkpoint(number)
+            if state is not None:
+                return state
+        return None
+
+    def _read_checkpoint(self, number: int) -> StateT | None:
+        """The state after entry ``number``; None if the checkpoint is damaged."""
+        path = self.log.path(number, LogFile.CHECKPOINT)
+        try:
+            return envelope.decode(self.log.read_checkpoint(number), self._checkpoint_decoder, path)
+        except CorruptEntry as error:
+            _logger.warning("%s; going on from an older checkpoint", error)
+            return None
+
+    def _decide_cleaned(self, state: StateT, listing: Listing) -> None:
+        """Decide what a checkpoint calls undecided and cleaning has deleted all the same.
+
+        Whoever cleaned up knew the outcome, and has put it into an older checkpoint: the newest
+        one may be of somebody who knew less.
+        """
+        gone = [n for n in state.undecided_entries() if n not in listing.entries]
+        for number, outcome in self.checkpointed(gone, listing).items():
+            if isinstance(outcome, Outcome):
+                state.decide(number, outcome)
+            elif outcome == "gone":
+                # Nothing is left of it there, so nothing of it shows here.
+                state.decide(number, Outcome.ABORT)
+
+    def checkpointed(
+        self, numbers: Iterable[int], listing: Listing
+    ) -> dict[int, Outcome | Unsettled]:
+        """What the checkpoints in a listing say of undecided entries, the newest first.
+
+        Returns:
+            By entry, its outcome in any of them; else what the newest one says. An entry beyond
+            them all is left out.
+        """
+        found: dict[int, Outcome | Unsettled] = {}
+        wanted = set(numbers)
+        for number in reversed(listing.checkpoints):
+            asked = {n for n in wanted if n <= number}
+            if not asked:
+                break
+            try:
+                state = self._read_checkpoint(number)
+            except ObjectNotFound:
+                continue  # cleaned up, and with it the entries it could tell of
+            if state is None:
+                continue
+            for entry in asked:
+                outcome = state.outcome_of(entry)
+                if isinstance(outcome, Outcome) or outcome == "gone":
+                    found[entry] = outcome
+                    wanted.discard(entry)
+                else:
+                    found.setdefault(entry, outcome)
+        return found
+
+    def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
+        if not numbers:
+            return
+        for number, data in zip(numbers, self.log.read(numbers), strict=True):
+            entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+            try:
+                state.apply(number, entry)
+            except (IndexError, KeyError, ValueError) as error:
+                raise CorruptEntry(
+                    f"{self.log.path(number)} contradicts the entries before it: {error!r}"
+                ) from error
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        build: Callable[[StateT], EntryT | None],
+        *,
+        refreshed: bool = False,
+        timeout_ms: int = DELIVERY_TIMEOUT_MS,
+    ) -> int | None:
+        """Add the entry that ``build`` makes for the newest state, retrying lost races.
+
+        Args:
+            build: validates and returns an entry, or None to add nothing; raises to refuse.
+            refreshed: the state was refreshed just now; the first attempt does without a listing.
+            timeout_ms: how long it goes on losing races.
+
+        Returns:
+            The entry's number, None if ``build`` returned None.
+
+        Raises:
+            InvalidOption: the entry could not be read again; nothing was written.
+            StorageError: the storage failed; the entry may be there or appear later.
+        """
+        with self.lock:
+            deadline_s = self.clock.monotonic_s() + timeout_ms / 1000
+            lost = 0
+            while True:
+                if not refreshed or self._dropped:
+                    self.refresh()
+                refreshed = False
+                entry = build(self.state)
+                if entry is None:
+                    return None
+                number = self.state.next_entry
+                if self.log.create(number, self._encode(number, entry)):
+                    if not self._stalled() or not self.log.was_freed(number):
+                        self.state.apply(number, entry)
+                        return number
+                    _logger.warning(
+                        "%s was put into a name that cleaning had freed", self.log.path(number)
+                    )
+                    self._drop()
+                lost += 1
+                if self.clock.monotonic_s() > deadline_s:
+                    raise StorageError(
+                        f"{self.kind} {self.name!r}: other writers were faster {lost} times in "
+                        f"{timeout_ms} ms; nothing was written: try again later"
+                    )
+                self.clock.sleep(self.clock.jitter() * min(0.002 * 2**lost, 0.25))
+
+    def _encode(self, number: int, entry: EntryT) -> bytes:
+        """The entry's bytes. One that nobody could read would make the log useless for everybody.
+
+        Raises:
+            InvalidOption: a value in it, which somebody gave us, is not of the type it must have.
+        """
+        try:
+            data = envelope.encode(entry)
+            envelope.decode(data, self._entry_decoder, self.log.path(number))
+        except (CorruptEntry, TypeError, ValueError) as error:
+            raise InvalidOption(
+                f"{self.kind} {self.name!r}: nothing was written, because it could not be read "
+                f"again: {error}"
+            ) from error
+        return data
+
+    def preview(self, build: Callable[[StateT], EntryT | None]) -> StateT:
+        """The state as it would be after :meth:`append`; nothing is written."""
+        with self.lock:
+            self.refresh()
+            entry = build(self.state)
+            state = self._checkpoint_decoder.decode(msgspec.json.encode(self.state))
+            if entry is not None:
+                self._encode(state.next_entry, entry)
+                state.apply(state.next_entry, entry)
+            return state
+
+    def reload(self) -> None:
+        """Begin anew from the newest checkpoint: what it has passed is not to be had otherwise."""
+        with self.lock:
+            self._drop()
+
+    def is_entry_of(self, number: int, transaction: TransactionRef) -> bool:
+        """True if entry ``number`` is there and belongs to a transaction. Reads it."""
+        try:
+            data = self.log.read([number])[0]
+        except ObjectNotFound:
+            return False
+        entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+        owner: TransactionRef | None = getattr(entry, "transaction", None)
+        return owner is not None and owner.key == transaction.key
+
+    def mark(self, number: int, outcome: Outcome, transaction: TransactionRef) -> None:
+        """Put the control marker of an entry, and take note of it."""
+        self.log.mark(number, outcome, envelope.encode(Marker(outcome, transaction)))
+        self.decide(number, outcome)
+
+    def decide(self, number: int, outcome: Outcome) -> None:
+        """Take note of an outcome that was found elsewhere than in a marker."""
+        with self.lock:
+            self.state.decide(number, outcome)
+            self.ahead = True
+
+    def checkpoint_if_due(self) -> None:
+        """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""
+        with self.lock:
+            number = self.state.next_entry - 1
+            if number - self._newest_checkpoint < CHECKPOINT_INTERVAL:
+                return
+            try:
+                self.checkpoint()
+            except StorageError as error:
+                _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
+
+    def checkpoint(self) -> None:
+        """Put the state as it is beside the newest entry, and clean up behind an old checkpoint."""
+        with self.lock:
+            now_ms = self.clock.now_ms()
+            number = self.state.next_entry - 1
+            self._forget()
+            self._newest_checkpoint = max(self._newest_checkpoint, number)
+            # It names itself, so that whoever loads it can clean up behind it one day.
+            self.state.checkpoints.append((number, now_ms))
+            ours = False
+            try:
+                ours = self.log.put_checkpoint(number, envelope.encode(self.state))
+            finally:
+                if not ours:
+                    self.state.checkpoints.pop()
+            # Only behind a checkpoint that knows what we know: whoever finds entries gone asks it.
+            if ours:
+                self._clean(now_ms)
+
+    def _clean(self, now_ms: int) -> None:
+        """Delete what lies behind the newest checkpoint that is old enough (hazard 3)."""
+        old_ms = now_ms - self._policy.cleanup_age_ms
+        behind = [number for number, at_ms in self.state.checkpoints if at_ms <= old_ms]
+        if behind:
+            # Not what the checkpoint just put calls undecided: its marker may come, or be there.
+            self.log.delete_below(min([behind[-1], *self.state.undecided_entries()]))
+            self.state.checkpoints = [
+                known for known in self.state.checkpoints if known[0] > behind[-1]
+            ]
+
+    def _forget(self) -> None:
+        # The older of two clocks: one that runs ahead must not make us forget too early.
+        now_ms = min(self.clock.now_ms(), self.state.log_time_ms)
+        self.state.forget(now_ms - self._policy.recent_ms)
+
+    def _now(self) -> tuple[float, int]:
+        return self.clock.monotonic_s(), self.clock.now_ms()
+
+    def _stalled(self) -> bool:
+        """True if the listing we built on is so old that cleaning may have overtaken us.
+
+        Both clocks are asked: the monotonic one may stand still while a machine sleeps.
+        """
+        monotonic_s, now_ms = self._now()
+        elapsed_ms = max((monotonic_s - self._listed_at[0]) * 1000, now_ms - self._listed_at[1])
+        return elapsed_ms > self._policy.cleanup_age_ms / _STALL_FRACTION

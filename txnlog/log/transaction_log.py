@@ -1,0 +1,353 @@
+"""The logs of transactional ids: finding the newest state of an id, and putting the next one.
+
+Every entry is the whole state, so only the newest counts. Knows nothing of topics or groups.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import (
+    CorruptEntry,
+    CorruptTransactionState,
+    InvalidTransactionalId,
+    ObjectNotFound,
+    TransactionalIdNotFound,
+)
+from txnlog.log.folded_names import check_case
+from txnlog.log.sequence_log import SequenceLog
+from txnlog.state import envelope
+from txnlog.state.transaction import DECODER, TransactionState, may_follow
+from txnlog.storage.base import Storage
+
+_KEPT_ENTRIES = 64
+"""Cleaning begins when an id's log holds more entries than this."""
+_CLEAN_INTERVAL = 96
+"""A living producer deletes so many entries at a time: those of 32 transactions."""
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest state of a transactional id, and its place in the id's log.
+
+    ``witnesses`` are the times (ms, by several clocks) at which others have seen it.
+    """
+
+    number: int
+    state: TransactionState
+    witnesses: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A newest state that cannot be read (``number`` -1: all of the id's log is gone).
+
+    ``before`` is the state before it, as far as that is there.
+    """
+
+    number: int
+    reason: str
+    before: Head | None
+    witnesses: tuple[int, ...] = ()
+
+
+class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
+    """The content of a witness, for people: its name alone counts. By the clock of who put it."""
+
+    at_ms: int
+
+
+class Cleaner:
+    """Keeps the log of one transactional id short while its producer lives.
+
+    Remembers when some entries were the newest, one in every few dozen; what lies before one that
+    was so long enough ago is deleted, witnesses too. Ages are measured here, so no wall clock can
+    make them wrong (hazard 3).
+    """
+
+    def __init__(
+        self, log: SequenceLog, clock: Clock, age_ms: int, oldest: int, newest: int
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._age_s = age_ms / 1000
+        self._oldest = oldest
+        self._marked = newest
+        self._marks = deque([(newest, clock.monotonic_s())])
+
+    def advance(self, number: int) -> None:
+        """Entry ``number`` is the newest now: delete what is old, once in a while.
+
+        Raises:
+            StorageError: nothing is lost; the next time does it.
+        """
+        now_s = self._clock.monotonic_s()
+        if number - self._marked >= _CLEAN_INTERVAL:
+            self._marked = number
+            self._marks.append((number, now_s))
+        end = self._oldest
+        while self._marks and now_s - self._marks[0][1] > self._age_s:
+            end, _ = self._marks.popleft()
+        if end > self._oldest:
+            self._log.delete_below(end)
+            self._oldest = end
+
+
+class TransactionLog:
+    """The states of all transactional ids of a store."""
+
+    def __init__(self, storage: Storage, clock: Clock, cleanup_age_ms: int) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._cleanup_age_ms = cleanup_age_ms
+        self._newest: dict[str, int] = {}
+        self._told_apart: set[str] = set()
+
+    def ids(self) -> list[str]:
+        """Every transactional id that has a log, in the order of their names."""
+        return sorted(names.decoded(self._storage.list_folders(names.TRANSACTIONS)))
+
+    def head(self, transactional_id: str, known: int = 0) -> Head | None:
+        """The newest state: one listing and one read; None if the id has none.
+
+        Entries older than one that was once found the newest are not listed again. If the oldest
+        are gone, one more listing tells whether the id has expired since.
+
+        Args:
+            transactional_id: whose.
+            known: the number of an entry that is known to exist, to list no older ones.
+
+        Raises:
+            CorruptTransactionState: the newest state is damaged; other ids are not affected.
+        """
+        log = self._log(transactional_id)
+        known = max(known, self._newest.get(transactional_id, 0))
+        for _ in range(_ATTEMPTS):
+            listing = log.listing(known)
+            if not listing.entries:
+                if known == 0:
+                    return None
+                known = 0
+                continue
+            number = listing.entries[-1]
+            begun = listing.entries[0] == known and number > 0
+            if not begun and self._is_stray(transactional_id, number):
+                return None
+            self._newest[transactional_id] = number
+            try:
+                state = self._decode(log, number)
+            except ObjectNotFound:
+                continue
+            except CorruptEntry as error:
+                raise CorruptTransactionState(
+                    f"{error}. Until then nobody can tell what became of a transaction of "
+                    f"{transactional_id!r} that is not marked; it is taken for aborted when the "
+                    "store's longest timeout has passed, or at once by "
+                    f"`txnlog txns abort --force {shlex.quote(transactional_id)}`"
+                ) from error
+            return Head(number, state, listing.witnesses.get(number, ()))
+        raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
+
+    def damage(self, transactional_id: str) -> Damage | None:
+        """What is wrong with the newest state of an id that has one; None if it can be read."""
+        log = self._log(transactional_id)
+        listing = log.listing()
+        if not listing.entries:
+            reason = f"{log.folder} is gone"
+            return Damage(-1, reason, None, listing.witnesses.get(0, ()))
+        number = listing.entries[-1]
+        try:
+            self._decode(log, number)
+        except CorruptEntry as error:
+            before = None
+            if number - 1 in listing.entries:
+                with suppress(CorruptEntry, ObjectNotFound):
+                    before = Head(number - 1, self._decode(log, number - 1))
+            return Damage(number, str(error), before, listing.witnesses.get(number, ()))
+        return None
+
+    def created_ms(self, transactional_id: str, number: int) -> int | None:
+        """When a state was put, by the storage's clock; None if it does not tell.
+
+        Raises StorageError, ObjectNotFound.
+        """
+        return self._storage.modified_ms(self._log(transactional_id).path(number))
+
+    def begun_at(self, head: Head) -> int:
+        """The number of the state with which the open transaction of ``head`` began.
+
+        It is put anew with each topic that the transaction joins. Reads the states before it, as
+        far as they are there.
+        """
+        log, number = self._log(head.state.transactional_id), head.number
+        with suppress(CorruptEntry, ObjectNotFound):
+            while number > 0:
+                before = self._decode(log, number - 1)
+                if not before.open or before.ref.key != head.state.ref.key:
+                    break
+                number -= 1
+        return number
+
+    def witness(self, transactional_id: str, number: int, now_ms: int) -> int | None:
+        """Tell others that a state is there; returns the storage's time, None if it is not told."""
+        path = self._log(transactional_id).witness_path(max(number, 0), now_ms)
+        if not self._storage.put_if_absent(path, envelope.encode(Witness(now_ms))):
+            return None
+        return self._storage.modified_ms(path)
+
+    def _is_stray(self, transactional_id: str, number: int) -> bool:
+        """True if the id has expired since entry ``number`` was due.
+
+        Somebody has slept over that, and put it into a name that was freed (hazard 3).
+        """
+        expired = self.expired(transactional_id)
+        return expired is not None and expired.number > number
+
+    def describe(self, transactional_id: str) -> Head:
+        """Like :meth:`head`; raises TransactionalIdNotFound if there is none."""
+        found = self.head(transactional_id)
+        if found is None:
+            raise TransactionalIdNotFound(
+                f"transactional id {transactional_id!r} is not known in {self._storage.url}"
+            )
+        return found
+
+    def expired(self, transactional_id: str) -> Head | None:
+        """The last state of an id whose log was removed, None if it never had one.
+
+        Numbers go on from there. If they began anew, a state that a stalled instance puts long
+        after would pass for the newest one.
+        """
+        log = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
+        for _ in range(_ATTEMPTS):
+            listing = log.listing()
+            if not listing.entries:
+                return None
+            try:
+                return Head(listing.entries[-1], self._decode(log, listing.entries[-1]))
+            except ObjectNotFound:
+                continue  # replaced by a later one
+        raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
+
+    def remove(self, head: Head) -> None:
+        """Remove the log of a dead id; what it must be known for is kept elsewhere first.
+
+        Repeating it does no harm, wherever it was interrupted.
+
+        Raises:
+            StorageError: it may be half done.
+        """
+        transactional_id = head.state.transactional_id
+        kept = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
+        kept.create(head.number, envelope.encode(head.state))
+        kept.delete_below(head.number)
+        log = self._log(transactional_id)
+        # The newest goes last: nobody may take an older one for the newest and go on from it.
+        log.delete_below(head.number)
+        log.delete_entries(head.number, head.number + 1)
+
+    def put(self, number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+        """Put ``state`` as entry ``number`` of its id's log: True if it is ours.
+
+        Args:
+            number: one more than the entry that ``state`` follows.
+            state: the next state; its nonce tells it from everybody else's.
+            since: :meth:`now` from before that entry was read, to notice a stall (hazard 3).
+
+        Raises:
+            StorageError: the outcome is unknown (hazard 2).
+        """
+        log = self._log(state.transactional_id)
+        if not log.create(number, envelope.encode(state)):
+            return False
+        monotonic_s, now_ms = self.now()
+        elapsed_ms = max((monotonic_s - since[0]) * 1000, now_ms - since[1])
+        if elapsed_ms <= self._cleanup_age_ms / 4:
+            return True
+        return not (
+            log.was_freed(number)
+            or self._is_stray(state.transactional_id, number)
+            or self._was_passed(log, number, state)
+        )
+
+    def _was_passed(self, log: SequenceLog, number: int, state: TransactionState) -> bool:
+        """True if the entry after ours was built on another one than ours.
+
+        A cleaning that failed in part leaves neighbours to a name that it has freed.
+        """
+        try:
+            later = self._decode(log, number + 1)
+        except ObjectNotFound:
+            return False
+        return not may_follow(later, state)
+
+    def confirm(self, head: Head) -> None:
+        """Make sure that a state which was found in its log is durable.
+
+        For whoever reports it as reached, or puts elsewhere what follows from it.
+
+        Raises:
+            StorageError: it may not be durable.
+        """
+        self._log(head.state.transactional_id).confirm(head.number)
+
+    def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
+        """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.
+
+        It was not if the entry is somebody else's, or ours without a successor among later ones: a
+        name that cleaning had freed. If it is gone, or in its place, it may have been; and so if an
+        earlier put of it is ``in_doubt``, since that one may have come before the cleaning.
+        """
+        log = self._log(state.transactional_id)
+        try:
+            found = self._decode(log, number)
+        except ObjectNotFound:
+            return False
+        if found.nonce != state.nonce:
+            return True
+        try:
+            later = self._decode(log, number + 1)
+        except ObjectNotFound:
+            return not in_doubt
+        return not may_follow(later, state)
+
+    def now(self) -> tuple[float, int]:
+        """The monotonic clock in seconds and the wall clock in ms; see :meth:`put`."""
+        return self._clock.monotonic_s(), self._clock.now_ms()
+
+    def clean(self, transactional_id: str) -> Cleaner:
+        """Delete states that are superseded and older than the cleaning age.
+
+        Returns:
+            What keeps the log short from now on.
+        """
+        log = self._log(transactional_id)
+        entries = log.listing().entries
+        oldest = entries[0]
+        if len(entries) > _KEPT_ENTRIES:
+            number = entries[-_KEPT_ENTRIES]
+            age_ms = self._clock.now_ms() - self._decode(log, number).updated_at_ms
+            if age_ms > self._cleanup_age_ms:
+                log.delete_below(number)
+                oldest = number
+        return Cleaner(log, self._clock, self._cleanup_age_ms, oldest, entries[-1])
+
+    def _log(self, transactional_id: str) -> SequenceLog:
+        folder = names.transaction_log(transactional_id)
+        if transactional_id not in self._told_apart:
+            what = f"transactional id {transactional_id!r}"
+            check_case(self._storage, folder, what, InvalidTransactionalId)
+            self._told_apart.add(transactional_id)
+        return SequenceLog(self._storage, folder, self._clock)
+
+    @staticmethod
+    def _decode(log: SequenceLog, number: int) -> TransactionState:
+        return envelope.decode(log.read([number])[0], DECODER, log.path(number))

@@ -1,0 +1,1 @@
+"""Reading: ranges of pinned segments, as Arrow batches, tables and files."""

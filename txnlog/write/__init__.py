@@ -1,0 +1,1 @@
+"""Writing: buffers, uploads, partitioners, and the steps of a transaction."""

@@ -1,0 +1,548 @@
+"""One instance of a transactional id: the six steps of a transaction, as its producer takes them.
+
+    1 init      put Empty with the next epoch: older instances are fenced
+    2 begin     put Ongoing, naming the topics and groups that will be written to
+    3 place     one append entry per topic, one offsets entry per group
+    4 decide    put PrepareCommit with the exact list of those entries: this put is the commit
+    5 mark      a control marker beside each entry
+    6 complete  put CompleteCommit
+
+Step 2 waits for the first placement, so that a transaction costs three puts on its own log.
+What a crash at each step means is written in docs/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from txnlog.errors import (
+    CommitStateUnknown,
+    ConcurrentTransactions,
+    CorruptTransactionState,
+    InvalidTxnState,
+    ProducerFenced,
+    StorageError,
+    TxnlogError,
+)
+from txnlog.log.logs import Logs
+from txnlog.log.topic_log import Appended, UploadedSegment
+from txnlog.log.transaction_log import Cleaner, Head
+from txnlog.names import TopicPartition, check_transactional_id
+from txnlog.state import transaction as transitions
+from txnlog.state.group import OffsetCommit
+from txnlog.state.transaction import (
+    ConsumedOffset,
+    EntryRef,
+    Outcome,
+    Status,
+    TransactionState,
+)
+
+_logger = logging.getLogger(__name__)
+
+Segments = Mapping[str, Sequence[UploadedSegment]]
+Offsets = Mapping[str, Sequence[OffsetCommit]]
+Placed = dict[TopicPartition, list[range]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A decision that was or is about to be put; kept so that an unknown outcome can be learnt.
+
+    It is ``in_doubt`` if a put of it failed, which may have landed. It cannot be learnt any more
+    if ``cleaned_up``: then it must not be put again either.
+    """
+
+    number: int
+    state: TransactionState
+    since: tuple[float, int]
+    in_doubt: bool = False
+    cleaned_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A put of an initialisation, to be recognised if its response was lost.
+
+    ``owned_epoch`` is the epoch that it bumps to on aborting what an older instance left.
+    """
+
+    nonce: str = ""
+    owned_epoch: int | None = None
+
+
+class Coordinator:
+    """The producer's side of the protocol for one instance of one transactional id.
+
+    Not thread-safe: the producer lets one thread at a time in.
+    """
+
+    def __init__(self, logs: Logs, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id = check_transactional_id(transactional_id)
+        self._timeout_ms = transitions.check_timeout(
+            timeout_ms, logs.config.transaction_max_timeout_ms
+        )
+        self._logs = logs
+        self._head: Head | None = None
+        self._since = logs.transactions.now()
+        self._entries: list[EntryRef] = []
+        self._decision: _Decision | None = None
+        self._lost_begin: Head | None = None
+        self._cleaner: Cleaner | None = None
+        self._tried = _Tried()
+        self._owned_epoch: int | None = None
+        self.decided: Outcome | None = None
+        """The outcome of the current transaction, once it is certain."""
+
+    # -- step 1 ------------------------------------------------------------------------------------
+
+    def initialize(self, *, check: Callable[[TransactionState], None] | None = None) -> None:
+        """Take the id over: end what an older instance left, and fence it.
+
+        Args:
+            check: called with the id's newest state before anything is put; raises to refuse.
+
+        Raises:
+            StorageError: it can be called again, and goes on where it was.
+        """
+        logs = self._logs
+        transactions, settlement, clock = logs.transactions, logs.settlement, logs.clock
+        while True:
+            since = transactions.now()
+            try:
+                head = transactions.head(self.transactional_id)
+            except CorruptTransactionState:
+                settlement.end_damaged(self.transactional_id, {})
+                continue
+            head = head or transactions.expired(self.transactional_id)
+            state = head.state if head else None
+            if state is not None and check is not None:
+                check(state)
+            if head is not None and head.state.nonce == self._tried.nonce:
+                # An earlier put of ours, whose response was lost.
+                transactions.confirm(head)
+                if head.state.status is Status.EMPTY:
+                    self._initialized(head, since)
+                    return
+                self._owned_epoch = self._tried.owned_epoch
+            if head is not None and head.state.open:
+                aborted = transitions.prepare_abort(
+                    head.state,
+                    now_ms=clock.now_ms(),
+                    nonce=clock.token(),
+                    fence=True,
+                    reason="a newer producer was initialised with its transactional id",
+                )
+                # At the last epoch there is no bump to own.
+                bumped = aborted.producer_epoch > head.state.producer_epoch
+                self._tried = _Tried(aborted.nonce, aborted.producer_epoch if bumped else None)
+                if transactions.put(head.number + 1, aborted, since):
+                    self._owned_epoch = self._tried.owned_epoch
+                    settlement.finish(Head(head.number + 1, aborted), since)
+                continue
+            if head is not None and head.state.prepared:
+                settlement.finish(head, since)
+                continue
+            fresh = transitions.initialize(
+                state,
+                transactional_id=self.transactional_id,
+                timeout_ms=self._timeout_ms,
+                fresh_producer_id=transitions.new_producer_id(clock.token()),
+                owned_epoch=self._owned_epoch,
+                now_ms=clock.now_ms(),
+                nonce=clock.token(),
+            )
+            self._tried = _Tried(fresh.nonce)
+            number = head.number + 1 if head else 0
+            if transactions.put(number, fresh, since):
+                self._initialized(Head(number, fresh), since)
+                return
+
+    def _initialized(self, head: Head, since: tuple[float, int]) -> None:
+        self._adopt(head, since)
+        self._entries = []
+        self._decision = None
+        self.decided = None
+        self._owned_epoch = None
+        self._clean()
+
+    def resume(self) -> None:
+        """Go on with the open transaction of this id, begun by another process of the same job.
+
+        Raises:
+            InvalidTxnState: there is no open transaction.
+        """
+        self._since = self._logs.transactions.now()
+        head = self._logs.transactions.describe(self.transactional_id)
+        if not head.state.open:
+            raise InvalidTxnState(
+                f"transactional id {self.transactional_id!r} has no open transaction: it is "
+                f"{head.state.status.value}. It was committed, aborted or timed out since it "
+                "was begun; read again with the same transactional id to begin a new one"
+            )
+        self._head = head
+        self._entries = []
+
+    @property
+    def state(self) -> TransactionState:
+        """The newest state that this instance knows of."""
+        if self._head is None:
+            raise InvalidTxnState(
+                f"transactional id {self.transactional_id!r} is not initialised: "
+                "call init_transactions() first"
+            )
+        return self._head.state
+
+    @property
+    def undecided(self) -> bool:
+        """True if a decision was put and its outcome is unknown."""
+        return self._decision is not None
+
+    def left_ms(self) -> int | None:
+        """How long the open transaction may still last; None if none is open."""
+        state = self.state
+        if not state.open or state.started_at_ms is None:
+            return None
+        return state.started_at_ms + state.timeout_ms - self._logs.clock.now_ms()
+
+    # -- steps 2 and 3 -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A new transaction begins, though nothing is written yet."""
+        self.decided = None
+
+    def begin(self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()) -> None:
+        """Put Ongoing at once, for a transaction that another process will go on with."""
+        self._participate(topics, {c.group_id for c in consumed}, consumed)
+
+    def place(self, segments: Segments, offsets: Offsets | None = None) -> Placed:
+        """Append to the logs of topics and groups, joining them to the transaction first.
+
+        Args:
+            segments: by topic, the uploaded segments, at least one each.
+            offsets: by group, the offsets to commit, at least one each.
+
+        Returns:
+            By partition, the offsets that its segments were given.
+
+        Raises:
+            ProducerFenced: a newer instance has taken over, or the transaction has timed out.
+            CommitFailed, ConcurrentTransactions: the group's offsets cannot be moved.
+            TxnlogError: anything else that leaves only abort.
+        """
+        offsets = offsets or {}
+        topics = {name: self._logs.topic(name) for name in segments}
+        groups = {name: self._logs.group(name) for name in offsets}
+        if not topics and not groups:
+            return {}
+        joined = self.state.open and {*topics} <= {*self.state.topics}
+        joined = joined and {*groups} <= {*self.state.groups}
+        # One round: whoever may append is settled while the logs are listed.
+        self._logs.storage.gather(
+            [
+                self._check_current if joined else lambda: self._participate(topics, groups),
+                *[log.refresh for log in topics.values()],
+                *[log.refresh for log in groups.values()],
+            ]
+        )
+        self._logs.settlement.settle(list(groups.values()))
+        ref = self.state.ref
+        appends: list[Appended | EntryRef] = self._logs.storage.gather(
+            [
+                *[
+                    lambda log=log, name=name: log.place(
+                        segments[name], transaction=ref, refreshed=True
+                    )
+                    for name, log in topics.items()
+                ],
+                *[lambda name=name: self._move(name, offsets[name]) for name in groups],
+            ]
+        )
+        placed: Placed = {}
+        for name, done in zip([*topics, *groups], appends, strict=True):
+            if isinstance(done, EntryRef):
+                self._entries.append(done)
+                continue
+            if done.entry is None:
+                raise StorageError(
+                    f"topic {name!r}: an append of {ref} was answered so late that cleaning has "
+                    "passed it; abort the transaction"
+                )
+            self._entries.append(topics[name].ref(done.entry))
+            for where, places in done.offsets.items():
+                placed.setdefault(where, []).append(places)
+        return placed
+
+    def _move(self, group_id: str, offsets: Sequence[OffsetCommit]) -> EntryRef:
+        log = self._logs.group(group_id)
+        try:
+            number = log.commit(offsets, transaction=self.state.ref, refreshed=True)
+        except ConcurrentTransactions:
+            # It may have been decided since the log was settled; a second look is final.
+            self._logs.settlement.settle([log])
+            number = log.commit(offsets, transaction=self.state.ref)
+        return log.ref(number)
+
+    def _participate(
+        self, topics: Iterable[str], groups: Iterable[str], consumed: Sequence[ConsumedOffset] = ()
+    ) -> None:
+        self._finish_prepared()
+        if not self.state.open:
+            self._entries = []
+        self._put(
+            transitions.participate(
+                self.state,
+                topics=topics,
+                groups=groups,
+                consumed=consumed,
+                now_ms=self._logs.clock.now_ms(),
+                nonce=self._logs.clock.token(),
+            )
+        )
+
+    def _check_current(self) -> None:
+        """Raise ProducerFenced if the id's log has moved on without us."""
+        assert self._head is not None
+        newest = self._logs.transactions.head(self.transactional_id, self._head.number)
+        if newest is None or newest.number != self._head.number:
+            self._fenced(newest)
+
+    # -- steps 4 to 6 ------------------------------------------------------------------------------
+
+    def commit(self, *, version: tuple[str, int] | None = None) -> None:
+        """Decide to commit everything that was placed, write the markers, complete.
+
+        After an unknown outcome this may be called again, and tells the true one.
+
+        Args:
+            version: an application and its idempotence version, which the commit makes known;
+                also if nothing was placed.
+
+        Raises:
+            ProducerFenced: nothing was committed.
+            CommitStateUnknown: the storage failed during the decision.
+        """
+        if Outcome.ABORT in (self.decided, self._decision and self._decision.state.outcome):
+            raise InvalidTxnState(
+                f"{self.state.ref} cannot be committed: its abort was begun; "
+                "call abort_transaction() again"
+            )
+        if self._decision is None:
+            self._find_lost_begin()
+            if not self.state.open and version is not None and self.decided is None:
+                self._participate((), ())
+            if not self.state.open:
+                self._finish_quietly()
+                return
+            self._decide(
+                transitions.prepare_commit(
+                    self.state,
+                    self._entries,
+                    version=version,
+                    now_ms=self._logs.clock.now_ms(),
+                    nonce=self._logs.clock.token(),
+                )
+            )
+        self._put_decision()
+        self._finish_quietly()
+
+    def abort(self) -> None:
+        """Decide to abort, write the markers, complete. Nothing if nothing was begun.
+
+        Raises:
+            ProducerFenced: a newer instance has taken over; it aborts or has aborted this.
+            InvalidTxnState: an earlier commit whose outcome was unknown has in truth succeeded.
+        """
+        self._find_lost_begin()
+        if self.decided is Outcome.COMMIT:
+            self._finish_quietly()
+            raise self._was_committed()
+        decision = self._decision
+        if decision is not None and decision.state.status is Status.PREPARE_COMMIT:
+            newest = self._logs.transactions.head(self.transactional_id)
+            if newest is not None and newest.number >= decision.number:
+                self._put_decision()
+                self._finish_quietly()
+                raise self._was_committed()
+            self._decision = None
+        if self._decision is None:
+            if not self.state.open:
+                return
+            self._decide(
+                transitions.prepare_abort(
+                    self.state,
+                    now_ms=self._logs.clock.now_ms(),
+                    nonce=self._logs.clock.token(),
+                )
+            )
+        self._put_decision()
+        self._finish_quietly()
+
+    def _was_committed(self) -> InvalidTxnState:
+        return InvalidTxnState(
+            f"{self.state.ref} cannot be aborted: its commit, whose outcome was unknown, "
+            "had succeeded"
+        )
+
+    def _decide(self, state: TransactionState) -> None:
+        assert self._head is not None
+        self._decision = _Decision(self._head.number + 1, state, self._since)
+
+    def _put_decision(self) -> None:
+        decision = self._decision
+        assert decision is not None
+        if decision.cleaned_up:
+            self._refuse_to_tell(decision)
+        transactions = self._logs.transactions
+        since = transactions.now()
+        try:
+            ours = transactions.put(decision.number, decision.state, decision.since)
+            newest = None if ours else transactions.head(self.transactional_id)
+            if newest is not None:
+                transactions.confirm(newest)
+        except BaseException as error:
+            self._decision = replace(decision, in_doubt=True)
+            if not isinstance(error, StorageError):
+                raise
+            what = "commit" if decision.state.outcome is Outcome.COMMIT else "abort"
+            raise CommitStateUnknown(
+                f"the {what} of {decision.state.ref} may or may not have happened: {error}. "
+                f"Nothing was deleted; call {what}_transaction() again to learn the outcome, or "
+                "init_transactions() with the same transactional id, which settles it"
+            ) from error
+        if ours:
+            self._adopt(Head(decision.number, decision.state), since)
+            self.decided = decision.state.outcome
+            self._decision = None
+            return
+        self._decision = None
+        if newest is None or not _follows(newest.state, decision.state):
+            if newest is not None and _committed_after_all(newest.state, decision.state):
+                self._adopt(newest, since)
+                self.decided = Outcome.COMMIT
+                self._finish_quietly()
+                raise self._was_committed()
+            self._check_never_counted(decision)
+            self._fenced(newest)
+        else:
+            # It was there already, and somebody has completed it for us.
+            self._adopt(newest, since)
+            self.decided = decision.state.outcome
+
+    def _check_never_counted(self, decision: _Decision) -> None:
+        """Raise CommitStateUnknown if the decision may have counted once and was cleaned up since.
+
+        After a stall longer than the cleaning age nothing may be left that tells a put that came in
+        time from one into a name that cleaning had freed (hazards 2 and 3).
+        """
+        if decision.state.outcome is Outcome.COMMIT and not self._logs.transactions.never_counted(
+            decision.number, decision.state, in_doubt=decision.in_doubt
+        ):
+            self._decision = replace(decision, cleaned_up=True)
+            self._refuse_to_tell(decision)
+
+    @staticmethod
+    def _refuse_to_tell(decision: _Decision) -> NoReturn:
+        raise CommitStateUnknown(
+            f"the commit of {decision.state.ref} may or may not have happened: it took so long "
+            "that what would tell was cleaned up. Nothing was deleted; close this producer, "
+            "make a new one, call init_transactions(), and look at what is there"
+        )
+
+    def _finish_quietly(self) -> None:
+        """Steps 5 and 6. The decision stands, so trouble here is somebody's later work."""
+        try:
+            self._finish_prepared()
+        except (StorageError, ProducerFenced) as error:
+            _logger.warning("%s is decided but not finished: %s", self.state.ref, error)
+        written = {(entry.log, entry.name) for entry in self._entries}
+        self._logs.tidy(self._logs.log(*name) for name in sorted(written))
+        if not self.state.prepared:
+            self._entries = []
+        self._clean_behind()
+
+    def _finish_prepared(self) -> None:
+        if self.state.prepared:
+            assert self._head is not None
+            since = self._logs.transactions.now()
+            done = self._logs.settlement.finish(self._head, self._since, own=self._entries)
+            if done is None:
+                self._fenced(None)
+            else:
+                self._adopt(done, since)
+
+    # -- the id's log ------------------------------------------------------------------------------
+
+    def _put(self, state: TransactionState) -> None:
+        assert self._head is not None
+        number = self._head.number + 1
+        since = self._logs.transactions.now()
+        # Noted before: whatever interrupts us, Ctrl-C too, may come when it is there already.
+        self._lost_begin = Head(number, state)
+        if not self._logs.transactions.put(number, state, self._since):
+            self._lost_begin = None
+            self._fenced(self._logs.transactions.head(self.transactional_id, number))
+        self._adopt(Head(number, state), since)
+        self._lost_begin = None
+
+    def _find_lost_begin(self) -> None:
+        """If an Ongoing of ours, whose outcome was unknown, has landed, it is ours to end."""
+        if self._lost_begin is not None:
+            newest = self._logs.transactions.head(self.transactional_id)
+            if newest is not None and newest.state.nonce == self._lost_begin.state.nonce:
+                self._adopt(newest, self._logs.transactions.now())
+            self._lost_begin = None
+
+    def _adopt(self, head: Head, since: tuple[float, int]) -> None:
+        self._head = head
+        self._since = since
+
+    def _fenced(self, newest: Head | None) -> None:
+        ref = self.state.ref
+        if newest is not None:
+            transitions.check_owner(newest.state, ref.producer_id, ref.producer_epoch)
+            if newest.state.status is Status.DEAD:
+                raise ProducerFenced(
+                    f"transactional id {self.transactional_id!r} has expired: "
+                    f"{newest.state.reason}; make a new producer and call init_transactions()"
+                )
+        raise ProducerFenced(
+            f"{ref} was ended by somebody else, who took it for dead; "
+            "close this producer, make a new one and call init_transactions()"
+        )
+
+    def _clean(self) -> None:
+        try:
+            self._cleaner = self._logs.transactions.clean(self.transactional_id)
+        except TxnlogError as error:
+            _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
+
+    def _clean_behind(self) -> None:
+        if self._cleaner is None or self._head is None:
+            return
+        try:
+            self._cleaner.advance(self._head.number)
+        except StorageError as error:
+            _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
+
+
+def _follows(newest: TransactionState, decision: TransactionState) -> bool:
+    """True if ``newest`` is what ``decision`` led to: the same transaction, equally decided."""
+    return (
+        newest.ref.key == decision.ref.key
+        and newest.producer_epoch == decision.producer_epoch
+        and newest.outcome is decision.outcome
+        and newest.entries == decision.entries
+    )
+
+
+def _committed_after_all(newest: TransactionState, decision: TransactionState) -> bool:
+    """True if an abort comes too late: the commit before it, thought lost, has landed."""
+    return (
+        newest.ref.key == decision.ref.key
+        and decision.outcome is Outcome.ABORT
+        and newest.outcome is Outcome.COMMIT
+    )

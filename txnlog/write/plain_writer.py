@@ -1,0 +1,142 @@
+"""Placing records without a transaction: one entry per topic, recognisable if it is repeated.
+
+The part of a producer that has no transactional id. With acks=0 it works in a thread of its own,
+and nobody learns what became of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
+from txnlog.log.logs import Logs
+from txnlog.log.topic_log import UploadedSegment, Writer
+from txnlog.names import TopicPartition
+from txnlog.write.retries import Retries
+from txnlog.write.topic_buffer import TopicBuffer
+
+_MOST_WAITING = 8
+"""Flushes that may wait behind each other with acks=0; the next one waits for the first."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unplaced:
+    """Segments that wait for their place in one topic.
+
+    ``since`` is an entry number that the topic's log had not passed before the first attempt.
+    """
+
+    topic: str
+    segments: list[UploadedSegment]
+    since: int
+
+
+class PlainWriter:
+    """Places uploaded segments as one idempotent producer. For one thread at a time."""
+
+    def __init__(self, logs: Logs, retries: Retries) -> None:
+        self._logs = logs
+        self._retries = retries
+        self._unplaced: list[_Unplaced] = []
+        self._writers: dict[str, Writer] = {}
+
+    def add(self, topic: str, segments: list[UploadedSegment]) -> None:
+        """Let segments of one topic wait for :meth:`place`."""
+        since = self._logs.topic(topic).state.next_entry
+        self._unplaced.append(_Unplaced(topic, segments, since))
+
+    @property
+    def waiting(self) -> str | None:
+        """The topic that is placed next; None if nothing waits."""
+        return self._unplaced[0].topic if self._unplaced else None
+
+    def place(self) -> dict[TopicPartition, range]:
+        """Place what waits for the first topic.
+
+        Raises:
+            CommitStateUnknown: it goes on waiting, and may have been placed; call again.
+            TxnlogError: it was refused, and waits no more.
+        """
+        waiting = self._unplaced[0]
+        try:
+            placed = self._retries.run(self._logs.clock, lambda: self._place(waiting))
+        except StorageError as error:
+            raise CommitStateUnknown(
+                f"records for topic {waiting.topic!r} may or may not have been written: {error}. "
+                "Nothing was deleted; flush() again: what was written is not written twice"
+            ) from error
+        except TxnlogError:
+            self.give_up()
+            raise
+        self._unplaced.pop(0)
+        self._logs.tidy([self._logs.topic(waiting.topic)])
+        return placed
+
+    def _place(self, waiting: _Unplaced) -> dict[TopicPartition, range]:
+        topic = waiting.topic
+        if topic not in self._writers:
+            self._writers[topic] = Writer.new(self._logs.clock.token())
+        return (
+            self._logs.topic(topic)
+            .place(
+                waiting.segments,
+                writer=self._writers[topic],
+                since=waiting.since,
+                timeout_ms=self._retries.delivery_timeout_ms,
+            )
+            .offsets
+        )
+
+    def give_up(self) -> None:
+        """Let the first topic's segments wait no more."""
+        topic = self._unplaced.pop(0).topic
+        # The next append has an id of its own: it must not be taken for a repeat of this.
+        self._writers.pop(topic, None)
+
+
+class UnawaitedWriter:
+    """What acks=0 does: finishes uploads and places them in the background, in their order."""
+
+    def __init__(self, plain: PlainWriter) -> None:
+        self._plain = plain
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: deque[Future[None]] = deque()
+
+    def submit(self, buffers: Mapping[str, TopicBuffer]) -> None:
+        """Hand over buffers, which the caller uses no more."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="txnlog-acks0")
+        while self._waiting and (self._waiting[0].done() or len(self._waiting) >= _MOST_WAITING):
+            self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(self._write, buffers))
+
+    def close(self) -> None:
+        """Wait until everything was tried. What failed was only logged."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _write(self, buffers: Mapping[str, TopicBuffer]) -> None:
+        for topic, buffer in buffers.items():
+            try:
+                segments = buffer.finish()
+            except TxnlogError as error:
+                _logger.warning("acks=0: records for topic %r are lost: %s", topic, error)
+                buffer.discard()
+                continue
+            if segments:
+                self._plain.add(topic, segments)
+        while (waiting := self._plain.waiting) is not None:
+            try:
+                self._plain.place()
+            except CommitStateUnknown as error:
+                self._plain.give_up()
+                _logger.warning("acks=0: %s", error)
+            except TxnlogError as error:
+                _logger.warning("acks=0: records for topic %r are lost: %s", waiting, error)

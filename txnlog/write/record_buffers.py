@@ -1,0 +1,126 @@
+"""Records that were sent to any topics and are not placed, in bounded memory.
+
+What a producer has between its sends and its flush, and a Spark transaction for single records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from txnlog.config import WriterCodec
+from txnlog.errors import InvalidRecord
+from txnlog.log.logs import Logs
+from txnlog.log.topic_log import UploadedSegment
+from txnlog.storage.base import Storage
+from txnlog.write.partitioner import DEFAULT_PARTITIONER
+from txnlog.write.record_checks import Headers
+from txnlog.write.topic_buffer import HowToWrite, TopicBuffer
+from txnlog.write.uploads import DEFAULT_MEMORY_BYTES, UploadBudget
+
+
+class RecordBuffers:
+    """A buffer for each topic, all within one budget. For one thread at a time."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        *,
+        memory_bytes: int | None = None,
+        codec: WriterCodec | None = None,
+        partitioner: str = DEFAULT_PARTITIONER,
+        storage: Storage | None = None,
+    ) -> None:
+        self._logs = logs
+        self._memory_bytes = memory_bytes or DEFAULT_MEMORY_BYTES
+        self._how = HowToWrite(storage or logs.storage, codec, partitioner)
+        self._budget = UploadBudget(self._memory_bytes)
+        self._topics: dict[str, TopicBuffer] = {}
+        self._interrupted = False
+
+    @property
+    def lost(self) -> bool:
+        """True once an error has taken records that were sent."""
+        return self._interrupted or any(buffer.lost for buffer in self._topics.values())
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Take one record. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
+        self._of(topic, partition).send(value, key, partition, timestamp_ms, headers)
+
+    def send_batch(
+        self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
+    ) -> None:
+        """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
+        buffer = self._of(topic, partition)
+        if isinstance(batch, pa.Table):
+            batches = batch.to_batches()
+        elif isinstance(batch, pa.RecordBatch):
+            batches = [batch]
+        else:
+            raise InvalidRecord(
+                f"send_batch takes a pyarrow RecordBatch or Table, not {type(batch).__name__}"
+            )
+        buffer.send_batches(batches, partition)
+
+    def _of(self, topic: str, partition: int | None) -> TopicBuffer:
+        """The topic's buffer.
+
+        What it knows of the topic is looked up again once in a while, and for a partition that
+        it does not know.
+        """
+        if topic not in self._topics:
+            spec = self._logs.topic_spec(topic)
+            self._topics[topic] = TopicBuffer(self._logs, spec, self._how, self._budget)
+        buffer = self._topics[topic]
+        unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
+        if unknown or buffer.outdated:
+            spec = buffer.look_again()
+            if spec != buffer.spec:
+                buffer.change(spec)
+        return buffer
+
+    def finish(self) -> dict[str, list[UploadedSegment]]:
+        """Upload everything that is held: by topic, in the order it is to be placed."""
+        finished: dict[str, list[UploadedSegment]] = {}
+        self._interrupted = True
+        for buffer in self._topics.values():
+            buffer.upload()  # of all, before any is given away: if one fails, all are discarded
+        for topic, buffer in self._topics.items():
+            if segments := buffer.finish():
+                finished[topic] = segments
+        self._interrupted = False
+        return finished
+
+    def hand_over(self) -> dict[str, TopicBuffer]:
+        """Give all buffers away; new ones go on with what is known of the topics."""
+        for buffer in self._topics.values():
+            buffer.flush_rows()
+        handed, self._budget = self._topics, UploadBudget(self._memory_bytes)
+        self._topics = {name: of.successor(self._budget) for name, of in handed.items()}
+        return handed
+
+    def forget(self, topic: str) -> None:
+        """Forget what is known of a topic; nothing is held for it."""
+        self._topics.pop(topic, None)
+
+    def forget_outdated(self, topics: Iterable[str]) -> None:
+        """Forget what was known of topics that have other partitions or settings by now."""
+        for topic in topics:
+            buffer = self._topics.get(topic)
+            if buffer and not buffer.is_current():
+                self.forget(topic)
+
+    def discard(self) -> None:
+        """Drop everything, best effort."""
+        self._interrupted = False
+        for buffer in self._topics.values():
+            buffer.discard()

@@ -1,0 +1,282 @@
+"""Records that were sent to one topic and are not placed: checked, gathered, uploaded as they grow.
+
+Knows nothing of transactions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.config import TopicConfig, WriterCodec
+from txnlog.errors import (
+    InvalidRecord,
+    RecordTooLarge,
+    StorageError,
+    UnknownTopicOrPartition,
+    UnsupportedRecordFormat,
+)
+from txnlog.log.logs import Logs
+from txnlog.log.topic_log import TopicSpec, UploadedSegment
+from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size
+from txnlog.storage.base import Storage
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, Int32Array, make_partitioner
+from txnlog.write.record_checks import (
+    Headers,
+    check_headers,
+    check_partition,
+    check_timestamp,
+    partition_column,
+    to_bytes,
+)
+from txnlog.write.uploads import SegmentUploader, UploadBudget, discard_segments
+
+METADATA_MAX_AGE_S = 300.0
+"""How long a producer relies on what it knows of a topic: Kafka's metadata.max.age.ms."""
+
+_logger = logging.getLogger(__name__)
+
+_ROWS_PER_BATCH = 10_000
+"""Records sent one by one are made an Arrow batch when there are so many of one topic."""
+
+_BYTES_PER_BATCH = 4 << 20
+"""... or when their keys and values take so many bytes."""
+
+
+class _Rows:
+    """Records that were sent one by one and are not Arrow yet."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int | None] = []
+        self.headers: list[list[tuple[str, bytes | None]]] = []
+        self.partitions: list[int] = []
+        self.size_bytes = 0
+
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int | None,
+        headers: list[tuple[str, bytes | None]],
+        partition: int,
+    ) -> None:
+        self.keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp_ms)
+        self.headers.append(headers)
+        self.partitions.append(partition)
+        self.size_bytes += len(key or b"") + len(value or b"")
+
+    def to_batch(self) -> pa.RecordBatch:
+        types = {field.name: field.type for field in RECORD_SCHEMA}
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.keys, types["key"]),
+                pa.array(self.values, types["value"]),
+                pa.array(self.timestamps, pa.int64()),
+                pa.array(
+                    [[{"key": k, "value": v} for k, v in row] for row in self.headers],
+                    types["headers"],
+                ),
+            ],
+            names=["key", "value", "timestamp", "headers"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HowToWrite:
+    """How a producer writes to its topics. ``codec`` None: each topic's own."""
+
+    storage: Storage
+    codec: WriterCodec | None = None
+    partitioner: str = DEFAULT_PARTITIONER
+
+
+class TopicBuffer:
+    """What is buffered for one topic: rows, and the uploader that bounds memory.
+
+    It is ``lost`` once an error has taken records that were sent.
+    """
+
+    def __init__(self, logs: Logs, spec: TopicSpec, how: HowToWrite, budget: UploadBudget) -> None:
+        self.lost = False
+        self._rows = _Rows()
+        self._logs = logs
+        self._how = how
+        self._budget = budget
+        self._uploader: SegmentUploader | None = None
+        self._finished: list[UploadedSegment] = []
+        self._use(spec)
+
+    def _use(self, spec: TopicSpec) -> None:
+        self._written = spec.written_with(self._how.codec)
+        self.spec = spec
+        self._partitioner = make_partitioner(self._how.partitioner, spec.partitions)
+        self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
+        self._looked_at_s = self._logs.clock.monotonic_s()
+
+    def successor(self, budget: UploadBudget) -> TopicBuffer:
+        """An empty buffer that goes on with what is known of the topic."""
+        after = TopicBuffer(self._logs, self.spec, self._how, budget)
+        after._looked_at_s = self._looked_at_s
+        return after
+
+    @property
+    def outdated(self) -> bool:
+        """True if it is long since that the topic was looked at."""
+        return self._logs.clock.monotonic_s() - self._looked_at_s > METADATA_MAX_AGE_S
+
+    def is_current(self) -> bool:
+        """True if the topic, which was refreshed just now, is as this buffer knows it."""
+        self._looked_at_s = self._logs.clock.monotonic_s()
+        try:
+            return self._logs.topic(self.spec.topic).spec() == self.spec
+        except UnknownTopicOrPartition:
+            return False
+
+    def look_again(self) -> TopicSpec:
+        """The topic as it is now; as it was known, if it cannot be read or was made anew.
+
+        What is buffered for a topic that was made anew is refused when it is placed.
+
+        Raises:
+            UnknownTopicOrPartition: the topic was deleted.
+        """
+        self._looked_at_s = self._logs.clock.monotonic_s()
+        try:
+            spec = self._logs.topic_spec(self.spec.topic)
+        except StorageError as error:
+            _logger.warning("topic %r is used as it was known: %s", self.spec.topic, error)
+            return self.spec
+        return spec if spec.topic_id == self.spec.topic_id else self.spec
+
+    def change(self, spec: TopicSpec) -> None:
+        """Go on with the topic's new partitions and settings; uploads what is gathered so far."""
+        with self._losing():
+            self._end_uploads()
+            self._use(spec)
+
+    def send(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> None:
+        """Take one record. Raises InvalidRecord, RecordTooLarge."""
+        row = (
+            to_bytes(key, "key"),
+            to_bytes(value, "value"),
+            check_timestamp(timestamp_ms),
+            check_headers(headers),
+            check_partition(partition, self.spec),
+        )
+        size_bytes = record_size(row[0], row[1], row[3])
+        if size_bytes > self._max_record_bytes:
+            raise RecordTooLarge(
+                f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
+                f"max.message.bytes of topic {self.spec.topic!r} allows"
+            )
+        rows = self._rows
+        try:
+            rows.add(*row)
+        except BaseException:  # an interrupt
+            self.lost = True
+            raise
+        if len(rows.keys) >= _ROWS_PER_BATCH or rows.size_bytes >= _BYTES_PER_BATCH:
+            self.flush_rows()
+
+    def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
+        """Take batches. Raises InvalidRecord; then none of them was taken."""
+        for batch in batches[1:]:
+            # Looked at before any of them is taken: all of a table is sent, or nothing.
+            self._records_of(batch, partition)
+        self.flush_rows()
+        for batch in batches:
+            records, explicit = self._records_of(batch, partition)
+            self._add(records, explicit)
+
+    def _records_of(
+        self, batch: pa.RecordBatch, partition: int | None
+    ) -> tuple[pa.RecordBatch, Int32Array | None]:
+        """A user's batch as records, and the partitions that are named. Raises InvalidRecord."""
+        explicit = partition_column(batch, partition, self.spec)
+        if "partition" in batch.schema.names:
+            batch = batch.drop_columns(["partition"])
+        try:
+            return normalize(batch, now_ms=self._logs.clock.now_ms()), explicit
+        except UnsupportedRecordFormat as error:
+            raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
+
+    def flush_rows(self) -> None:
+        """Make Arrow of the records that came one by one."""
+        if not self._rows.keys:
+            return
+        with self._losing():
+            rows, self._rows = self._rows, _Rows()
+            records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
+            self._add(records, np.array(rows.partitions, dtype=np.int32))
+
+    def _add(self, records: pa.RecordBatch, explicit: Int32Array | None) -> None:
+        """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
+        with self._losing():
+            if explicit is None:
+                partitions = self._partitioner(records.column("key"))
+            else:
+                partitions = explicit
+                free = np.flatnonzero(explicit < 0)
+                if free.size:
+                    partitions = explicit.copy()
+                    keys = records.column("key").take(pa.array(free))
+                    partitions[free] = self._partitioner(keys)
+            if self._uploader is None:
+                clock = self._logs.clock
+                storage, budget = self._how.storage, self._budget
+                self._uploader = SegmentUploader(storage, self._written, clock, budget)
+            self._uploader.write(records, partitions)
+
+    def upload(self) -> None:
+        """Upload everything that is held."""
+        self.flush_rows()
+        with self._losing():
+            self._end_uploads()
+
+    def finish(self) -> list[UploadedSegment]:
+        """Upload everything that is held; the segments in the order they are to be placed.
+
+        On an error they stay here, for :meth:`discard`.
+        """
+        self.upload()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _end_uploads(self) -> None:
+        if self._uploader:
+            self._finished += self._uploader.finish()
+            self._uploader = None
+
+    def discard(self) -> None:
+        """Drop everything, best effort."""
+        self.lost = False
+        self._rows = _Rows()
+        uploader, self._uploader = self._uploader, None
+        if uploader:
+            uploader.discard()
+        discard_segments(self._how.storage, self._finished)
+        self._finished = []
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.lost = True
+            raise

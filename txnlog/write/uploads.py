@@ -1,0 +1,287 @@
+"""Uploading: records of one topic become segment files that no log entry names yet.
+
+Done by whoever has the data: a producer, or a Spark task. Nothing uploaded here is visible until
+somebody places it; what is never placed is an orphan and harms nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.config import TopicConfig
+from txnlog.errors import RecordTooLarge, StorageError
+from txnlog.log.topic_log import TopicSpec, UploadedSegment
+from txnlog.segments.identity import tag_of
+from txnlog.segments.records import constant_timestamps, take_groups
+from txnlog.segments.writer import SegmentWriter
+from txnlog.storage.base import Storage, Upload
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_MEMORY_BYTES = 64 << 20
+
+
+def _most_open_segments() -> int:
+    """Half of the files that this process may open, and no more than 512: 128 where nobody tells.
+
+    Past it the fullest segment is finished early, for each that begins: files get many and small.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 128
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 512 if allowed == resource.RLIM_INFINITY else min(max(allowed // 2, 64), 512)
+
+
+MAX_OPEN_SEGMENTS = _most_open_segments()
+
+
+@dataclass(slots=True, eq=False)
+class _OpenSegment:
+    uploader: SegmentUploader
+    partition: int
+    name: str
+    upload: Upload
+    writer: SegmentWriter
+
+    @property
+    def size_bytes(self) -> int:
+        return self.writer.size_bytes + self.writer.buffered_bytes
+
+
+class UploadBudget:
+    """What uploaders may hold together: records in memory, and open files."""
+
+    def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self._held_bytes = 0
+        self._open: dict[_OpenSegment, None] = {}  # in the order of their beginning
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the records that wait for their batch to be full."""
+        return self._held_bytes
+
+    def open(self, segment: _OpenSegment) -> None:
+        """Take in a segment that begins; the fullest one is finished if there are too many."""
+        if len(self._open) >= MAX_OPEN_SEGMENTS:
+            fullest = max(self._open, key=lambda open_: open_.size_bytes)
+            fullest.uploader.finish_early(fullest)
+        self._open[segment] = None
+
+    def close(self, segment: _OpenSegment) -> None:
+        """A segment ends; what it holds is about to be written. Twice is once."""
+        if segment in self._open:
+            del self._open[segment]
+            self._held_bytes -= segment.writer.buffered_bytes
+
+    def append(self, segment: _OpenSegment, records: pa.RecordBatch) -> None:
+        """Add records to an open segment."""
+        before = segment.writer.buffered_bytes
+        segment.writer.append(records)
+        self._held_bytes += segment.writer.buffered_bytes - before
+
+    def bound(self) -> None:
+        """Write what is held most of, until the rest is little enough."""
+        while self._held_bytes > self._memory_bytes:
+            largest = max(self._open, key=lambda open_: open_.writer.buffered_bytes)
+            self._held_bytes -= largest.writer.buffered_bytes
+            largest.writer.flush()
+
+
+class SegmentUploader:
+    """Writes records into one growing segment per partition, in bounded memory.
+
+    Records of a partition keep their order. Use it once: :meth:`write` any number of times, then
+    :meth:`finish` or :meth:`discard`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: TopicSpec,
+        clock: Clock,
+        budget: UploadBudget | None = None,
+    ) -> None:
+        self._storage = storage
+        self._spec = spec
+        self._clock = clock
+        self._config = TopicConfig.of(spec.config)
+        self._budget = budget or UploadBudget()
+        self._writer_token = clock.token()
+        self._counter = 0
+        self._open: dict[int, _OpenSegment] = {}
+        self._finished: list[UploadedSegment] = []
+
+    def write(self, records: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> None:
+        """Add records, each to its partition.
+
+        Args:
+            records: of exactly the segments' RECORD_SCHEMA.
+            partitions: int32, the partition of each record, all of them in range.
+
+        Raises:
+            RecordTooLarge: a record exceeds the topic's ``max.message.bytes``.
+            StorageError: the upload failed; only :meth:`discard` makes sense now.
+        """
+        if records.num_rows == 0:
+            return
+        if self._config.log_append_time:
+            records = self._stamp(records)
+        first = int(partitions[0])
+        if (partitions == first).all():
+            self._append(first, records)
+        else:
+            # A stable sort of 16-bit integers is a radix sort: linear, and several times faster.
+            small = self._spec.partitions <= 1 << 16
+            order = np.argsort(partitions.astype(np.uint16) if small else partitions, kind="stable")
+            counts = np.bincount(partitions)
+            chosen = np.flatnonzero(counts)
+            groups = np.split(order.astype(np.int32), np.cumsum(counts[chosen])[:-1])
+            # Taken apart: a slice of one sorted batch would pin all of it while it waits.
+            for partition, part in zip(chosen, take_groups(records, groups), strict=True):
+                self._append(int(partition), part)
+        self._budget.bound()
+
+    def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        column = records.schema.get_field_index("timestamp")
+        stamps = constant_timestamps(self._clock.now_ms(), records.num_rows)
+        return records.set_column(column, records.schema.field(column), stamps)
+
+    def _append(self, partition: int, records: pa.RecordBatch) -> None:
+        segment = self._open.get(partition) or self._new_segment(partition)
+        try:
+            self._budget.append(segment, records)
+        except RecordTooLarge as error:
+            raise RecordTooLarge(
+                f"topic {self._spec.topic!r}, partition {partition}: {error}. Make the records "
+                "smaller, or alter the topic's max.message.bytes"
+            ) from None
+        if segment.size_bytes >= self._config.segment_bytes:
+            self.finish_early(segment)
+
+    def _new_segment(self, partition: int) -> _OpenSegment:
+        name = names.segment_name(self._writer_token, self._counter)
+        self._counter += 1
+        upload = self._storage.upload(names.segment_file(self._spec.topic, partition, name))
+        writer = SegmentWriter(
+            upload,
+            record_format=self._config.record_format,
+            compression=self._config.compression,
+            level=self._config.compression_level,
+            max_record_bytes=self._config.max_message_bytes,
+            index_interval_bytes=self._config.index_interval_bytes,
+            tag=tag_of(name),
+        )
+        segment = _OpenSegment(self, partition, name, upload, writer)
+        self._open[partition] = segment
+        self._budget.open(segment)
+        return segment
+
+    def finish_early(self, segment: _OpenSegment) -> None:
+        """Finish one of the open segments: it is full, or others need its place."""
+        self._budget.close(segment)
+        self._finish([segment])
+        del self._open[segment.partition]
+
+    def _finish(self, segments: Iterable[_OpenSegment]) -> None:
+        self._storage.gather(self._last_requests(segments))
+
+    def _last_requests(self, segments: Iterable[_OpenSegment]) -> Iterator[Callable[[], None]]:
+        """What ends segments, which are encoded one after the other while others are sent."""
+        for segment in segments:
+            summary = segment.writer.finish()
+            where = (self._spec.topic, segment.partition, segment.name)
+            self._finished.append(
+                UploadedSegment(
+                    topic=self._spec.topic,
+                    topic_id=self._spec.topic_id,
+                    partition=segment.partition,
+                    name=segment.name,
+                    record_count=summary.record_count,
+                    batch_count=summary.batch_count,
+                    size_bytes=summary.size_bytes,
+                    min_timestamp_ms=summary.min_timestamp_ms,
+                    max_timestamp_ms=summary.max_timestamp_ms,
+                    tag=tag_of(segment.name),
+                )
+            )
+            yield segment.upload.close
+            if summary.batch_count > 1:
+                # Accelerators: a reader that does not find them reads the segment itself.
+                put = self._storage.put
+                yield partial(put, names.offset_index_file(*where), summary.index)
+                yield partial(put, names.time_index_file(*where), summary.time_index)
+
+    @property
+    def written_bytes(self) -> int:
+        """About how many bytes were taken and are not in a finished segment yet."""
+        return sum(segment.size_bytes for segment in self._open.values())
+
+    def finish(self) -> list[UploadedSegment]:
+        """Upload what is open and return every segment, those of a partition in their order."""
+        segments = list(self._open.values())
+        for segment in segments:
+            self._budget.close(segment)
+        self._finish(segments)
+        self._open.clear()
+        return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
+
+    def discard(self) -> None:
+        """Drop everything, best effort: what is uploaded already is deleted or left an orphan."""
+        for segment in self._open.values():
+            self._budget.close(segment)
+            segment.upload.discard()
+        self._open.clear()
+        discard_segments(self._storage, self._finished)
+        self._finished.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """Which files a segment has: it has indexes if it has more than one batch."""
+
+    topic: str
+    partition: int
+    name: str
+    batch_count: int
+    has_aborted: bool = False
+
+    def paths(self) -> list[str]:
+        where = (self.topic, self.partition, self.name)
+        paths = [names.segment_file(*where)]
+        if self.batch_count > 1:
+            paths += [names.offset_index_file(*where), names.time_index_file(*where)]
+        if self.has_aborted:
+            paths.append(names.transaction_index_file(*where))
+        return paths
+
+
+def discard_segments(storage: Storage, segments: Sequence[SegmentFiles | UploadedSegment]) -> None:
+    """Delete the files of segments that no log entry names (any more), best effort.
+
+    Never after a commit whose outcome is unknown (hazard 2).
+    """
+    files = [
+        path
+        for s in segments
+        for path in (
+            s
+            if isinstance(s, SegmentFiles)
+            else SegmentFiles(s.topic, s.partition, s.name, s.batch_count)
+        ).paths()
+    ]
+    try:
+        storage.delete(files)
+    except StorageError as error:
+        _logger.warning("%d orphan files were left: %s", len(files), error)
