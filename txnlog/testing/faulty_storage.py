@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage, Upload
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing.faults import Fault
 from txnlog.testing.heap_storage import HeapStorage, one_by_one, one_race
 
@@ -24,7 +25,7 @@ class ProcessStopped(BaseException):
     """What a process that is no more raises at whatever it tries."""
 
 
-class FaultyStorage(Storage):
+class FaultyStorage(ForwardingStorage):
     """Passes requests on to a real storage, unless a fault is due.
 
     Requests run one by one, so that their order is the program's; an upload is one request, made
@@ -52,8 +53,7 @@ class FaultyStorage(Storage):
         amid: Callable[[str], None] | None = None,
         seed: int = 0,
     ) -> None:
-        self.inner = inner
-        self.url = inner.url
+        super().__init__(inner)
         self.faults = dict(faults or {})
         self.requests: list[str] = []
         """The text of every request so far: the kind, then the name."""
@@ -206,9 +206,6 @@ class FaultyStorage(Storage):
                 self._amid(text)
                 self._check_running(text)
             self.inner.delete(portion)
-
-    def folds_case(self) -> bool:
-        return self.inner.folds_case()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self._request(
