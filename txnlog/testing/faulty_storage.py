@@ -14,6 +14,7 @@ from typing import TypeVar
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.uploads import BufferedUpload
 from txnlog.testing.faults import Fault
 from txnlog.testing.heap_storage import HeapStorage, one_by_one, one_race
 
@@ -216,7 +217,11 @@ class FaultyStorage(ForwardingStorage):
         self._request(f"put {name}", lambda: self.inner.put(name, data), puts=name)
 
     def upload(self, name: str) -> Upload:
-        return _FaultyUpload(self, name)
+        return BufferedUpload(
+            lambda data: self._request(
+                f"upload {name}", lambda: self.inner.put(name, data), puts=name
+            )
+        )
 
     def get(self, name: str) -> bytes:
         return self._request(f"get {name}", lambda: self.inner.get(name))
@@ -271,29 +276,3 @@ class FaultyStorage(ForwardingStorage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
         return one_race(call)
-
-
-class _FaultyUpload(Upload):
-    """An upload is one request, made when it is closed."""
-
-    def __init__(self, storage: FaultyStorage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-        self._data: bytearray | None = bytearray()
-
-    def write(self, data: bytes) -> int:
-        if self._data is None:
-            raise ValueError("the upload is closed")
-        self._data += data
-        return len(data)
-
-    def close(self) -> None:
-        taken, self._data = self._data, None
-        if taken is not None:
-            data, name, inner = bytes(taken), self._name, self._storage.inner
-            self._storage._request(  # noqa: SLF001 - two halves of one thing
-                f"upload {name}", lambda: inner.put(name, data), puts=name
-            )
-
-    def discard(self) -> None:
-        self._data = None
