@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
+    from txnlog.read.view import OffsetAndTimestamp
     from txnlog.scan import Scan
-    from txnlog.snapshot import OffsetAndTimestamp, Snapshot
+    from txnlog.snapshot import Snapshot
     from txnlog.store import Store
     from txnlog.store import open_store as open
 
@@ -50,7 +51,7 @@ _HOMES = {
     "ConsumerRecord": "consumer",
     "GroupMetadata": "log.group_metadata",
     "OffsetAndMetadata": "log.group_metadata",
-    "OffsetAndTimestamp": "snapshot",
+    "OffsetAndTimestamp": "read.view",
     "Producer": "producer",
     "Scan": "scan",
     "Snapshot": "snapshot",

@@ -45,8 +45,10 @@ from txnlog.log.sequence_log import create_once
 from txnlog.log.topic_log import TopicLog, TopicSpec
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.scan import Offsets, Scan
-from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
+from txnlog.read.isolation import check_isolation_level
+from txnlog.read.view import Offsets
+from txnlog.scan import Scan
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.state.topic import (

@@ -26,7 +26,8 @@ from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
 from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
-from txnlog.scan import SegmentRange, load_transaction_index, read_batches
+from txnlog.read.ranges import SegmentRange, load_transaction_index, read_batches
+from txnlog.read.view import TopicView
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.messages import encode_message_set
@@ -41,7 +42,6 @@ from txnlog.segments.indexes.transactions import NO_MARKER, TransactionIndex
 from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
-from txnlog.snapshot import TopicView
 from txnlog.state.placement import Segment
 from txnlog.state.producers import advance_sequence
 from txnlog.storage import open_storage

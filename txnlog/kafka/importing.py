@@ -27,7 +27,7 @@ from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, se
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
 from txnlog.log.topic_log import TopicLog
-from txnlog.scan import SegmentRange, load_transaction_index
+from txnlog.read.ranges import SegmentRange, load_transaction_index
 from txnlog.segments.batches import MAX_HEADER_BYTES, decode_header
 from txnlog.segments.header import MAGIC_COLUMNS
 from txnlog.segments.identity import NO_CRC
