@@ -23,7 +23,6 @@ from txnlog.config import (
 )
 from txnlog.consumer import Consumer
 from txnlog.errors import (
-    InvalidTopic,
     NotAStore,
     ObjectNotFound,
     StoreExists,
@@ -39,7 +38,6 @@ from txnlog.inspect.descriptions import (
     describe_topic_state,
     or_error,
 )
-from txnlog.log.folded_names import check_case
 from txnlog.log.logs import Logs
 from txnlog.log.sequence_log import create_once
 from txnlog.log.topic_log import TopicLog, TopicSpec
@@ -53,7 +51,6 @@ from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.state.topic import (
     Altered,
-    Created,
     Deleted,
     TopicState,
     Trimmed,
@@ -205,18 +202,10 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig.
         """
         checked = check_topic_config(config)
-        check_partition_count(partitions)
-        nonce, topic_id = self._clock.token(), self._clock.token()
         log = self._logs.topic(topic)
-        check_case(self._storage, names.topic_folder(topic), f"topic {topic!r}", InvalidTopic)
-
-        def build(state: TopicState) -> Created:
-            state.check_absent(topic)
-            return Created(nonce, self._clock.now_ms(), topic_id, partitions, checked)
-
         if dry_run:
-            return describe_topic_state(topic, log.preview(build))
-        log.append(build)
+            return describe_topic_state(topic, log.preview_creation(partitions, checked))
+        log.create(partitions, checked)
         return describe_topic(log)
 
     def topics(self) -> list[str]:
@@ -500,7 +489,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         from txnlog.kafka.importing import import_log_dirs
 
         return import_log_dirs(
-            self,
+            self._logs,
             topic,
             log_dirs,
             storage_options=storage_options,
@@ -539,7 +528,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         from txnlog.kafka.exporting import export_log_dirs
 
         return export_log_dirs(
-            self,
+            self._logs,
             topic,
             directory,
             magic=magic,
