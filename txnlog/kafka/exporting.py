@@ -73,7 +73,7 @@ class ExportedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class KafkaExport:
     """What an export has written. ``url`` is the folder that the partitions' folders are in."""
 
     topic: str
@@ -106,7 +106,7 @@ def export_log_dirs(
     compression_type: str | None,
     storage_options: Mapping[str, object] | None,
     progress: Progress | None,
-) -> Exported:
+) -> KafkaExport:
     """See :meth:`txnlog.Store.export_kafka`."""
     view = pin_topics(logs, [topic]).views[topic]
     config = TopicConfig.of(view.config)
@@ -137,7 +137,7 @@ def export_log_dirs(
         # Deleting prunes empty folders, and a broker refuses one that is no partition's.
         with suppress(StorageError):
             target.delete([_TEMPORARY])
-    return Exported(topic, target.url, tuple(exported))
+    return KafkaExport(topic, target.url, tuple(exported))
 
 
 def _format(

@@ -75,7 +75,7 @@ class DamagedBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class KafkaImport:
     """What an import has done. ``damages`` were left out, because that was asked for."""
 
     topic: str
@@ -95,7 +95,7 @@ def import_log_dirs(
     storage_options: Mapping[str, object] | None,
     skip_corrupt: bool,
     progress: Progress | None,
-) -> Imported:
+) -> KafkaImport:
     """See :meth:`txnlog.Store.import_kafka`."""
     names.check_topic(topic)
     folders = find_folders(log_dirs, topic, storage_options)
@@ -132,7 +132,7 @@ def import_log_dirs(
         copier.discard()
         raise  # whatever else comes, an interrupt above all, the files may be placed and must stay
     logs.tidy([log])
-    return Imported(topic, tuple(copier.partitions), tuple(copier.damages))
+    return KafkaImport(topic, tuple(copier.partitions), tuple(copier.damages))
 
 
 def _create(log: TopicLog, partitions: int) -> str:
