@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from rows import batches
 
-from txnlog.scan import scan_schema
+from txnlog.read.schema import scan_schema
 from txnlog.spark.rows import COLUMNS, row_schema
 
 _COLUMNS = [name for name in COLUMNS if name != "headers"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from txnlog.config import WriterCodec
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_topic, check_transactional_id
-from txnlog.snapshot import ISOLATION_LEVELS
+from txnlog.read.isolation import ISOLATION_LEVELS
 from txnlog.spark.given import KAFKA_GROUP_ID, KAFKA_SPELLINGS, Given
 from txnlog.spark.positions import GROUP, Position, parse_ending, parse_starting
 from txnlog.spark.subscription import Subscription, parse_subscription

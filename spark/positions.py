@@ -10,8 +10,8 @@ from typing import Literal
 
 from txnlog.errors import InvalidOption, OffsetOutOfRange
 from txnlog.names import TopicPartition
-from txnlog.scan import EARLIEST, LATEST
-from txnlog.snapshot import OffsetAndTimestamp, Snapshot
+from txnlog.read.view import EARLIEST, LATEST, OffsetAndTimestamp
+from txnlog.snapshot import Snapshot
 from txnlog.spark.given import Given
 from txnlog.storage.base import Storage
 

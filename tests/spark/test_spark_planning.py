@@ -10,7 +10,7 @@ import pytest
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
-from txnlog.scan import SegmentRange
+from txnlog.read.ranges import SegmentRange
 from txnlog.spark.options import parse_read
 from txnlog.spark.planning import fair_shares, pin
 from txnlog.spark.tasks import MAX_TASK_BYTES, TaskSizes, group_ranges
