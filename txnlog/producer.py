@@ -27,11 +27,11 @@ from txnlog.state.transaction import Outcome, check_version
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.partitioner import DEFAULT_PARTITIONER
 from txnlog.write.plain_writer import PlainWriter, UnawaitedWriter
+from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import RecordBuffers
 from txnlog.write.record_checks import Headers
 from txnlog.write.retries import Retries
-from txnlog.write.turns import Turn, in_turn
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
@@ -85,7 +85,7 @@ class Producer:
         self._retries = retries or Retries()
         self._plain = PlainWriter(logs, self._retries)
         self._unawaited = UnawaitedWriter(self._plain) if acks is Acks.NONE else None
-        self._turn = Turn()
+        self._lock = ProducerLock()
         self._records = RecordBuffers(
             logs,
             memory_bytes=buffer_memory_bytes,
@@ -120,10 +120,10 @@ class Producer:
         acks=0 it waits until everything was tried. Nothing in a child of a fork: what is open
         there is the parent's.
         """
-        if not self._turn.inherited:
+        if not self._lock.inherited:
             self._close(flush=flush)
 
-    @in_turn
+    @exclusive
     def _close(self, *, flush: bool) -> None:
         if self._phase is Phase.CLOSED:
             return
@@ -140,7 +140,7 @@ class Producer:
 
     # -- transactions ----------------------------------------------------------------------------
 
-    @in_turn
+    @exclusive
     def init_transactions(self) -> None:
         """Take the transactional id over: end what an older instance left, and fence it.
 
@@ -154,7 +154,7 @@ class Producer:
         self._retries.run(self._logs.clock, coordinator.initialize)
         self._phase = Phase.READY
 
-    @in_turn
+    @exclusive
     def begin_transaction(
         self, *, application_id: str | None = None, version: int | None = None
     ) -> BeginResult:
@@ -187,7 +187,7 @@ class Producer:
         self._phase = Phase.IN_TRANSACTION
         return BeginResult()
 
-    @in_turn
+    @exclusive
     def committed_version(self, application_id: str) -> int | None:
         """The last version that an application has committed with this transactional id."""
         coordinator = self._transactional("committed_version")
@@ -195,7 +195,7 @@ class Producer:
             self._require(Phase.READY, "committed_version")
         return coordinator.state.versions.get(application_id)
 
-    @in_turn
+    @exclusive
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
@@ -249,7 +249,7 @@ class Producer:
         with log.reading() as state:
             return GroupMetadata.of(state, group, partitions, topic_ids)
 
-    @in_turn
+    @exclusive
     def commit_transaction(self) -> Placed:
         """Flush, then commit everything at once.
 
@@ -299,7 +299,7 @@ class Producer:
         self._last_outcome = Outcome.COMMIT
         self._phase = Phase.READY
 
-    @in_turn
+    @exclusive
     def abort_transaction(self) -> None:
         """Abort the transaction: nothing of it will ever be seen under read_committed.
 
@@ -342,7 +342,7 @@ class Producer:
             yield self
             self.commit_transaction()
         except BaseException:
-            ours = not self._turn.inherited  # what a child of a fork leaves is the parent's
+            ours = not self._lock.inherited  # what a child of a fork leaves is the parent's
             if ours and self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 try:
                     self.abort_transaction()
@@ -353,7 +353,7 @@ class Producer:
 
     # -- sending ---------------------------------------------------------------------------------
 
-    @in_turn
+    @exclusive
     def send(
         self,
         topic: str,
@@ -383,7 +383,7 @@ class Producer:
             self._fail(error)
             raise
 
-    @in_turn
+    @exclusive
     def send_batch(
         self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
     ) -> None:
@@ -400,7 +400,7 @@ class Producer:
         with self._failing():
             self._records.send_batch(topic, batch, partition)
 
-    @in_turn
+    @exclusive
     def flush(self) -> Placed:
         """Upload and place everything that is buffered.
 
