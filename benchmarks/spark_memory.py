@@ -17,9 +17,9 @@ import txnlog
 from txnlog.clock import SystemClock
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.spark import register
-from txnlog.spark.options import parse_read
-from txnlog.spark.planning import pin
-from txnlog.spark.tasks import group_ranges
+from txnlog.spark.batch.pinned_read import pin
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.options.read_options import parse_read
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 

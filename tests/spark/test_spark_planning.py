@@ -11,9 +11,10 @@ from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.scan import SegmentRange
-from txnlog.spark.options import parse_read
-from txnlog.spark.planning import fair_shares, pin
-from txnlog.spark.tasks import MAX_TASK_BYTES, TaskSizes, group_ranges
+from txnlog.spark.batch.pinned_read import fair_shares, pin
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.task_sizes import MAX_TASK_BYTES, TaskSizes
 from txnlog.state.placement import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage

@@ -17,9 +17,10 @@ from spark_helpers import data_files, fill, load, numbers, placed_files, save, s
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
 from txnlog.log.topic_log import TopicLog, UploadedSegment
-from txnlog.spark.options import parse_write
-from txnlog.spark.records import coalesced, work_bytes
-from txnlog.spark.writer import TxnlogWriter
+from txnlog.spark.batch.records import coalesced, work_bytes
+from txnlog.spark.batch.write_plan import WritePlan
+from txnlog.spark.batch.writer import TxnlogWriter
+from txnlog.spark.options.write_options import parse_write
 from txnlog.write.partitioner import make_partitioner
 
 
@@ -323,7 +324,8 @@ def test_an_unknown_outcome_deletes_nothing(store: Store, monkeypatch: pytest.Mo
 def _writer(store: Store, topic: str) -> TxnlogWriter:
     """A writer as Spark would make it, in this process."""
     options = parse_write({"path": store.url, "topic": topic})
-    return TxnlogWriter(store, options, ("value",), ("value",), store.topic_spec(topic), None)
+    plan = WritePlan(store, options, ("value",), ("value",), store.topic_spec(topic))
+    return TxnlogWriter(plan)
 
 
 def test_appends_of_others_in_between_are_kept(store: Store) -> None:

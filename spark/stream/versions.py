@@ -10,13 +10,16 @@ from __future__ import annotations
 from functools import partial
 
 from txnlog.errors import InvalidTxnState, TxnlogError
-from txnlog.spark import publishing
+from txnlog.spark.batch import commit
 from txnlog.state.transaction import TransactionState
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 
 Version = tuple[str, int]
 """An application's id, and a number that grows with each of its commits."""
+
+QUERY_ID = "sql.streaming.queryId"
+"""The property in which Spark tells which query runs; a restart keeps the id."""
 
 _QUERY = "spark-query:"
 
@@ -50,7 +53,7 @@ def commit_version(
     store: Store,
     transactional_id: str,
     timeout_ms: int,
-    segments: publishing.SegmentsByTopic,
+    segments: commit.SegmentsByTopic,
     version: Version,
 ) -> bool:
     """Place uploaded segments and commit them with their version, unless that was done before.
@@ -67,12 +70,12 @@ def commit_version(
     try:
         repeated = initialize(coordinator, version)
     except TxnlogError:
-        publishing.discard(store, segments)
+        commit.discard(store, segments)
         raise
     if repeated:
-        publishing.discard(store, segments)
+        commit.discard(store, segments)
         return False
-    publishing.place_and_commit(store, coordinator, segments, {}, version=version)
+    commit.place_and_commit(store, coordinator, segments, {}, version=version)
     return True
 
 

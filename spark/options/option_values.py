@@ -12,22 +12,12 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from txnlog.errors import InvalidOption
-
-STORAGE_PREFIX = "storage."
-TYPED_STORAGE = "storage.json"
-"""Set by txnlog itself: JSON of the storage options that are no text, or whose names are not in
-lower case, in which Spark hands all names on."""
-
-KAFKA_GROUP_ID = "kafka.group.id"
-"""The one name that means something else with ``kafka.`` in front, as in Spark's Kafka source: the
-group that a client calls itself by. It says nothing of where a read starts."""
-KAFKA_SPELLINGS = (
-    "isolation.level",
-    "transactional.id",
-    "transaction.timeout.ms",
-    "compression.type",
+from txnlog.spark.options.option_names import (
+    KAFKA_GROUP_ID,
+    KAFKA_SPELLINGS,
+    STORAGE_PREFIX,
+    TYPED_STORAGE,
 )
-"""What jobs of the Kafka connector carry with ``kafka.`` in front, and means the same here."""
 
 _NO_MEANING = {
     "groupidprefix": (

@@ -7,16 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.given import Given
-from txnlog.spark.options import (
-    RATE_OPTIONS,
-    READ_OPTIONS,
-    SNAPSHOT,
-    WRITE_OPTIONS,
-    ReadOptions,
-    parse_read,
-)
-from txnlog.spark.positions import GROUP, Position
+from txnlog.spark.options.option_names import RATE_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
+from txnlog.spark.options.option_values import Given
+from txnlog.spark.options.positions import GROUP, Position
+from txnlog.spark.options.read_options import SNAPSHOT, ReadOptions, parse_read
 
 _BATCH_ONLY = (
     "endingOffsets",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.names import check_topic
-from txnlog.spark.given import Given
+from txnlog.spark.options.option_values import Given
 from txnlog.store import Store
 
 Partitions = Mapping[str, tuple[int, ...] | None]

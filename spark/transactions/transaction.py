@@ -25,13 +25,14 @@ from txnlog.errors import (
 )
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id, check_topic, staging_file
-from txnlog.spark import publishing
-from txnlog.spark.batch_versions import Version, initialize
-from txnlog.spark.options import PINNED_TOPICS, STAGING, parse_read
-from txnlog.spark.planning import PinnedRead, pin
-from txnlog.spark.positions import offsets_json
-from txnlog.spark.staging import read_manifest
-from txnlog.spark.store_options import store_options
+from txnlog.spark.batch import commit
+from txnlog.spark.batch.manifests import read_manifest
+from txnlog.spark.batch.pinned_read import PinnedRead, pin
+from txnlog.spark.options.option_names import PINNED_TOPICS, STAGING
+from txnlog.spark.options.positions import offsets_json
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.store_options import store_options
+from txnlog.spark.stream.versions import Version, initialize
 from txnlog.state.transaction import ConsumedOffset, check_version
 from txnlog.store import Store, open_store
 from txnlog.write.coordinator import Coordinator
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from txnlog.spark.options import ReadOptions
-    from txnlog.spark.positions import OffsetsOption
+    from txnlog.spark.options.positions import OffsetsOption
+    from txnlog.spark.options.read_options import ReadOptions
 
 _logger = logging.getLogger(__name__)
 
@@ -396,11 +397,11 @@ class SparkTransaction:
     def _commit(self) -> None:
         consumed = self._consumed()
         self._take_records()
-        placed = publishing.place_and_commit(
+        placed = commit.place_and_commit(
             self._store,
             self._coordinator,
             self._segments,
-            publishing.offset_commits(consumed),
+            commit.offset_commits(consumed),
             version=self._version,
         )
         self._result = TransactionResult(placed, self._spans(consumed))
@@ -437,7 +438,7 @@ class SparkTransaction:
                     self._segments.setdefault(topic, []).extend(uploaded)
         self._delete_manifest(path)
         if not in_time:
-            publishing.discard(self._store, staged.segments)
+            commit.discard(self._store, staged.segments)
             raise InvalidTxnState(
                 "write(): the transaction's block had ended before this write did, so its records "
                 "were dropped; wait for it inside the block"
@@ -464,8 +465,8 @@ class SparkTransaction:
                 _logger.warning("the files that %s names were left: %s", path, error)
                 continue
             self._delete_manifest(path)
-            publishing.discard(self._store, staged.segments)
-        publishing.discard(self._store, self._segments)
+            commit.discard(self._store, staged.segments)
+        commit.discard(self._store, self._segments)
 
     def _delete_manifest(self, path: str) -> None:
         try:

@@ -25,6 +25,9 @@ from txnlog.write.uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
 
+DEFAULT_TIMEOUT_MS = 60_000
+"""From placing to deciding. The job's tasks have ended by then, so Kafka's default is plenty."""
+
 SegmentsByTopic = Mapping[str, Sequence[UploadedSegment]]
 
 

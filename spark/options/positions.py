@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
-from txnlog.errors import InvalidOption, OffsetOutOfRange
-from txnlog.names import TopicPartition
-from txnlog.scan import EARLIEST, LATEST
-from txnlog.snapshot import OffsetAndTimestamp, Snapshot
-from txnlog.spark.given import Given
-from txnlog.storage.base import Storage
+from txnlog.errors import InvalidOption
+from txnlog.scan import EARLIEST
+from txnlog.spark.options.option_values import Given
 
 Edge = Literal["earliest", "latest"]
 Numbers = Mapping[str, Mapping[int, int]]
@@ -135,72 +131,3 @@ def _numbers(text: str, *, lowest: int) -> Numbers | None:
                 return None
             parsed.setdefault(topic, {})[int(partition)] = number
     return parsed
-
-
-# -- resolving -------------------------------------------------------------------------------------
-
-
-def resolve(
-    storage: Storage,
-    snapshot: Snapshot,
-    wanted: Sequence[TopicPartition],
-    option: str,
-    position: Position,
-) -> dict[TopicPartition, int]:
-    """The offset of each partition; -2 and -1 stand for the edges of the snapshot.
-
-    Raises:
-        InvalidOption: numbers for partitions other than those wanted, or not for all of them.
-        OffsetOutOfRange: no record is as late as a time that was given.
-    """
-    if isinstance(position, str):
-        return dict.fromkeys(wanted, EARLIEST if position == "earliest" else LATEST)
-    if isinstance(position, ByTime):
-        return _at_times(storage, snapshot, wanted, position)
-    return _by_partition(snapshot, wanted, option, position)
-
-
-def _at_times(
-    storage: Storage, snapshot: Snapshot, wanted: Sequence[TopicPartition], position: ByTime
-) -> dict[TopicPartition, int]:
-    times = (
-        dict.fromkeys(wanted, position.times)
-        if isinstance(position.times, int)
-        else _by_partition(snapshot, wanted, position.option, position.times)
-    )
-    found: Sequence[OffsetAndTimestamp | None] = storage.gather(
-        [partial(snapshot.offset_for_time, where, times[where]) for where in wanted]
-    )
-    late = [where for where, at in zip(wanted, found, strict=True) if at is None]
-    if late and not position.or_latest:
-        raise OffsetOutOfRange(
-            f"option {position.option}: {late[0]} has no record at or after {times[late[0]]} ms"
-            f"{f', nor have {len(late) - 1} other partitions' if len(late) > 1 else ''}; give an "
-            "earlier time, or startingOffsetsByTimestampStrategy=latest to start at the end there"
-        )
-    return {w: LATEST if at is None else at.offset for w, at in zip(wanted, found, strict=True)}
-
-
-def _by_partition(
-    snapshot: Snapshot, wanted: Sequence[TopicPartition], option: str, numbers: Numbers
-) -> dict[TopicPartition, int]:
-    flat = {TopicPartition(t, p): at for t, parts in numbers.items() for p, at in parts.items()}
-    known = set(wanted)
-    for where in flat:
-        if where not in known:
-            reason = (
-                "has no such partition, or it is not assigned"
-                if where.topic in snapshot.topics
-                else "is not subscribed"
-            )
-            raise InvalidOption(
-                f"option {option} names {where}, but topic {where.topic!r} {reason}"
-            )
-    missing = [str(where) for where in wanted if where not in flat]
-    if missing:
-        edges = "" if option.endswith("ByTimestamp") else " (-2 is earliest, -1 latest)"
-        raise InvalidOption(
-            f"option {option} must have a number for every partition{edges}; it has none for "
-            f"{', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}"
-        )
-    return flat

@@ -12,8 +12,25 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.given import STORAGE_PREFIX, TYPED_STORAGE
-from txnlog.store import Store
+from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
+from txnlog.spark.options.option_values import Given
+from txnlog.storage.base import Address
+from txnlog.store import Store, open_store
+
+
+def parse_address(given: Given) -> Address:
+    """Where the store is, and how its filesystem is reached."""
+    unsafe = given.boolean("unsafeSingleWriter") or False
+    return Address(given.path(), given.storage, unsafe)
+
+
+def open_at(address: Address) -> Store:
+    """The store at an address."""
+    return open_store(
+        address.url,
+        storage_options=address.options,
+        unsafe_single_writer=address.unsafe_single_writer,
+    )
 
 
 def store_options(

@@ -21,11 +21,11 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.scan import LATEST, SegmentRange
 from txnlog.snapshot import Snapshot, TopicView, check_reading_on, take_snapshot
-from txnlog.spark.planning import cut_ranges, span_of, wanted_partitions
-from txnlog.spark.positions import resolve
-from txnlog.spark.stream_offsets import StreamOffset, proportional_shares
-from txnlog.spark.stream_options import Rates, StreamOptions
-from txnlog.spark.subscription import Partitions
+from txnlog.spark.batch.pinned_read import cut_ranges
+from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
+from txnlog.spark.options.stream_options import Rates, StreamOptions
+from txnlog.spark.options.subscription import Partitions
+from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store
 
@@ -81,7 +81,7 @@ class StreamPlanner:
 
         Raises:
             UnknownTopicOrPartition: a topic or an assigned partition does not exist.
-            OffsetOutOfRange, InvalidOption: see :func:`txnlog.spark.planning.pin`.
+            OffsetOutOfRange, InvalidOption: see :func:`txnlog.spark.batch.pinned_read.pin`.
         """
         if self._initial is None:
             self._look()
@@ -229,7 +229,7 @@ class StreamPlanner:
             return StreamOffset.initial({}, {})
         read = self._options.read
         wanted = self._seen.wanted()
-        chosen = resolve(
+        chosen = resolve_position(
             self._store.storage, snapshot, wanted, "startingOffsets", self._options.starting
         )
         starts = {w: span_of(snapshot, w, chosen[w], LATEST, read).start for w in wanted}

@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.scan import EARLIEST, LATEST, SegmentRange
 from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
-from txnlog.spark.options import ReadOptions
-from txnlog.spark.positions import resolve
-from txnlog.spark.provenance import Origin
-from txnlog.spark.subscription import Partitions
-from txnlog.spark.tasks import TaskSizes
+from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
+from txnlog.spark.options.read_options import ReadOptions
 from txnlog.state.group import GroupState
 from txnlog.state.transaction import ConsumedOffset
-from txnlog.storage.base import Storage
 from txnlog.store import Store
 
 Committed = Mapping[TopicPartition, int | None]
@@ -61,20 +57,6 @@ class PinnedRead:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """A pinned read as it travels from ``schema()`` to ``reader()``.
-
-    ``origin`` tells of the transaction that the read has begun, if the options ask for one.
-    """
-
-    storage: Storage
-    columns: tuple[str, ...]
-    task_sizes: TaskSizes
-    ranges: tuple[SegmentRange, ...]
-    origin: Origin | None
-
-
 def committed_offsets(
     state: GroupState, wanted: Sequence[TopicPartition], topic_ids: Mapping[str, str]
 ) -> Committed:
@@ -106,12 +88,12 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
     committed = committed_offsets(group, wanted, topic_ids) if group else {}
     if options.starting is not None or group is None:
         starting = options.starting or "earliest"
-        starts = resolve(store.storage, snapshot, wanted, "startingOffsets", starting)
+        starts = resolve_position(store.storage, snapshot, wanted, "startingOffsets", starting)
     else:
         if options.fail_on_data_loss:
             _check_not_recreated(options.group_id, group, wanted, topic_ids)
         starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
-    stops = resolve(store.storage, snapshot, wanted, "endingOffsets", options.ending)
+    stops = resolve_position(store.storage, snapshot, wanted, "endingOffsets", options.ending)
     spans = {
         where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
@@ -216,50 +198,3 @@ def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicP
 def _nothing(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
     """Partitions that are not wanted: an empty range at their end."""
     return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}
-
-
-def wanted_partitions(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition]:
-    """The partitions that a subscription is about. Raises UnknownTopicOrPartition."""
-    wanted = []
-    for topic, chosen in subscription.items():
-        known = snapshot.partitions(topic)
-        for number in chosen if chosen is not None else known:
-            if number not in known:
-                raise UnknownTopicOrPartition(
-                    f"option assign: topic {topic!r} has no partition {number}; it has "
-                    f"{len(known)}, numbered from 0"
-                )
-            wanted.append(TopicPartition(topic, number))
-    return wanted
-
-
-def span_of(
-    snapshot: Snapshot, where: TopicPartition, start: int, stop: int, options: ReadOptions
-) -> range:
-    """The offsets between two ends, of which -2 and -1 are edges. Raises OffsetOutOfRange."""
-    begin = snapshot.beginning_offsets(where.topic)[where.partition]
-    end = snapshot.end_offsets(where.topic)[where.partition]
-    edges = {EARLIEST: begin, LATEST: end}
-    start, stop = edges.get(start, start), edges.get(stop, stop)
-    if options.fail_on_data_loss:
-        _check_span(where, start, stop, begin, end)
-    start = min(max(start, begin), end)
-    return range(start, max(start, min(stop, end)))
-
-
-def _check_span(where: TopicPartition, start: int, stop: int, begin: int, end: int) -> None:
-    if start < begin:
-        reason = f"is below the log start offset {begin}: those records were deleted"
-    elif start > end:
-        reason = f"is beyond the end {end}"
-    elif stop > end:
-        raise OffsetOutOfRange(f"the ending offset {stop} of {where} is beyond the end {end}")
-    elif stop < start:
-        raise InvalidOption(f"{where} would end at offset {stop}, before its start {start}")
-    else:
-        return
-    raise OffsetOutOfRange(
-        f"the starting offset {start} of {where} {reason}. Was the topic trimmed, or deleted and "
-        "made anew? Give startingOffsets that are in the log, or failOnDataLoss=false to go on "
-        "with what is there"
-    )
