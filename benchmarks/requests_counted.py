@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from txnlog.clock import SystemClock
 from txnlog.names import TopicPartition
-from txnlog.spark.batch.commit import by_topic, offset_commits, place_and_commit
-from txnlog.spark.batch.pinned_read import pin
+from txnlog.spark.batch.commit import group_by_topic, offset_commits, place_and_commit
+from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.batch.uploads import Uploaded
 from txnlog.spark.batch.write_plan import WritePlan
@@ -86,8 +86,8 @@ def _transaction(store: Store) -> dict[str, int]:
     for start in (0, 10):  # the second is the steady state
         uploaded = [_uploaded(store, topic)[1] for topic in TOPICS]
         given = {"path": "unused", "subscribe": "input", "group.id": "g", "maxRecords": "10"}
-        pinned = pin(store, parse_read(given))
-        segments = by_topic(segment for message in uploaded for segment in message.segments)
+        pinned = pin_read(store, parse_read(given))
+        segments = group_by_topic(segment for message in uploaded for segment in message.segments)
         offsets = offset_commits(pinned.consumed("g"))
         assert sum(len(span) for span in pinned.offsets.values()) == 10, start
         counted = _counted(
@@ -107,7 +107,7 @@ def _cold_open(store: Store) -> dict[str, int]:
 
 def _plan(store: Store) -> dict[str, int]:
     def plan() -> None:
-        pinned = pin(store, parse_read({"path": "unused", "subscribe": "input"}))
+        pinned = pin_read(store, parse_read({"path": "unused", "subscribe": "input"}))
         assert pinned.offsets[TopicPartition("input", 0)].stop > 0
         group_ranges(pinned.ranges)
 

@@ -56,13 +56,13 @@ class TxnlogDataSource(DataSource):
         Offsets that are not there, or not yet, are no error here: they mean nothing to a stream
         that goes on from its checkpoint. A batch says so when it is run.
         """
-        from txnlog.spark.batch.provenance import metadata_of
+        from txnlog.spark.batch.provenance import column_metadata
         from txnlog.spark.batch.read_plan import plan_read
         from txnlog.spark.batch.rows import row_schema
         from txnlog.spark.options.read_options import parse_read
-        from txnlog.spark.options.stream_options import names_a_stream, parse_stream
+        from txnlog.spark.options.stream_options import is_stream, parse_stream
 
-        if names_a_stream(self.options):
+        if is_stream(self.options):
             return row_schema(parse_stream(self.options).read.columns)
         options = parse_read(self.options)
         elsewhere: list[type[TxnlogError]] = [
@@ -74,7 +74,9 @@ class TxnlogDataSource(DataSource):
             elsewhere.append(UnknownTopicOrPartition)
         with suppress(*elsewhere):
             self._plan = plan_read(self.options)
-        return row_schema(options.columns, metadata_of(self._plan.origin if self._plan else None))
+        return row_schema(
+            options.columns, column_metadata(self._plan.origin if self._plan else None)
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from txnlog.spark.batch.read_plan import plan_read

@@ -65,7 +65,7 @@ def committed_offsets(
     return {where: at.offset if at else None for where, at in found.items()}
 
 
-def pin(store: Store, options: ReadOptions) -> PinnedRead:
+def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     """Take a snapshot of the subscribed topics and choose the range between both ends.
 
     Raises:
@@ -74,7 +74,7 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
         InvalidOption: offsets for topics or partitions other than those subscribed.
     """
     # The group first: what it has committed then lies inside the snapshot.
-    group = _committed_by(store, options.group_id) if options.group_id else None
+    group = _read_group(store, options.group_id) if options.group_id else None
     subscribed = options.subscription.resolve(store)
     snapshot = take_snapshot(
         store.logs,
@@ -97,7 +97,7 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
     spans = {
         where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
-    pinned = limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+    pinned = limit_records(cut_ranges(snapshot, spans), spans, committed, options.max_records)
     entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
     return replace(pinned, topic_ids=topic_ids, entries=entries)
 
@@ -127,7 +127,7 @@ def _check_not_recreated(
             )
 
 
-def _committed_by(store: Store, group_id: str) -> GroupState:
+def _read_group(store: Store, group_id: str) -> GroupState:
     """The group's committed offsets as they are now, apart from the state that goes on."""
     with store.logs.fresh_group(group_id).reading() as state:
         return state.apart()
@@ -142,15 +142,15 @@ def cut_ranges(
         mine = {w.partition: span for w, span in spans.items() if w.topic == topic}
         scan = snapshot.scan(
             topic,
-            {p: span.start for p, span in mine.items()} | _nothing(snapshot, topic, mine),
-            {p: span.stop for p, span in mine.items()} | _nothing(snapshot, topic, mine),
+            {p: span.start for p, span in mine.items()} | _skip_others(snapshot, topic, mine),
+            {p: span.stop for p, span in mine.items()} | _skip_others(snapshot, topic, mine),
         )
         for part in scan.ranges:
             found[TopicPartition(topic, part.partition)].append(part)
     return found
 
 
-def limited(
+def limit_records(
     ranges: Mapping[TopicPartition, Sequence[SegmentRange]],
     spans: Mapping[TopicPartition, range],
     committed: Committed,
@@ -195,6 +195,6 @@ def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicP
     return shares
 
 
-def _nothing(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
+def _skip_others(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
     """Partitions that are not wanted: an empty range at their end."""
     return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from txnlog.scan import SegmentRange
 from txnlog.spark.batch import provenance
-from txnlog.spark.batch.pinned_read import pin
+from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.provenance import Origin
-from txnlog.spark.options.read_options import ReadOptions, parse_read
+from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import open_at
 from txnlog.spark.options.task_sizes import TaskSizes
 from txnlog.storage.base import Storage
@@ -31,30 +31,30 @@ class ReadPlan:
     origin: Origin | None
 
 
-def plan_read(given: Mapping[str, str]) -> ReadPlan:
+def plan_read(options: Mapping[str, str]) -> ReadPlan:
     """Pin a read; with a transactional id, begin its transaction.
 
     Raises:
         InvalidOption: the options are unknown, malformed or contradict each other.
         TxnlogError: the store, a topic or an offset is not there.
     """
-    options = parse_read(given)
-    store = open_at(options.address)
+    parsed = parse_read(options)
+    store = open_at(parsed.address)
     coordinator = None
-    if options.transactional_id is not None:
+    if parsed.transactional_id is not None:
         # Before the group is looked at: an older instance's offsets are settled by this.
-        coordinator = _take_over(store, options.transactional_id, options)
-    pinned = pin(store, options)
+        coordinator = _take_over(store, parsed.transactional_id, parsed.transaction_timeout_ms)
+    pinned = pin_read(store, parsed)
     origin = None
     if coordinator is not None:
-        assert options.group_id is not None
-        provenance.sweep(store, coordinator.transactional_id)
-        coordinator.begin(consumed=pinned.consumed(options.group_id))
+        assert parsed.group_id is not None
+        provenance.delete_notes(store, coordinator.transactional_id)
+        coordinator.begin(consumed=pinned.consumed(parsed.group_id))
         origin = provenance.origin_of(store, coordinator.state)
-    return ReadPlan(store.storage, options.columns, options.task_sizes, pinned.ranges, origin)
+    return ReadPlan(store.storage, parsed.columns, parsed.task_sizes, pinned.ranges, origin)
 
 
-def _take_over(store: Store, transactional_id: str, options: ReadOptions) -> Coordinator:
+def _take_over(store: Store, transactional_id: str, timeout_ms: int | None) -> Coordinator:
     """End what an older instance of the id left.
 
     The timeout is the longest that the store allows, unless the options say otherwise: a
@@ -62,7 +62,6 @@ def _take_over(store: Store, transactional_id: str, options: ReadOptions) -> Coo
     up, because nothing is placed before its end.
     """
     longest_ms = store.logs.config.transaction_max_timeout_ms
-    timeout_ms = options.transaction_timeout_ms or longest_ms
-    coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
+    coordinator = Coordinator(store.logs, transactional_id, timeout_ms or longest_ms)
     coordinator.initialize()
     return coordinator

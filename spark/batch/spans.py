@@ -46,17 +46,17 @@ def resolve_position(
     if isinstance(position, str):
         return dict.fromkeys(wanted, EARLIEST if position == "earliest" else LATEST)
     if isinstance(position, ByTime):
-        return _at_times(storage, snapshot, wanted, position)
-    return _by_partition(snapshot, wanted, option, position)
+        return _find_times(storage, snapshot, wanted, position)
+    return _flatten_numbers(snapshot, wanted, option, position)
 
 
-def _at_times(
+def _find_times(
     storage: Storage, snapshot: Snapshot, wanted: Sequence[TopicPartition], position: ByTime
 ) -> dict[TopicPartition, int]:
     times = (
         dict.fromkeys(wanted, position.times)
         if isinstance(position.times, int)
-        else _by_partition(snapshot, wanted, position.option, position.times)
+        else _flatten_numbers(snapshot, wanted, position.option, position.times)
     )
     found: Sequence[OffsetAndTimestamp | None] = storage.gather(
         [partial(snapshot.offset_for_time, where, times[where]) for where in wanted]
@@ -71,7 +71,7 @@ def _at_times(
     return {w: LATEST if at is None else at.offset for w, at in zip(wanted, found, strict=True)}
 
 
-def _by_partition(
+def _flatten_numbers(
     snapshot: Snapshot, wanted: Sequence[TopicPartition], option: str, numbers: Numbers
 ) -> dict[TopicPartition, int]:
     flat = {TopicPartition(t, p): at for t, parts in numbers.items() for p, at in parts.items()}

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from txnlog.errors import TxnlogError
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.spark.batch import commit, provenance
-from txnlog.spark.batch.provenance import Writing
+from txnlog.spark.batch.provenance import CommitScope
 from txnlog.spark.batch.write_plan import WritePlan
 from txnlog.store import Store
 
@@ -36,13 +36,13 @@ class Uploaded(WriterCommitMessage):
 
 def upload(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> tuple[UploadedSegment, ...]:
     """Upload the rows of a task. On an error what was uploaded is deleted, best effort."""
-    from txnlog.spark.batch.records import coalesced, split_by_topic, used_columns, work_bytes
+    from txnlog.spark.batch.records import coalesce, select_used, split_by_topic, work_bytes
 
     uploaders = _TopicUploaders(plan)
     try:
         at_once_bytes = work_bytes(plan.spec.partitions if plan.spec else 0)
-        for batch in coalesced(batches, at_once_bytes):
-            rows = used_columns(batch, plan.columns, plan.used)
+        for batch in coalesce(batches, at_once_bytes):
+            rows = select_used(batch, plan.columns, plan.used)
             for topic, part in split_by_topic(rows, plan.options.topic):
                 uploaders.write(topic, part)
         return uploaders.finish()
@@ -67,11 +67,11 @@ def segments_of(
 ) -> dict[str, list[UploadedSegment]]:
     """What the messages name, by topic, in the order of the tasks."""
     uploaded = (message for message in messages if isinstance(message, Uploaded))
-    return commit.by_topic(segment for message in uploaded for segment in message.segments)
+    return commit.group_by_topic(segment for message in uploaded for segment in message.segments)
 
 
-def checked_segments(
-    store: Store, messages: Sequence[WriterCommitMessage | None], writing: Writing
+def check_segments(
+    store: Store, messages: Sequence[WriterCommitMessage | None], scope: CommitScope
 ) -> dict[str, list[UploadedSegment]]:
     """What the messages name, unless its rows must not be written; then it is deleted.
 
@@ -80,7 +80,7 @@ def checked_segments(
     segments = segments_of(messages)
     try:
         executions = {m.execution for m in messages if isinstance(m, Uploaded)}
-        provenance.check_rows(store, executions, writing)
+        provenance.check_rows(store, executions, scope)
     except TxnlogError:
         commit.discard(store, segments)
         raise

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from txnlog.spark.batch import commit, provenance
-from txnlog.spark.batch.provenance import Writing
-from txnlog.spark.batch.uploads import Uploaded, checked_segments, discard_unplaced, upload
+from txnlog.spark.batch.provenance import CommitScope
+from txnlog.spark.batch.uploads import Uploaded, check_segments, discard_unplaced, upload
 from txnlog.spark.batch.write_plan import WritePlan, plan_write
 from txnlog.spark.options.write_options import WriteOptions, parse_write
 from txnlog.state.transaction import TransactionRef
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def open_writer(given: Mapping[str, str], schema: StructType) -> TxnlogWriter:
+def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
     """Check a write before any task runs.
 
     Raises:
@@ -27,19 +27,19 @@ def open_writer(given: Mapping[str, str], schema: StructType) -> TxnlogWriter:
         InvalidTxnState: the rows were read in a transaction that this write does not commit.
         TxnlogError: the store or a topic is not there.
     """
-    options = parse_write(given)
-    plan = plan_write(options, schema)
+    parsed = parse_write(options)
+    plan = plan_write(parsed, schema)
     continued = None
-    if options.transactional_id is not None and options.staging is None:
-        continued = commit.continued_transaction(plan.store, options.transactional_id)
-    provenance.check_columns(plan.store, schema, _writing_of(options, continued))
+    if parsed.transactional_id is not None and parsed.staging is None:
+        continued = commit.find_open_transaction(plan.store, parsed.transactional_id)
+    provenance.check_columns(plan.store, schema, _scope_of(parsed, continued))
     return TxnlogWriter(plan, continued)
 
 
-def _writing_of(options: WriteOptions, continued: TransactionRef | None) -> Writing:
-    """A batch write, as the rules of provenance see it."""
+def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> CommitScope:
+    """Whose offsets a batch write commits."""
     in_block = options.staging is not None
-    return Writing(options.transactional_id, continued, in_block, options.outside_transaction)
+    return CommitScope(options.transactional_id, continued, in_block, options.outside_transaction)
 
 
 class TxnlogWriter(DataSourceArrowWriter):
@@ -59,7 +59,7 @@ class TxnlogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
-        execution = provenance.writing_execution()
+        execution = provenance.require_execution()
         return Uploaded(upload(self._plan, iterator), execution)
 
     # -- on the driver's side --------------------------------------------------------------------
@@ -73,7 +73,7 @@ class TxnlogWriter(DataSourceArrowWriter):
             TxnlogError: nothing was committed.
         """
         store, options = self._plan.store, self._plan.options
-        segments = checked_segments(store, messages, _writing_of(options, self._continued))
+        segments = check_segments(store, messages, _scope_of(options, self._continued))
         if options.staging is not None:
             from txnlog.spark.batch.manifests import write_manifest
 

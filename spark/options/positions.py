@@ -9,7 +9,7 @@ from typing import Literal
 
 from txnlog.errors import InvalidOption
 from txnlog.scan import EARLIEST
-from txnlog.spark.options.option_values import Given
+from txnlog.spark.options.option_values import OptionValues
 
 Edge = Literal["earliest", "latest"]
 Numbers = Mapping[str, Mapping[int, int]]
@@ -40,23 +40,23 @@ GROUP: Literal["group"] = "group"
 """``startingOffsets=group``: where the group is that the options name."""
 
 
-def parse_starting(given: Given) -> Position | Literal["group"] | None:
+def parse_starting(values: OptionValues) -> Position | Literal["group"] | None:
     """Of the options that say where to start the one that Spark's Kafka source would follow.
 
     ``group`` is ours alone: its source takes a group for a name, and starts where options say.
     """
-    strategy = (given.get("startingOffsetsByTimestampStrategy") or "error").strip().lower()
+    strategy = (values.get("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise InvalidOption(
             f"option startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}"
         )
     names = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-    at_group = (given.get("startingOffsets") or "").strip().lower() == GROUP
-    if at_group and given.get(names[0]) is None and given.get(names[1]) is None:
+    at_group = (values.get("startingOffsets") or "").strip().lower() == GROUP
+    if at_group and values.get(names[0]) is None and values.get(names[1]) is None:
         position: Position | Literal["group"] | None = GROUP
     else:
-        position = _first(given, names, or_latest=strategy == "latest")
-    if given.get("startingOffsetsByTimestampStrategy") and not isinstance(position, ByTime):
+        position = _parse_first(values, names, or_latest=strategy == "latest")
+    if values.get("startingOffsetsByTimestampStrategy") and not isinstance(position, ByTime):
         raise InvalidOption(
             "option startingOffsetsByTimestampStrategy has no effect without startingTimestamp or "
             "startingOffsetsByTimestamp"
@@ -64,30 +64,32 @@ def parse_starting(given: Given) -> Position | Literal["group"] | None:
     return position
 
 
-def parse_ending(given: Given) -> Position:
+def parse_ending(values: OptionValues) -> Position:
     """The same for the end; the latest unless an option says otherwise."""
     names = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-    return _first(given, names, or_latest=True) or "latest"
+    return _parse_first(values, names, or_latest=True) or "latest"
 
 
-def _first(given: Given, names: tuple[str, str, str], *, or_latest: bool) -> Position | None:
+def _parse_first(
+    values: OptionValues, names: tuple[str, str, str], *, or_latest: bool
+) -> Position | None:
     one_time, times, offsets = names
-    if (text := given.get(one_time)) is not None:
+    if (text := values.get(one_time)) is not None:
         if not (text.strip().isascii() and text.strip().isdigit()):
             raise InvalidOption(
                 f"option {one_time} must be milliseconds since the epoch, as 1735689600000 is for "
                 f"2025, not {text!r:.100}"
             )
         return ByTime(one_time, int(text), or_latest)
-    if (text := given.get(times)) is not None:
-        found = _numbers(text, lowest=0)
+    if (text := values.get(times)) is not None:
+        found = _parse_numbers(text, lowest=0)
         if found is None:
             raise InvalidOption(
                 f"option {times} must be JSON like {TIMES_EXAMPLE} (milliseconds since the epoch), "
                 f"not {text!r:.200}"
             )
         return ByTime(times, found, or_latest)
-    text = given.get(offsets)
+    text = values.get(offsets)
     return None if text is None else parse_offsets(offsets, text)
 
 
@@ -98,7 +100,7 @@ def parse_offsets(option: str, text: str) -> OffsetsOption:
         return "earliest"
     if word == "latest":
         return "latest"
-    found = _numbers(text, lowest=EARLIEST)
+    found = _parse_numbers(text, lowest=EARLIEST)
     if found is None:
         raise InvalidOption(
             f"option {option} must be earliest, latest or JSON like {OFFSETS_EXAMPLE} "
@@ -115,7 +117,7 @@ def offsets_json(offsets: Numbers) -> str:
     )
 
 
-def _numbers(text: str, *, lowest: int) -> Numbers | None:
+def _parse_numbers(text: str, *, lowest: int) -> Numbers | None:
     """JSON of numbers by topic and partition; None if it is not."""
     try:
         found = json.loads(text)

@@ -17,7 +17,7 @@ from txnlog.spark.options.option_names import (
     READ_OPTIONS,
     WRITE_OPTIONS,
 )
-from txnlog.spark.options.option_values import Given
+from txnlog.spark.options.option_values import OptionValues
 from txnlog.spark.options.positions import GROUP, Position, parse_ending, parse_starting
 from txnlog.spark.options.store_options import parse_address
 from txnlog.spark.options.subscription import Subscription, parse_subscription
@@ -51,30 +51,30 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read. Raises InvalidOption and what the checks of names raise."""
     others = {"write": WRITE_OPTIONS, "stream": RATE_OPTIONS}
     mine = {name: value for name, value in options.items() if name != PINNED_TOPICS}
-    given = Given(mine, READ_OPTIONS, "read", others)
-    include_headers = given.boolean("includeHeaders") or False
-    starting = parse_starting(given)
-    group_id = _followed_group(given, starting)
+    values = OptionValues(mine, READ_OPTIONS, "read", others)
+    include_headers = values.boolean("includeHeaders") or False
+    starting = parse_starting(values)
+    group_id = _choose_group(values, starting)
     parsed = ReadOptions(
-        address=parse_address(given),
-        subscription=parse_subscription(given),
+        address=parse_address(values),
+        subscription=parse_subscription(values),
         starting=None if starting == GROUP else starting,
-        ending=parse_ending(given),
-        isolation_level=given.get("isolation.level") or "read_committed",
+        ending=parse_ending(values),
+        isolation_level=values.get("isolation.level") or "read_committed",
         group_id=group_id,
-        transactional_id=given.get("transactional.id"),
-        transaction_timeout_ms=given.whole_number("transaction.timeout.ms"),
-        max_records=given.whole_number("maxRecords"),
-        task_sizes=TaskSizes.parse(given),
-        columns=parse_columns(given.get("columns"), include_headers),
-        fail_on_data_loss=given.boolean("failOnDataLoss") is not False,
-        topic_ids=_topic_ids(options.get(PINNED_TOPICS)),
+        transactional_id=values.get("transactional.id"),
+        transaction_timeout_ms=values.whole_number("transaction.timeout.ms"),
+        max_records=values.whole_number("maxRecords"),
+        task_sizes=TaskSizes.parse(values),
+        columns=parse_columns(values.get("columns"), include_headers),
+        fail_on_data_loss=values.boolean("failOnDataLoss") is not False,
+        topic_ids=_parse_topic_ids(options.get(PINNED_TOPICS)),
     )
-    _check_read(parsed, kafka_group=given.get(KAFKA_GROUP_ID) is not None)
+    _check_read(parsed, kafka_group=values.get(KAFKA_GROUP_ID) is not None)
     return parsed
 
 
-def _topic_ids(text: str | None) -> Mapping[str, str]:
+def _parse_topic_ids(text: str | None) -> Mapping[str, str]:
     if text is None:
         return {}
     try:
@@ -84,9 +84,9 @@ def _topic_ids(text: str | None) -> Mapping[str, str]:
     return found
 
 
-def _followed_group(given: Given, starting: Position | str | None) -> str | None:
+def _choose_group(values: OptionValues, starting: Position | str | None) -> str | None:
     """The group whose offsets count. ``kafka.group.id`` by itself does not say that they do."""
-    own, kafka = given.get("group.id"), given.get(KAFKA_GROUP_ID)
+    own, kafka = values.get("group.id"), values.get(KAFKA_GROUP_ID)
     if own is not None and kafka is not None and own != kafka:
         raise InvalidOption(f"options group.id and {KAFKA_GROUP_ID} contradict each other")
     if kafka is not None:

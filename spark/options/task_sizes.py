@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnlog.spark.options.option_values import Given
+from txnlog.spark.options.option_values import OptionValues
 
 MAX_TASK_BYTES = 128 << 20
 """A task reads about so many stored bytes: Spark's own spark.sql.files.maxPartitionBytes."""
@@ -24,11 +24,11 @@ class TaskSizes:
     max_bytes: int | None = None
 
     @classmethod
-    def parse(cls, given: Given) -> TaskSizes:
+    def parse(cls, values: OptionValues) -> TaskSizes:
         return cls(
-            given.whole_number("minPartitions"),
-            given.whole_number("maxRecordsPerPartition"),
-            given.size_bytes("maxBytesPerPartition"),
+            values.whole_number("minPartitions"),
+            values.whole_number("maxRecordsPerPartition"),
+            values.size_bytes("maxBytesPerPartition"),
         )
 
     def target_bytes(self, total_bytes: int) -> int:

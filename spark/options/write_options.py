@@ -15,7 +15,7 @@ from txnlog.spark.options.option_names import (
     STAGING,
     WRITE_OPTIONS,
 )
-from txnlog.spark.options.option_values import Given
+from txnlog.spark.options.option_values import OptionValues
 from txnlog.spark.options.store_options import parse_address
 from txnlog.storage.base import Address
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
@@ -45,18 +45,20 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
     A streaming write is a transaction in any case: it has a transactional id of its own.
     """
     staging = options.get(STAGING)
-    mine, viewed = _of_view({name: value for name, value in options.items() if name != STAGING})
+    mine, viewed = _split_view_options(
+        {name: value for name, value in options.items() if name != STAGING}
+    )
     known = (*WRITE_OPTIONS, _CHECKPOINT) if streaming else WRITE_OPTIONS
-    given = Given(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
-    topic, transactional_id = given.get("topic") or viewed, given.get("transactional.id")
-    timeout_ms = given.whole_number("transaction.timeout.ms")
+    values = OptionValues(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
+    topic, transactional_id = values.get("topic") or viewed, values.get("transactional.id")
+    timeout_ms = values.whole_number("transaction.timeout.ms")
     if topic is not None:
         check_topic(topic)
     if transactional_id is not None:
         check_transactional_id(transactional_id)
     elif timeout_ms is not None and not streaming:
         raise InvalidOption("option transaction.timeout.ms has no effect without transactional.id")
-    outside = given.boolean("outsideTransaction") or False
+    outside = values.boolean("outsideTransaction") or False
     if outside and (streaming or staging is not None or transactional_id is not None):
         raise InvalidOption(
             "option outsideTransaction is for a write that is no part of a transaction; this one "
@@ -68,11 +70,11 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
             )
         )
     return WriteOptions(
-        address=parse_address(given),
+        address=parse_address(values),
         topic=topic,
-        include_headers=given.boolean("includeHeaders"),
-        partitioner=check_partitioner(given.get("partitioner") or DEFAULT_PARTITIONER),
-        codec=WriterCodec.parse(given.get("compression.type"), given.level("compression.level")),
+        include_headers=values.boolean("includeHeaders"),
+        partitioner=check_partitioner(values.get("partitioner") or DEFAULT_PARTITIONER),
+        codec=WriterCodec.parse(values.get("compression.type"), values.level("compression.level")),
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         staging=staging,
@@ -80,7 +82,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
     )
 
 
-def _of_view(options: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+def _split_view_options(options: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
     """The options of a write, and the topic of the SQL view that is written to, if it is one.
 
     ``INSERT INTO`` a temporary view arrives with the options that the view reads with.

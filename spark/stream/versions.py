@@ -34,7 +34,7 @@ def default_transactional_id(query_id: str) -> str:
     return f"spark-stream-{query_id}"
 
 
-def initialize(coordinator: Coordinator, version: Version | None) -> bool:
+def take_over(coordinator: Coordinator, version: Version | None) -> bool:
     """Take the transactional id over; True if ``version`` was committed before.
 
     Raises:
@@ -62,17 +62,17 @@ def commit_version(
         False if the version was committed before: then the segments were deleted.
 
     Raises:
-        InvalidTxnState: see :func:`initialize`.
+        InvalidTxnState: see :func:`take_over`.
         ProducerFenced: another instance took the id over.
         CommitStateUnknown: nothing was deleted; the batch's next run settles it.
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
     try:
-        repeated = initialize(coordinator, version)
+        already_committed = take_over(coordinator, version)
     except TxnlogError:
         commit.discard(store, segments)
         raise
-    if repeated:
+    if already_committed:
         commit.discard(store, segments)
         return False
     commit.place_and_commit(store, coordinator, segments, {}, version=version)

@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from txnlog.errors import IllegalState
 from txnlog.spark.batch.commit import DEFAULT_TIMEOUT_MS
-from txnlog.spark.batch.provenance import Writing, check_columns, writing_execution
+from txnlog.spark.batch.provenance import CommitScope, check_columns, require_execution
 from txnlog.spark.batch.uploads import (
     Uploaded,
-    checked_segments,
+    check_segments,
     discard_unplaced,
     segments_of,
     upload,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-WRITING = Writing(in_block=True)
+SCOPE = CommitScope(in_block=True)
 """A batch is a transaction of its own, which moves no offsets of what it was joined with."""
 
 
@@ -46,10 +46,10 @@ class UploadedForQuery(Uploaded):
     query_id: str
 
 
-def open_stream_writer(given: Mapping[str, str], schema: StructType) -> TxnlogStreamWriter:
+def open_stream_writer(options: Mapping[str, str], schema: StructType) -> TxnlogStreamWriter:
     """Check one batch of a streaming write. Raises InvalidOption, InvalidRecord, TxnlogError."""
-    plan = plan_write(parse_write(given, streaming=True), schema)
-    check_columns(plan.store, schema, WRITING)
+    plan = plan_write(parse_write(options, streaming=True), schema)
+    check_columns(plan.store, schema, SCOPE)
     return TxnlogStreamWriter(plan)
 
 
@@ -66,7 +66,7 @@ class TxnlogStreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty(QUERY_ID) if context else None
         if not query_id:
             raise IllegalState(f"Spark does not tell the id of the query ({QUERY_ID})")
-        execution = writing_execution()
+        execution = require_execution()
         return UploadedForQuery(upload(self._plan, iterator), execution, query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -81,7 +81,7 @@ class TxnlogStreamWriter(DataSourceStreamArrowWriter):
         """
         if not segments_of(messages):
             return
-        segments = checked_segments(self._plan.store, messages, WRITING)
+        segments = check_segments(self._plan.store, messages, SCOPE)
         [query_id] = {m.query_id for m in messages if isinstance(m, UploadedForQuery)}
         options = self._plan.options
         commit_version(
