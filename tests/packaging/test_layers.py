@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
 from checkout import ROOT, Module, modules
 
 FLOORS = (
@@ -24,6 +25,10 @@ FLOORS = (
     ("segments",),
 )
 """From the top down. A room imports from rooms below its own, and from itself."""
+INSIDE = {
+    "spark": ("transactions", "registration", "source", "stream", "batch", "options"),
+}
+"""The same for the rooms of a face, each a folder or a module."""
 VOCABULARY = {"clock", "config", "errors", "names"}
 """Modules in the root of txnlog/ that users import, and so does everything else."""
 
@@ -75,6 +80,22 @@ def test_imports_go_down() -> None:
         for name, found in IMPORTS.items()
         for imported in sorted(found)
         if not is_allowed(name, imported)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("face", INSIDE)
+def test_imports_go_down_inside_of(face: str) -> None:
+    """Below a face's own package, which names what is public when it is first used."""
+    floors = INSIDE[face]
+    inside = f"txnlog.{face}."
+    rooms = {name: name.split(".")[2] for name in MODULES if name.startswith(inside)}
+    assert {*rooms.values()} == {*floors}
+    wrong = [
+        f"{MODULES[name].where} imports {imported}"
+        for name, room in rooms.items()
+        for imported in sorted(IMPORTS[name] & rooms.keys())
+        if floors.index(room) > floors.index(rooms[imported])
     ]
     assert wrong == []
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.names import check_topic
-from txnlog.spark.given import Given
+from txnlog.spark.options.option_values import OptionValues
 from txnlog.store import Store
 
 Partitions = Mapping[str, tuple[int, ...] | None]
@@ -43,9 +43,9 @@ class Subscription:
         return {topic: None for topic in known if matches(topic)}
 
 
-def parse_subscription(given: Given) -> Subscription:
+def parse_subscription(values: OptionValues) -> Subscription:
     """Exactly one of the three options. Raises InvalidOption, InvalidTopic."""
-    subscribe, pattern, assign = map(given.get, ("subscribe", "subscribePattern", "assign"))
+    subscribe, pattern, assign = map(values.get, ("subscribe", "subscribePattern", "assign"))
     if [subscribe, pattern, assign].count(None) != 2:
         raise InvalidOption(
             "exactly one of the options subscribe (topics, with commas between them), "
@@ -63,10 +63,10 @@ def parse_subscription(given: Given) -> Subscription:
             ) from None
         return Subscription({}, pattern)
     assert assign is not None
-    return Subscription(_assigned(assign))
+    return Subscription(_parse_assign(assign))
 
 
-def _assigned(assign: str) -> Partitions:
+def _parse_assign(assign: str) -> Partitions:
     wrong = InvalidOption(f'option assign must be JSON like {{"topic":[0,1]}}, not {assign!r:.200}')
     try:
         found = json.loads(assign)

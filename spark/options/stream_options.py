@@ -7,16 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.given import Given
-from txnlog.spark.options import (
-    RATE_OPTIONS,
-    READ_OPTIONS,
-    SNAPSHOT,
-    WRITE_OPTIONS,
-    ReadOptions,
-    parse_read,
-)
-from txnlog.spark.positions import GROUP, Position
+from txnlog.spark.options.option_names import RATE_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
+from txnlog.spark.options.option_values import OptionValues
+from txnlog.spark.options.positions import GROUP, Position
+from txnlog.spark.options.read_options import SNAPSHOT, ReadOptions, parse_read
 
 _BATCH_ONLY = (
     "endingOffsets",
@@ -54,7 +48,7 @@ class StreamOptions:
     rates: Rates
 
 
-def names_a_stream(options: Mapping[str, str]) -> bool:
+def is_stream(options: Mapping[str, str]) -> bool:
     """True if there is an option that only streams have."""
     rates = {name.lower() for name in RATE_OPTIONS}
     return any(name.lower() in rates for name in options)
@@ -63,9 +57,9 @@ def names_a_stream(options: Mapping[str, str]) -> bool:
 def parse_stream(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream. Raises InvalidOption and what the checks of names raise."""
     others = {"batch read": READ_OPTIONS, "write": WRITE_OPTIONS}
-    given = Given(options, _STREAM_OPTIONS, "stream", others)
+    values = OptionValues(options, _STREAM_OPTIONS, "stream", others)
     rates = {name.lower() for name in RATE_OPTIONS}
-    if (given.get("startingOffsets") or "").strip().lower() == GROUP:
+    if (values.get("startingOffsets") or "").strip().lower() == GROUP:
         raise InvalidOption(
             "option startingOffsets=group is for a batch read: a stream goes on from its "
             "checkpoint, and where a new one starts is earliest, latest or offsets"
@@ -77,13 +71,13 @@ def parse_stream(options: Mapping[str, str]) -> StreamOptions:
             "which cannot tell what was read behind an open transaction; leave it at "
             "read_committed"
         )
-    return StreamOptions(read, read.starting or "latest", _rates(given))
+    return StreamOptions(read, read.starting or "latest", _parse_rates(values))
 
 
-def _rates(given: Given) -> Rates:
-    least = given.whole_number("minOffsetsPerTrigger")
-    most = given.whole_number("maxOffsetsPerTrigger")
-    delay = given.get("maxTriggerDelay")
+def _parse_rates(values: OptionValues) -> Rates:
+    least = values.whole_number("minOffsetsPerTrigger")
+    most = values.whole_number("maxOffsetsPerTrigger")
+    delay = values.get("maxTriggerDelay")
     if least is not None and most is not None and least > most:
         raise InvalidOption(
             f"option minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is "

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.batch_versions import default_transactional_id, query_batch
-from txnlog.spark.transactions import SparkTransaction, transaction
+from txnlog.spark.stream.versions import QUERY_ID, default_transactional_id, query_batch
+from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_QUERY_ID = "sql.streaming.queryId"
 
 
 def foreach_batch(
@@ -55,7 +53,7 @@ def foreach_batch(
     def process(batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
         context = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none
-        query_id = context.getLocalProperty(_QUERY_ID) if context else None
+        query_id = context.getLocalProperty(QUERY_ID) if context else None
         if not query_id:
             raise InvalidOption(
                 "foreach_batch(...) makes a function for writeStream.foreachBatch; it was called "

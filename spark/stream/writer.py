@@ -5,7 +5,7 @@ Spark makes a writer for each batch, and another one for its commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,27 +13,29 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from txnlog.errors import IllegalState
-from txnlog.log.topic_log import TopicSpec
-from txnlog.spark.batch_versions import commit_version, default_transactional_id, query_batch
-from txnlog.spark.options import WriteOptions
-from txnlog.spark.provenance import Writing, writing_execution
-from txnlog.spark.writer import (
-    TIMEOUT_MS,
+from txnlog.spark.batch.commit import DEFAULT_TIMEOUT_MS
+from txnlog.spark.batch.provenance import CommitScope, check_columns, require_execution
+from txnlog.spark.batch.uploads import (
     Uploaded,
-    checked_segments,
+    check_segments,
     discard_unplaced,
     segments_of,
     upload,
 )
-from txnlog.store import Store
+from txnlog.spark.batch.write_plan import WritePlan, plan_write
+from txnlog.spark.options.write_options import parse_write
+from txnlog.spark.stream.versions import (
+    QUERY_ID,
+    commit_version,
+    default_transactional_id,
+    query_batch,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
-_QUERY_ID = "sql.streaming.queryId"
-"""Where Spark tells a task which query it works for; a restart keeps the id."""
-
-WRITING = Writing(in_block=True)
+SCOPE = CommitScope(in_block=True)
 """A batch is a transaction of its own, which moves no offsets of what it was joined with."""
 
 
@@ -44,37 +46,28 @@ class UploadedForQuery(Uploaded):
     query_id: str
 
 
+def open_stream_writer(options: Mapping[str, str], schema: StructType) -> TxnlogStreamWriter:
+    """Check one batch of a streaming write. Raises InvalidOption, InvalidRecord, TxnlogError."""
+    plan = plan_write(parse_write(options, streaming=True), schema)
+    check_columns(plan.store, schema, SCOPE)
+    return TxnlogStreamWriter(plan)
+
+
 class TxnlogStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch, as Spark carries it to the tasks, or as it is committed.
+    """One micro-batch, as Spark carries it to the tasks, or as it is committed."""
 
-    Args: as those of :class:`txnlog.spark.writer.TxnlogWriter`.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        options: WriteOptions,
-        names: tuple[str, ...],
-        used: tuple[str, ...],
-        spec: TopicSpec | None,
-    ) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         super().__init__()
-        self._store = store
-        self._options = options
-        self._names = names
-        self._used = used
-        self._spec = spec
+        self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> UploadedForQuery:
         """Upload a task's rows."""
         context = TaskContext.get()
-        query_id = context.getLocalProperty(_QUERY_ID) if context else None
+        query_id = context.getLocalProperty(QUERY_ID) if context else None
         if not query_id:
-            raise IllegalState(f"Spark does not tell the id of the query ({_QUERY_ID})")
-        execution = writing_execution()
-        options, names = self._options, self._names
-        segments = upload(self._store, options, names, self._used, self._spec, iterator)
-        return UploadedForQuery(segments, execution, query_id)
+            raise IllegalState(f"Spark does not tell the id of the query ({QUERY_ID})")
+        execution = require_execution()
+        return UploadedForQuery(upload(self._plan, iterator), execution, query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the batch, unless it was committed before. An empty one leaves no trace.
@@ -88,16 +81,16 @@ class TxnlogStreamWriter(DataSourceStreamArrowWriter):
         """
         if not segments_of(messages):
             return
-        segments = checked_segments(self._store, messages, WRITING)
+        segments = check_segments(self._plan.store, messages, SCOPE)
         [query_id] = {m.query_id for m in messages if isinstance(m, UploadedForQuery)}
-        options = self._options
+        options = self._plan.options
         commit_version(
-            self._store,
+            self._plan.store,
             options.transactional_id or default_transactional_id(query_id),
-            options.transaction_timeout_ms or TIMEOUT_MS,
+            options.transaction_timeout_ms or DEFAULT_TIMEOUT_MS,
             segments,
             query_batch(query_id, batchId),
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        discard_unplaced(self._store, messages)
+        discard_unplaced(self._plan.store, messages)

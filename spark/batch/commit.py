@@ -25,10 +25,13 @@ from txnlog.write.uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
 
+DEFAULT_TIMEOUT_MS = 60_000
+"""From placing to deciding. The job's tasks have ended by then, so Kafka's default is plenty."""
+
 SegmentsByTopic = Mapping[str, Sequence[UploadedSegment]]
 
 
-def by_topic(segments: Iterable[UploadedSegment]) -> dict[str, list[UploadedSegment]]:
+def group_by_topic(segments: Iterable[UploadedSegment]) -> dict[str, list[UploadedSegment]]:
     """Segments by their topic, in the order given."""
     found: dict[str, list[UploadedSegment]] = {}
     for segment in segments:
@@ -36,7 +39,7 @@ def by_topic(segments: Iterable[UploadedSegment]) -> dict[str, list[UploadedSegm
     return found
 
 
-def continued_transaction(store: Store, transactional_id: str) -> TransactionRef | None:
+def find_open_transaction(store: Store, transactional_id: str) -> TransactionRef | None:
     """The open transaction that a read with this id has begun; None if no read has.
 
     Raises:
@@ -142,7 +145,7 @@ def place_and_commit(
         if untouched:
             # The transaction was never begun, so no entry can name the files.
             discard(store, segments)
-        elif not _aborted(coordinator):
+        elif not _try_abort(coordinator):
             _logger.warning("%s is left to be settled by others", coordinator.state.ref)
         raise
     return placed
@@ -171,7 +174,7 @@ def discard(store: Store, segments: SegmentsByTopic) -> None:
         discard_segments(store.storage, uploaded)
 
 
-def _aborted(coordinator: Coordinator) -> bool:
+def _try_abort(coordinator: Coordinator) -> bool:
     try:
         coordinator.abort()
     except TxnlogError as error:

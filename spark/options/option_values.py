@@ -12,22 +12,12 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from txnlog.errors import InvalidOption
-
-STORAGE_PREFIX = "storage."
-TYPED_STORAGE = "storage.json"
-"""Set by txnlog itself: JSON of the storage options that are no text, or whose names are not in
-lower case, in which Spark hands all names on."""
-
-KAFKA_GROUP_ID = "kafka.group.id"
-"""The one name that means something else with ``kafka.`` in front, as in Spark's Kafka source: the
-group that a client calls itself by. It says nothing of where a read starts."""
-KAFKA_SPELLINGS = (
-    "isolation.level",
-    "transactional.id",
-    "transaction.timeout.ms",
-    "compression.type",
+from txnlog.spark.options.option_names import (
+    KAFKA_GROUP_ID,
+    KAFKA_SPELLINGS,
+    STORAGE_PREFIX,
+    TYPED_STORAGE,
 )
-"""What jobs of the Kafka connector carry with ``kafka.`` in front, and means the same here."""
 
 _NO_MEANING = {
     "groupidprefix": (
@@ -45,7 +35,7 @@ _NO_MEANING = {
 _BYTES = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
 
 
-class Given:
+class OptionValues:
     """Options by their lower-cased names, checked to be known ones.
 
     Args:
@@ -73,7 +63,7 @@ class Given:
         for key, value in options.items():
             key = key.lower()
             if key == TYPED_STORAGE:
-                self.storage.update(_typed(value))
+                self.storage.update(_parse_typed_storage(value))
                 continue
             if key.startswith(STORAGE_PREFIX):
                 self.storage[key.removeprefix(STORAGE_PREFIX)] = value
@@ -82,7 +72,7 @@ class Given:
             if name != key and name not in KAFKA_SPELLINGS:
                 raise _kafka_option(key)
             if name not in names:
-                raise _unknown(name, known, verb, others)
+                raise _unknown_option(name, known, verb, others)
             if self._values.get(name, value) != value:
                 raise InvalidOption(f"options {name} and kafka.{name} contradict each other")
             self._values[name] = value
@@ -141,7 +131,7 @@ class Given:
         return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
 
 
-def _typed(text: str) -> dict[str, object]:
+def _parse_typed_storage(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError:
@@ -151,7 +141,7 @@ def _typed(text: str) -> dict[str, object]:
     return found
 
 
-def _unknown(
+def _unknown_option(
     name: str, known: Sequence[str], verb: str, others: Mapping[str, Sequence[str]]
 ) -> InvalidOption:
     if name in _NO_MEANING:

@@ -33,7 +33,6 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": _HEADERS,
 }
-COLUMNS = tuple(_TYPES)
 
 _TEXT = "cast it to string or binary, or encode it, for example with to_json(struct(...))"
 _WRITABLE: dict[str, tuple[tuple[type[DataType], ...], str]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
-from txnlog.spark.transactions import SparkTransaction, transaction
+from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,12 +19,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from txnlog.spark.opening import open_given
-from txnlog.spark.reader import TaskReader, TxnlogPartition
-from txnlog.spark.stream_offsets import StreamOffset
-from txnlog.spark.stream_options import Rates, StreamOptions
-from txnlog.spark.stream_planning import StreamPlanner
-from txnlog.spark.tasks import group_ranges
+from txnlog.spark.batch.reader import TaskReader, TxnlogPartition
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.options.store_options import open_at
+from txnlog.spark.options.stream_options import Rates, StreamOptions
+from txnlog.spark.stream.offsets import StreamOffset
+from txnlog.spark.stream.planner import StreamPlanner
 from txnlog.storage import open_storage
 
 if TYPE_CHECKING:
@@ -44,14 +44,12 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return TaskReader, (self._storage(), self._options.read.columns, None)
 
     def _storage(self) -> Storage:
-        read = self._options.read
-        return open_storage(
-            read.path, read.storage_options, unsafe_single_writer=read.unsafe_single_writer
-        )
+        at = self._options.read.address
+        return open_storage(at.url, at.options, unsafe_single_writer=at.unsafe_single_writer)
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        return StreamPlanner(open_given(self._options.read), self._options)
+        return StreamPlanner(open_at(self._options.read.address), self._options)
 
     # -- offsets ---------------------------------------------------------------------------------
 

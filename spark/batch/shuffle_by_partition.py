@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.rows import check_writable
+from txnlog.spark.batch.rows import check_writable
 from txnlog.store import Store, open_store
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 
@@ -60,7 +60,7 @@ def shuffle_by_partition(
     schema = StructType([*kept, StructField("partition", IntegerType())])
 
     def with_partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from txnlog.spark.records import PartitionColumn
+        from txnlog.spark.batch.records import PartitionColumn
 
         column = PartitionColumn(store.topic_spec, topic, partitioner)
         for batch in batches:

@@ -25,13 +25,14 @@ from txnlog.errors import (
 )
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id, check_topic, staging_file
-from txnlog.spark import publishing
-from txnlog.spark.batch_versions import Version, initialize
-from txnlog.spark.options import PINNED_TOPICS, STAGING, parse_read
-from txnlog.spark.planning import PinnedRead, pin
-from txnlog.spark.positions import offsets_json
-from txnlog.spark.staging import read_manifest
-from txnlog.spark.store_options import store_options
+from txnlog.spark.batch import commit
+from txnlog.spark.batch.manifests import read_manifest
+from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
+from txnlog.spark.options.option_names import PINNED_TOPICS, STAGING
+from txnlog.spark.options.positions import offsets_json
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.store_options import store_options
+from txnlog.spark.stream.versions import Version, take_over
 from txnlog.state.transaction import ConsumedOffset, check_version
 from txnlog.store import Store, open_store
 from txnlog.write.coordinator import Coordinator
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from txnlog.spark.options import ReadOptions
-    from txnlog.spark.positions import OffsetsOption
+    from txnlog.spark.options.positions import OffsetsOption
+    from txnlog.spark.options.read_options import ReadOptions
 
 _logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class SparkTransaction:
         from txnlog.spark.registration import register
 
         register(self._spark)
-        self._already_committed = initialize(self._coordinator, self._version)
+        self._already_committed = take_over(self._coordinator, self._version)
         self._phase = _Phase.OPEN
         return self
 
@@ -188,7 +189,7 @@ class SparkTransaction:
             running = bool(self._manifests)
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
-        stopped = self._to_commit() and _is_stopped(self._spark)
+        stopped = self._has_changes() and _is_stopped(self._spark)
         if kind is None and phase is _Phase.OPEN and not stopped and not running:
             if not self._already_committed:
                 self._commit()
@@ -266,7 +267,7 @@ class SparkTransaction:
         """
         self._require_open("read")
         self._require_session()
-        with self._failing():
+        with self._fail_on_error():
             names = [check_topic(topic) for topic in topics]
             done = {where.topic for read in self._reads for where in read.offsets}
             for name in names:
@@ -274,21 +275,21 @@ class SparkTransaction:
                     raise InvalidOption(
                         f"topic {name!r} is read twice in one transaction; use its DataFrame again"
                     )
-            given = {name: _option_text(value) for name, value in (options or {}).items()}
-            _check_free(given)
+            read_options = {name: _format_option(value) for name, value in (options or {}).items()}
+            _refuse_decided(read_options)
             if columns is not None:
-                given["columns"] = ",".join(columns)
+                read_options["columns"] = ",".join(columns)
             if include_headers:
-                given["includeHeaders"] = "true"
+                read_options["includeHeaders"] = "true"
             if starting_offsets is not None:
-                given["startingOffsets"] = (
+                read_options["startingOffsets"] = (
                     starting_offsets
                     if isinstance(starting_offsets, str)
                     else offsets_json(starting_offsets)
                 )
-            parsed = self._read_options(names, given)
-            pinned = pin(self._store, parsed)
-            frame = self._load(pinned, given)
+            parsed = self._parse(names, read_options)
+            pinned = pin_read(self._store, parsed)
+            frame = self._load(pinned, read_options)
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None
             return frame
@@ -316,7 +317,7 @@ class SparkTransaction:
         self._require_session()
         from txnlog.spark.registration import register
 
-        with self._failing():
+        with self._fail_on_error():
             register(self._spark)  # also in a thread that has written nothing yet
             path = self._next_manifest()
             options = {**self._store_options, STAGING: path}
@@ -347,7 +348,7 @@ class SparkTransaction:
             UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
         """
         self._require_open("send")
-        with self._failing():
+        with self._fail_on_error():
             self._records.send(topic, value, key, partition, timestamp_ms, headers)
 
     def send_batch(
@@ -355,7 +356,7 @@ class SparkTransaction:
     ) -> None:
         """Write Arrow data from this process, as :meth:`txnlog.Producer.send_batch` does."""
         self._require_open("send_batch")
-        with self._failing():
+        with self._fail_on_error():
             self._records.send_batch(topic, batch, partition)
 
     def discard_writes(self) -> None:
@@ -364,17 +365,17 @@ class SparkTransaction:
         self._discard()
         self._segments = {}
 
-    def _read_options(self, topics: Sequence[str], given: Mapping[str, str]) -> ReadOptions:
+    def _parse(self, topics: Sequence[str], options: Mapping[str, str]) -> ReadOptions:
         if not topics:
             raise InvalidOption("read() needs the name of a topic")
-        options = {**given, "path": self._store.url, "subscribe": ",".join(topics)}
+        merged = {**options, "path": self._store.url, "subscribe": ",".join(topics)}
         if self._group_id is not None:
-            options["group.id"] = self._group_id
+            merged["group.id"] = self._group_id
         if self._max_records is not None:
-            options["maxRecords"] = str(self._max_records)
-        return parse_read(options)
+            merged["maxRecords"] = str(self._max_records)
+        return parse_read(merged)
 
-    def _load(self, pinned: PinnedRead, given: Mapping[str, str]) -> DataFrame:
+    def _load(self, pinned: PinnedRead, options: Mapping[str, str]) -> DataFrame:
         """The DataFrame of exactly the pinned offsets; Spark's own process resolves them again."""
         starts: dict[str, dict[int, int]] = {}
         stops: dict[str, dict[int, int]] = {}
@@ -382,7 +383,7 @@ class SparkTransaction:
             starts.setdefault(where.topic, {})[where.partition] = span.start
             stops.setdefault(where.topic, {})[where.partition] = span.stop
         options = {
-            **{name: value for name, value in given.items() if not _says_where(name)},
+            **{name: value for name, value in options.items() if not _is_position(name)},
             **self._store_options,
             "subscribe": ",".join(starts),
             "startingOffsets": offsets_json(starts),
@@ -396,17 +397,17 @@ class SparkTransaction:
     def _commit(self) -> None:
         consumed = self._consumed()
         self._take_records()
-        placed = publishing.place_and_commit(
+        placed = commit.place_and_commit(
             self._store,
             self._coordinator,
             self._segments,
-            publishing.offset_commits(consumed),
+            commit.offset_commits(consumed),
             version=self._version,
         )
         self._result = TransactionResult(placed, self._spans(consumed))
         self._phase = _Phase.COMMITTED
 
-    def _to_commit(self) -> bool:
+    def _has_changes(self) -> bool:
         return bool(self._segments or self._consumed())
 
     def _consumed(self) -> list[ConsumedOffset]:
@@ -437,7 +438,7 @@ class SparkTransaction:
                     self._segments.setdefault(topic, []).extend(uploaded)
         self._delete_manifest(path)
         if not in_time:
-            publishing.discard(self._store, staged.segments)
+            commit.discard(self._store, staged.segments)
             raise InvalidTxnState(
                 "write(): the transaction's block had ended before this write did, so its records "
                 "were dropped; wait for it inside the block"
@@ -464,8 +465,8 @@ class SparkTransaction:
                 _logger.warning("the files that %s names were left: %s", path, error)
                 continue
             self._delete_manifest(path)
-            publishing.discard(self._store, staged.segments)
-        publishing.discard(self._store, self._segments)
+            commit.discard(self._store, staged.segments)
+        commit.discard(self._store, self._segments)
 
     def _delete_manifest(self, path: str) -> None:
         try:
@@ -491,7 +492,7 @@ class SparkTransaction:
             raise InvalidTxnState(_STOPPED)
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _fail_on_error(self) -> Iterator[None]:
         """A failed read or write leaves only abort, as a failed send does in Kafka's producer."""
         try:
             yield
@@ -520,12 +521,12 @@ _DECIDED = (
 _NEVER = ("transactional.id", "transaction.timeout.ms", "isolation.level")
 
 
-def _option_text(value: bool | int | str) -> str:
+def _format_option(value: bool | int | str) -> str:
     """As Spark makes it of what ``.option(...)`` is given."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check_free(options: Mapping[str, str]) -> None:
+def _refuse_decided(options: Mapping[str, str]) -> None:
     """Raise InvalidOption for options that a transaction decides itself."""
     for option in options:
         name = option.lower().removeprefix("kafka.")
@@ -535,6 +536,6 @@ def _check_free(options: Mapping[str, str]) -> None:
             )
 
 
-def _says_where(option: str) -> bool:
+def _is_position(option: str) -> bool:
     """True for options that choose offsets: they have done so."""
     return option.lower().startswith(("starting", "ending"))

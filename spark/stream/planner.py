@@ -23,11 +23,11 @@ from txnlog.read.isolation import check_reading_on
 from txnlog.read.ranges import SegmentRange
 from txnlog.read.view import LATEST, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
-from txnlog.spark.planning import cut_ranges, span_of, wanted_partitions
-from txnlog.spark.positions import resolve
-from txnlog.spark.stream_offsets import StreamOffset, proportional_shares
-from txnlog.spark.stream_options import Rates, StreamOptions
-from txnlog.spark.subscription import Partitions
+from txnlog.spark.batch.pinned_read import cut_ranges
+from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
+from txnlog.spark.options.stream_options import Rates, StreamOptions
+from txnlog.spark.options.subscription import Partitions
+from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store
 
@@ -38,7 +38,7 @@ _Mark = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Topics:
     """The topics as they were last looked at: at one consistent cut."""
 
     snapshot: Snapshot | None = None
@@ -64,31 +64,31 @@ class StreamPlanner:
     def __init__(self, store: Store, options: StreamOptions) -> None:
         self._store = store
         self._options = options
-        self._seen = _Seen()
-        self._pinned = False
+        self._topics = _Topics()
+        self._end_is_pinned = False
         self._initial: StreamOffset | None = None
         self._committed: StreamOffset | None = None
         self._last_batch_s: float | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     # -- what Spark asks -------------------------------------------------------------------------
 
     def pin_end(self) -> None:
         """Look once, and take whatever comes later for not there: Trigger.AvailableNow."""
-        self._look()
-        self._pinned = True
+        self._refresh()
+        self._end_is_pinned = True
 
     def initial(self) -> StreamOffset:
         """Where a new query begins: the same however often it is asked.
 
         Raises:
             UnknownTopicOrPartition: a topic or an assigned partition does not exist.
-            OffsetOutOfRange, InvalidOption: see :func:`txnlog.spark.planning.pin`.
+            OffsetOutOfRange, InvalidOption: see :func:`txnlog.spark.batch.pinned_read.pin_read`.
         """
         if self._initial is None:
-            self._look()
-            self._check_all_there({})
-            self._initial = self._starts()
+            self._refresh()
+            self._check_topics_exist({})
+            self._initial = self._resolve_starts()
         return self._initial
 
     def latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
@@ -101,16 +101,16 @@ class StreamPlanner:
             OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
             UnknownTopicOrPartition: a subscribed topic, never read, does not exist.
         """
-        self._look()
-        self._check_all_there(start.offsets)
+        self._refresh()
+        self._check_topics_exist(start.offsets)
         self._check_start(start)
-        begins = {where: self._begin(start, where) for where in self._seen.wanted()}
+        begins = {where: self._start_of(start, where) for where in self._topics.wanted()}
         counts = {where: max(self._end(where) - at, 0) for where, at in begins.items()}
         total = sum(counts.values())
-        if rates.least is not None and total < rates.least and not self._overdue(rates):
+        if rates.least is not None and total < rates.least and not self._is_overdue(rates):
             return start
         shares = counts if rates.most is None else proportional_shares(counts, rates.most)
-        kept = {w: at for w, at in start.partitions() if self._stays(start, w)}
+        kept = {w: at for w, at in start.partitions() if self._keeps_place(start, w)}
         topic_ids = {w.topic: start.topic_ids[w.topic] for w in kept} | self._topic_ids()
         offsets = kept | {where: at + shares[where] for where, at in begins.items()}
         since = None
@@ -124,9 +124,9 @@ class StreamPlanner:
 
     def newest(self) -> StreamOffset | None:
         """The ends of all that was there at the last look; None before it."""
-        if self._seen.snapshot is None:
+        if self._topics.snapshot is None:
             return None
-        ends = {where: self._end(where) for where in self._seen.wanted()}
+        ends = {where: self._end(where) for where in self._topics.wanted()}
         return StreamOffset.of(ends, self._topic_ids())
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> tuple[SegmentRange, ...]:
@@ -136,17 +136,17 @@ class StreamPlanner:
             OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
         """
         if not self._covers(end):
-            self._look()
+            self._refresh()
         begin = end.start_of_batch(start)
         spans: dict[TopicPartition, range] = {}
         for where, stop in end.partitions():
-            span = self._readable(where, end.topic_ids[where.topic], begin, stop)
+            span = self._readable_span(where, end.topic_ids[where.topic], begin, stop)
             if span:
                 spans[where] = span
         if not spans:
             return ()
-        assert self._seen.snapshot is not None
-        found = cut_ranges(self._seen.snapshot, spans)
+        assert self._topics.snapshot is not None
+        found = cut_ranges(self._topics.snapshot, spans)
         return tuple(part for where in sorted(found) for part in found[where])
 
     def commit_group(self, done: StreamOffset) -> None:
@@ -173,27 +173,27 @@ class StreamPlanner:
         except TxnlogError as error:
             _logger.warning("the offsets of group %r were not moved: %s", group_id, error)
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- refreshing ------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """One listing per topic; more only where something has come."""
-        if self._pinned:
+        if self._end_is_pinned:
             return
         logs = self._store.logs
         subscribed = self._subscribed()
         topics = [logs.topic(topic) for topic in subscribed]
         logs.storage.gather([log.refresh for log in topics])
         marks = {log.name: _mark(log) for log in topics}
-        if marks == self._seen.marks and None not in marks.values():
+        if marks == self._topics.marks and None not in marks.values():
             return
         try:
             snapshot = self._snapshot(list(subscribed)) if any(map(_exists, topics)) else None
         except ConcurrentTransactions as error:
-            if self._seen.snapshot is None:
+            if self._topics.snapshot is None:
                 raise
             _logger.info("nothing new can be read yet: %s", error)
             return
-        self._seen = _Seen(snapshot, marks, subscribed)
+        self._topics = _Topics(snapshot, marks, subscribed)
 
     def _snapshot(self, topics: list[str]) -> Snapshot:
         return take_snapshot(
@@ -211,13 +211,13 @@ class StreamPlanner:
         return subscription.matching(self._store.storage.list_folders(names.TOPICS))
 
     def _topic_ids(self) -> dict[str, str]:
-        topics = dict.fromkeys(where.topic for where in self._seen.wanted())
-        assert self._seen.snapshot is not None or not topics
-        return {t: view.topic_id for t in topics if (view := self._seen.view(t)) is not None}
+        topics = dict.fromkeys(where.topic for where in self._topics.wanted())
+        assert self._topics.snapshot is not None or not topics
+        return {t: view.topic_id for t in topics if (view := self._topics.view(t)) is not None}
 
     def _partition(self, where: TopicPartition) -> tuple[int, int]:
         """Where a partition starts, and ends at the cut."""
-        view = self._seen.view(where.topic)
+        view = self._topics.view(where.topic)
         assert view is not None
         partition = view.partitions[where.partition]
         return partition.log_start_offset, partition.end_offset
@@ -225,21 +225,21 @@ class StreamPlanner:
     def _end(self, where: TopicPartition) -> int:
         return self._partition(where)[1]
 
-    def _starts(self) -> StreamOffset:
-        snapshot = self._seen.snapshot
+    def _resolve_starts(self) -> StreamOffset:
+        snapshot = self._topics.snapshot
         if snapshot is None:
             return StreamOffset.initial({}, {})
         read = self._options.read
-        wanted = self._seen.wanted()
-        chosen = resolve(
+        wanted = self._topics.wanted()
+        chosen = resolve_position(
             self._store.storage, snapshot, wanted, "startingOffsets", self._options.starting
         )
         starts = {w: span_of(snapshot, w, chosen[w], LATEST, read).start for w in wanted}
         return StreamOffset.initial(starts, self._topic_ids())
 
-    def _begin(self, start: StreamOffset, where: TopicPartition) -> int:
+    def _start_of(self, start: StreamOffset, where: TopicPartition) -> int:
         """Where a batch begins in a partition: what was found since the last one, at its start."""
-        view = self._seen.view(where.topic)
+        view = self._topics.view(where.topic)
         assert view is not None
         begin, _ = self._partition(where)
         known = start.at(where, view.topic_id)
@@ -247,16 +247,16 @@ class StreamPlanner:
             return begin
         return min(max(known, begin), view.log_end_offsets[where.partition])
 
-    def _overdue(self, rates: Rates) -> bool:
+    def _is_overdue(self, rates: Rates) -> bool:
         """True if a batch must not wait for more; with Trigger.AvailableNow none ever waits."""
-        if self._pinned or self._last_batch_s is None:
+        if self._end_is_pinned or self._last_batch_s is None:
             return True
         waited_s = self._store.logs.clock.monotonic_s() - self._last_batch_s
         return waited_s * 1000 >= rates.max_delay_ms
 
     def _covers(self, end: StreamOffset) -> bool:
         for where, stop in end.partitions():
-            view = self._seen.view(where.topic)
+            view = self._topics.view(where.topic)
             if view is None or view.topic_id != end.topic_ids[where.topic]:
                 return False
             if where.partition >= len(view.partitions) or self._end(where) < stop:
@@ -265,9 +265,9 @@ class StreamPlanner:
 
     # -- what is lost ----------------------------------------------------------------------------
 
-    def _check_all_there(self, known: Mapping[str, object]) -> None:
-        for topic in self._seen.subscribed or ():
-            if self._seen.view(topic) is None and topic not in known:
+    def _check_topics_exist(self, known: Mapping[str, object]) -> None:
+        for topic in self._topics.subscribed or ():
+            if self._topics.view(topic) is None and topic not in known:
                 if self._options.read.subscription.pattern is not None:
                     continue  # a folder of a topic that is gone
                 raise UnknownTopicOrPartition(
@@ -276,54 +276,54 @@ class StreamPlanner:
 
     def _check_start(self, start: StreamOffset) -> None:
         """Find out what was lost behind ``start``."""
-        wanted = {*self._seen.wanted()}
+        wanted = {*self._topics.wanted()}
         for topic, topic_id in start.topic_ids.items():
-            view = self._seen.view(topic)
-            if topic not in (self._seen.subscribed or ()):
-                self._lost(_not_named(f"topic {topic!r}"))
+            view = self._topics.view(topic)
+            if topic not in (self._topics.subscribed or ()):
+                self._report_loss(_unsubscribed_reason(f"topic {topic!r}"))
             elif view is None:
-                self._lost(_deleted(f"topic {topic!r}"))
+                self._report_loss(_deleted_reason(f"topic {topic!r}"))
             elif view.topic_id != topic_id:
-                self._lost(_recreated(topic, topic_id, view.topic_id))
+                self._report_loss(_recreated_reason(topic, topic_id, view.topic_id))
             else:
                 for partition, offset in start.offsets[topic].items():
                     where = TopicPartition(topic, partition)
                     if where in wanted:
                         self._check_in_log(where, offset, view)
                     else:
-                        self._lost(_not_named(f"{where}"))
+                        self._report_loss(_unsubscribed_reason(f"{where}"))
 
-    def _stays(self, start: StreamOffset, where: TopicPartition) -> bool:
+    def _keeps_place(self, start: StreamOffset, where: TopicPartition) -> bool:
         """True if the stream keeps its place in a partition that this batch has nothing of."""
-        view = self._seen.view(where.topic)
+        view = self._topics.view(where.topic)
         return view is None or view.topic_id == start.topic_ids[where.topic]
 
     def _check_in_log(self, where: TopicPartition, offset: int, view: TopicView) -> None:
         begin, end = self._partition(where)[0], view.log_end_offsets[where.partition]
         if offset < begin:
-            self._lost(
+            self._report_loss(
                 f"the records of {where} from offset {offset} to {begin - 1} were deleted before "
                 f"the query had read them: its log starts at {begin} now"
             )
         elif offset > end:
-            self._lost(
+            self._report_loss(
                 f"{where} ends at offset {end}, but the query has read up to {offset}: the topic "
                 "is shorter than it was. Was the store restored from an older copy?"
             )
 
-    def _readable(
+    def _readable_span(
         self, where: TopicPartition, topic_id: str, begin: StreamOffset, stop: int
     ) -> range:
         """The offsets of a batch in one partition, as far as they are (still) there."""
         start = begin.at(where, topic_id)
         if start is not None and start >= stop:
             return range(0)
-        view = self._seen.view(where.topic)
+        view = self._topics.view(where.topic)
         if view is None or where.partition >= len(view.partitions):
-            self._lost(_deleted(f"{where}"))
+            self._report_loss(_deleted_reason(f"{where}"))
             return range(0)
         if view.topic_id != topic_id:
-            self._lost(_recreated(where.topic, topic_id, view.topic_id))
+            self._report_loss(_recreated_reason(where.topic, topic_id, view.topic_id))
             return range(0)
         log_start, cut = self._partition(where)
         start = log_start if start is None else start
@@ -337,26 +337,26 @@ class StreamPlanner:
             )
         return range(max(start, log_start), min(stop, cut))
 
-    def _lost(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         if self._options.read.fail_on_data_loss:
             raise OffsetOutOfRange(
                 f"{what}. To go on with what is there, give failOnDataLoss=false; to begin anew, "
                 "give the query a new checkpoint"
             )
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             _logger.warning("%s; going on with what is there", what)
 
 
-def _not_named(what: str) -> str:
+def _unsubscribed_reason(what: str) -> str:
     return f"the query has read {what}, which its options do not name any more"
 
 
-def _deleted(what: str) -> str:
+def _deleted_reason(what: str) -> str:
     return f"{what} was deleted: what was not read of it is gone"
 
 
-def _recreated(topic: str, old: str, new: str) -> str:
+def _recreated_reason(topic: str, old: str, new: str) -> str:
     return (
         f"topic {topic!r} was deleted and made anew (its id was {old}, and is {new} now): what was "
         "not read of the old topic is gone, and the new one begins at its own start"

@@ -9,20 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.ranges import SegmentRange
 from txnlog.read.view import EARLIEST, LATEST
 from txnlog.snapshot import Snapshot, take_snapshot
-from txnlog.spark.options import ReadOptions
-from txnlog.spark.positions import resolve
-from txnlog.spark.provenance import Origin
-from txnlog.spark.subscription import Partitions
-from txnlog.spark.tasks import TaskSizes
+from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
+from txnlog.spark.options.read_options import ReadOptions
 from txnlog.state.group import GroupState
 from txnlog.state.transaction import ConsumedOffset
-from txnlog.storage.base import Storage
 from txnlog.store import Store
 
 Committed = Mapping[TopicPartition, int | None]
@@ -63,20 +59,6 @@ class PinnedRead:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """A pinned read as it travels from ``schema()`` to ``reader()``.
-
-    ``origin`` tells of the transaction that the read has begun, if the options ask for one.
-    """
-
-    storage: Storage
-    columns: tuple[str, ...]
-    task_sizes: TaskSizes
-    ranges: tuple[SegmentRange, ...]
-    origin: Origin | None
-
-
 def committed_offsets(
     state: GroupState, wanted: Sequence[TopicPartition], topic_ids: Mapping[str, str]
 ) -> Committed:
@@ -85,7 +67,7 @@ def committed_offsets(
     return {where: at.offset if at else None for where, at in found.items()}
 
 
-def pin(store: Store, options: ReadOptions) -> PinnedRead:
+def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     """Take a snapshot of the subscribed topics and choose the range between both ends.
 
     Raises:
@@ -94,7 +76,7 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
         InvalidOption: offsets for topics or partitions other than those subscribed.
     """
     # The group first: what it has committed then lies inside the snapshot.
-    group = _committed_by(store, options.group_id) if options.group_id else None
+    group = _read_group(store, options.group_id) if options.group_id else None
     subscribed = options.subscription.resolve(store)
     snapshot = take_snapshot(
         store.logs,
@@ -108,16 +90,16 @@ def pin(store: Store, options: ReadOptions) -> PinnedRead:
     committed = committed_offsets(group, wanted, topic_ids) if group else {}
     if options.starting is not None or group is None:
         starting = options.starting or "earliest"
-        starts = resolve(store.storage, snapshot, wanted, "startingOffsets", starting)
+        starts = resolve_position(store.storage, snapshot, wanted, "startingOffsets", starting)
     else:
         if options.fail_on_data_loss:
             _check_not_recreated(options.group_id, group, wanted, topic_ids)
         starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
-    stops = resolve(store.storage, snapshot, wanted, "endingOffsets", options.ending)
+    stops = resolve_position(store.storage, snapshot, wanted, "endingOffsets", options.ending)
     spans = {
         where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
-    pinned = limited(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+    pinned = limit_records(cut_ranges(snapshot, spans), spans, committed, options.max_records)
     entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
     return replace(pinned, topic_ids=topic_ids, entries=entries)
 
@@ -147,7 +129,7 @@ def _check_not_recreated(
             )
 
 
-def _committed_by(store: Store, group_id: str) -> GroupState:
+def _read_group(store: Store, group_id: str) -> GroupState:
     """The group's committed offsets as they are now, apart from the state that goes on."""
     with store.logs.fresh_group(group_id).reading() as state:
         return state.apart()
@@ -162,15 +144,15 @@ def cut_ranges(
         mine = {w.partition: span for w, span in spans.items() if w.topic == topic}
         scan = snapshot.scan(
             topic,
-            {p: span.start for p, span in mine.items()} | _nothing(snapshot, topic, mine),
-            {p: span.stop for p, span in mine.items()} | _nothing(snapshot, topic, mine),
+            {p: span.start for p, span in mine.items()} | _skip_others(snapshot, topic, mine),
+            {p: span.stop for p, span in mine.items()} | _skip_others(snapshot, topic, mine),
         )
         for part in scan.ranges:
             found[TopicPartition(topic, part.partition)].append(part)
     return found
 
 
-def limited(
+def limit_records(
     ranges: Mapping[TopicPartition, Sequence[SegmentRange]],
     spans: Mapping[TopicPartition, range],
     committed: Committed,
@@ -215,53 +197,6 @@ def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicP
     return shares
 
 
-def _nothing(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
+def _skip_others(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
     """Partitions that are not wanted: an empty range at their end."""
     return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}
-
-
-def wanted_partitions(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition]:
-    """The partitions that a subscription is about. Raises UnknownTopicOrPartition."""
-    wanted = []
-    for topic, chosen in subscription.items():
-        known = snapshot.partitions(topic)
-        for number in chosen if chosen is not None else known:
-            if number not in known:
-                raise UnknownTopicOrPartition(
-                    f"option assign: topic {topic!r} has no partition {number}; it has "
-                    f"{len(known)}, numbered from 0"
-                )
-            wanted.append(TopicPartition(topic, number))
-    return wanted
-
-
-def span_of(
-    snapshot: Snapshot, where: TopicPartition, start: int, stop: int, options: ReadOptions
-) -> range:
-    """The offsets between two ends, of which -2 and -1 are edges. Raises OffsetOutOfRange."""
-    begin = snapshot.beginning_offsets(where.topic)[where.partition]
-    end = snapshot.end_offsets(where.topic)[where.partition]
-    edges = {EARLIEST: begin, LATEST: end}
-    start, stop = edges.get(start, start), edges.get(stop, stop)
-    if options.fail_on_data_loss:
-        _check_span(where, start, stop, begin, end)
-    start = min(max(start, begin), end)
-    return range(start, max(start, min(stop, end)))
-
-
-def _check_span(where: TopicPartition, start: int, stop: int, begin: int, end: int) -> None:
-    if start < begin:
-        reason = f"is below the log start offset {begin}: those records were deleted"
-    elif start > end:
-        reason = f"is beyond the end {end}"
-    elif stop > end:
-        raise OffsetOutOfRange(f"the ending offset {stop} of {where} is beyond the end {end}")
-    elif stop < start:
-        raise InvalidOption(f"{where} would end at offset {stop}, before its start {start}")
-    else:
-        return
-    raise OffsetOutOfRange(
-        f"the starting offset {start} of {where} {reason}. Was the topic trimmed, or deleted and "
-        "made anew? Give startingOffsets that are in the log, or failOnDataLoss=false to go on "
-        "with what is there"
-    )

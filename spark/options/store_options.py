@@ -12,8 +12,25 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.given import STORAGE_PREFIX, TYPED_STORAGE
-from txnlog.store import Store
+from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
+from txnlog.spark.options.option_values import OptionValues
+from txnlog.storage.base import Address
+from txnlog.store import Store, open_store
+
+
+def parse_address(values: OptionValues) -> Address:
+    """Where the store is, and how its filesystem is reached."""
+    unsafe = values.boolean("unsafeSingleWriter") or False
+    return Address(values.path(), values.storage, unsafe)
+
+
+def open_at(address: Address) -> Store:
+    """The store at an address."""
+    return open_store(
+        address.url,
+        storage_options=address.options,
+        unsafe_single_writer=address.unsafe_single_writer,
+    )
 
 
 def store_options(
@@ -35,18 +52,18 @@ def store_options(
             f"the URL of {store.url} holds credentials, which Spark would show in its plans; open "
             "the store with them in storage_options"
         )
-    given = {"path": address.url}
+    options = {"path": address.url}
     typed: dict[str, object] = {}
     for name, value in {**address.options, **(storage_options or {})}.items():
         if isinstance(value, str) and name == name.lower():
-            given[STORAGE_PREFIX + name] = value
+            options[STORAGE_PREFIX + name] = value
         else:
             typed[name] = _plain(name, value)
     if typed:
-        given[TYPED_STORAGE] = json.dumps(typed, sort_keys=True)
+        options[TYPED_STORAGE] = json.dumps(typed, sort_keys=True)
     if address.unsafe_single_writer:
-        given["unsafeSingleWriter"] = "true"
-    return given
+        options["unsafeSingleWriter"] = "true"
+    return options
 
 
 def _plain(name: str, value: object) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from txnlog.log.topic_log import UploadedSegment
-from txnlog.spark.publishing import SegmentsByTopic
+from txnlog.spark.batch.commit import SegmentsByTopic
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -23,8 +23,8 @@ class StagedWrite(msgspec.Struct, frozen=True, tag_field="kind", tag="staged-wri
 _DECODER = msgspec.json.Decoder(StagedWrite)
 
 
-def stage(storage: Storage, path: str, segments: SegmentsByTopic) -> None:
-    """Leave a manifest. Raises StorageError; then the write counts as failed."""
+def write_manifest(storage: Storage, path: str, segments: SegmentsByTopic) -> None:
+    """Leave one. Raises StorageError; then the write counts as failed."""
     staged = StagedWrite({topic: list(uploaded) for topic, uploaded in segments.items()})
     storage.put(path, envelope.encode(staged))
 

@@ -56,8 +56,8 @@ _DECODER = msgspec.json.Decoder(Origin)
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """A write, as far as it matters to what it may write.
+class CommitScope:
+    """Whose offsets a write commits, and so which rows it may write.
 
     Args:
         transactional_id: of its options, or None.
@@ -84,7 +84,7 @@ def origin_of(store: Store, state: TransactionState) -> Origin:
     return Origin(store.store_id, state.ref, (state.started_at_ms or 0) + state.timeout_ms)
 
 
-def metadata_of(origin: Origin | None) -> dict[str, str]:
+def column_metadata(origin: Origin | None) -> dict[str, str]:
     """The metadata that each column of a read carries."""
     return {} if origin is None else {_METADATA: msgspec.json.encode(origin).decode()}
 
@@ -103,7 +103,7 @@ def leave_note(storage: Storage, origin: Origin) -> None:
         storage.put_if_absent(name, envelope.encode(origin))
 
 
-def sweep(store: Store, transactional_id: str) -> None:
+def delete_notes(store: Store, transactional_id: str) -> None:
     """Delete the notes of an id's earlier reads, best effort: a new read is about to begin."""
     owner = read_note_owner(transactional_id)
     try:
@@ -127,7 +127,7 @@ def current_execution() -> str | None:
     return f"{min(sessions)}-{number}" if number and sessions else None
 
 
-def writing_execution() -> str:
+def require_execution() -> str:
     """The same for a task that writes, which always works for one; "" where Spark runs none.
 
     Raises IllegalState: Spark does not tell, so that nothing could be said of the rows.
@@ -141,7 +141,7 @@ def writing_execution() -> str:
     return execution or ""
 
 
-def check_columns(store: Store, schema: StructType, writing: Writing) -> None:
+def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
     """Before any task runs: refuse columns of a read whose offsets this write would not move.
 
     A column remembers its read for ever, also in a file that was made of it: what matters is if the
@@ -151,20 +151,20 @@ def check_columns(store: Store, schema: StructType, writing: Writing) -> None:
         InvalidTxnState: they were read with a transactional.id that this write does not continue;
             that transaction was aborted.
     """
-    if writing.outside:
+    if scope.outside:
         return
     for origin in sorted(_origins_in(schema), key=lambda each: each.transaction):
         ref = origin.transaction
         if origin.store_id != store.store_id:
             if origin.until_ms >= store.logs.clock.now_ms():
-                raise _from_elsewhere(ref, store, writing)
-        elif ref.key != writing.key:
+                raise _refuse_other_store(ref, store, scope)
+        elif ref.key != scope.key:
             head = store.logs.transactions.head(ref.transactional_id)
             if head is not None and head.state.open and head.state.ref.key == ref.key:
-                raise _refused(store, ref, writing)
+                raise _refuse(store, ref, scope)
 
 
-def check_rows(store: Store, executions: Iterable[str], writing: Writing) -> None:
+def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> None:
     """Before anything is placed: refuse rows of a read whose offsets this write would not move.
 
     Costs one listing, and one read for each note that is found. The notes have done their work
@@ -174,7 +174,7 @@ def check_rows(store: Store, executions: Iterable[str], writing: Writing) -> Non
         InvalidTxnState: as :func:`check_columns`.
         StorageError: it is not known; nothing must be placed.
     """
-    if writing.outside:
+    if scope.outside:
         return
     mine = {*executions}
     notes = [note for note in _notes(store.storage) if note.execution in mine]
@@ -184,8 +184,8 @@ def check_rows(store: Store, executions: Iterable[str], writing: Writing) -> Non
     refs = [envelope.decode(data, _DECODER, note.name).transaction for data, note in found]
     try:
         for ref in sorted(refs):
-            if ref.key != writing.key:
-                raise _refused(store, ref, writing)
+            if ref.key != scope.key:
+                raise _refuse(store, ref, scope)
     finally:
         try:
             _delete(store.storage, notes)
@@ -226,10 +226,10 @@ def _origins_in(schema: StructType) -> set[Origin]:
 _LOST = "they would go out without the group's offsets, and again after the next read"
 
 
-def _refused(store: Store, ref: TransactionRef, writing: Writing) -> InvalidTxnState:
+def _refuse(store: Store, ref: TransactionRef, scope: CommitScope) -> InvalidTxnState:
     """Abort the read's transaction, and tell what happened and what to do."""
     name = ref.transactional_id
-    if writing.in_block:
+    if scope.in_block:
         remedy = "Inside of transaction(...) read with txn.read(...); for a stream read without it"
     else:
         remedy = (
@@ -239,15 +239,15 @@ def _refused(store: Store, ref: TransactionRef, writing: Writing) -> InvalidTxnS
         )
     return InvalidTxnState(
         f"the rows of this write were read with transactional.id {name!r}, but "
-        f"{_own_words(writing)}: {_LOST}. Nothing was written, and {ref} {_end(store, ref)}. "
+        f"{_describe(scope)}: {_LOST}. Nothing was written, and {ref} {_abort_read(store, ref)}. "
         f"{remedy}"
     )
 
 
-def _from_elsewhere(ref: TransactionRef, store: Store, writing: Writing) -> InvalidTxnState:
+def _refuse_other_store(ref: TransactionRef, store: Store, scope: CommitScope) -> InvalidTxnState:
     outside = (
         "write them to the store that they were read from"
-        if writing.transactional_id is not None or writing.in_block
+        if scope.transactional_id is not None or scope.in_block
         else 'if they may, give the write .option("outsideTransaction", "true")'
     )
     return InvalidTxnState(
@@ -258,17 +258,17 @@ def _from_elsewhere(ref: TransactionRef, store: Store, writing: Writing) -> Inva
     )
 
 
-def _own_words(writing: Writing) -> str:
-    if writing.in_block:
+def _describe(scope: CommitScope) -> str:
+    if scope.in_block:
         return "it commits the offsets of its own transaction only"
-    if writing.transactional_id is None:
+    if scope.transactional_id is None:
         return "it names none"
-    if writing.continued is None:
-        return f"it has transactional.id {writing.transactional_id!r}"
-    return f"it commits {writing.continued}"
+    if scope.continued is None:
+        return f"it has transactional.id {scope.transactional_id!r}"
+    return f"it commits {scope.continued}"
 
 
-def _end(store: Store, ref: TransactionRef) -> str:
+def _abort_read(store: Store, ref: TransactionRef) -> str:
     """Abort a transaction that nobody is going to commit; the rest of a sentence about it."""
     transactions, settlement = store.logs.transactions, store.logs.settlement
     try:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from functools import partial
 
 from txnlog.errors import InvalidTxnState, TxnlogError
-from txnlog.spark import publishing
+from txnlog.spark.batch import commit
 from txnlog.state.transaction import TransactionState
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 
 Version = tuple[str, int]
 """An application's id, and a number that grows with each of its commits."""
+
+QUERY_ID = "sql.streaming.queryId"
+"""The property in which Spark tells which query runs; a restart keeps the id."""
 
 _QUERY = "spark-query:"
 
@@ -31,7 +34,7 @@ def default_transactional_id(query_id: str) -> str:
     return f"spark-stream-{query_id}"
 
 
-def initialize(coordinator: Coordinator, version: Version | None) -> bool:
+def take_over(coordinator: Coordinator, version: Version | None) -> bool:
     """Take the transactional id over; True if ``version`` was committed before.
 
     Raises:
@@ -50,7 +53,7 @@ def commit_version(
     store: Store,
     transactional_id: str,
     timeout_ms: int,
-    segments: publishing.SegmentsByTopic,
+    segments: commit.SegmentsByTopic,
     version: Version,
 ) -> bool:
     """Place uploaded segments and commit them with their version, unless that was done before.
@@ -59,20 +62,20 @@ def commit_version(
         False if the version was committed before: then the segments were deleted.
 
     Raises:
-        InvalidTxnState: see :func:`initialize`.
+        InvalidTxnState: see :func:`take_over`.
         ProducerFenced: another instance took the id over.
         CommitStateUnknown: nothing was deleted; the batch's next run settles it.
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
     try:
-        repeated = initialize(coordinator, version)
+        already_committed = take_over(coordinator, version)
     except TxnlogError:
-        publishing.discard(store, segments)
+        commit.discard(store, segments)
         raise
-    if repeated:
-        publishing.discard(store, segments)
+    if already_committed:
+        commit.discard(store, segments)
         return False
-    publishing.place_and_commit(store, coordinator, segments, {}, version=version)
+    commit.place_and_commit(store, coordinator, segments, {}, version=version)
     return True
 
 

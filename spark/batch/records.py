@@ -36,7 +36,7 @@ def work_bytes(partitions: int) -> int:
     return min(max(partitions * _BYTES_PER_PARTITION, _WORK_BYTES), _MAX_WORK_BYTES)
 
 
-def coalesced(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.RecordBatch]:
+def coalesce(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches``, joined until they have ``least_bytes``.
 
     What follows has a price for each batch and partition, and Spark's 10,000 rows are few for it.
@@ -48,13 +48,13 @@ def coalesced(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[p
         held.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= least_bytes:
-            yield _joined(held)
+            yield _concatenate(held)
             held, size_bytes = [], 0
     if held:
-        yield _joined(held)
+        yield _concatenate(held)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -188,9 +188,7 @@ def _binary_keys(rows: pa.RecordBatch) -> pa.Array:
     return rows.column("key").cast(pa.binary())
 
 
-def used_columns(
-    batch: pa.RecordBatch, names: Sequence[str], used: Sequence[str]
-) -> pa.RecordBatch:
+def select_used(batch: pa.RecordBatch, names: Sequence[str], used: Sequence[str]) -> pa.RecordBatch:
     """The columns that count, by the position that ``names`` gives them."""
     return pa.RecordBatch.from_arrays(
         [batch.column(names.index(name)) for name in used], names=list(used)

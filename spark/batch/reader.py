@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from txnlog.spark.tasks import group_ranges
+from txnlog.spark.batch.tasks import group_ranges
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnlog.read.ranges import SegmentRange
-    from txnlog.spark.planning import ReadPlan
-    from txnlog.spark.provenance import Origin
+    from txnlog.spark.batch.provenance import Origin
+    from txnlog.spark.batch.read_plan import ReadPlan
     from txnlog.state.transaction import TransactionRef
 
 
@@ -60,7 +60,7 @@ class TaskReader(DataSourceReader):
         from txnlog.read.ranges import read_range
 
         if self._origin is not None:
-            from txnlog.spark.provenance import leave_note
+            from txnlog.spark.batch.provenance import leave_note
 
             leave_note(self._storage, self._origin)
             _check_not_replaced(self._storage, self._origin.transaction)
