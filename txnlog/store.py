@@ -37,6 +37,8 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
+from txnlog.write.uploads import DEFAULT_MEMORY_BYTES
+from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
     from txnlog.doctor.finding import Finding
@@ -233,13 +235,15 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         """
         return Producer(
             self._logs,
+            WriterSettings(
+                codec=WriterCodec.parse(compression_type, compression_level),
+                memory_bytes=buffer_memory_bytes or DEFAULT_MEMORY_BYTES,
+                acks=Acks.parse(acks, transactional=transactional_id is not None),
+                retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
+                partitioner=check_partitioner(partitioner),
+            ),
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
-            buffer_memory_bytes=buffer_memory_bytes,
-            codec=WriterCodec.parse(compression_type, compression_level),
-            acks=Acks.parse(acks, transactional=transactional_id is not None),
-            retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
-            partitioner=check_partitioner(partitioner),
         )
 
     def consumer(

@@ -1,4 +1,4 @@
-"""L10: outcomes in checkpoints agree with markers, with states of ids, and with each other.
+"""Outcomes in checkpoints agree with markers, states of ids and each other: rule L10.
 
 An outcome is final, so whoever says that an entry was committed, and whoever says that it was
 aborted, cannot both be right; one may call undecided what another has decided. Pure.
@@ -170,8 +170,8 @@ class OutcomeJudge:
     )
     owners: dict[int, Owner] = field(default_factory=dict)
 
-    def look(self, checkpoint: int, claims: Claims) -> None:
-        """Judge a checkpoint by the evidence so far, and by those before it."""
+    def compare(self, checkpoint: int, claims: Claims) -> None:
+        """Compare what a checkpoint claims with the evidence so far, and with those before it."""
         self.owners.update(claims.owners)
         said = {Outcome.COMMIT: claims.committed, Outcome.ABORT: claims.aborted}
         for outcome, entries in said.items():

@@ -10,8 +10,8 @@ from typing import Literal
 
 from txnlog import names
 from txnlog.doctor.finding import Finding
-from txnlog.doctor.patience import LOG_LIMIT, Patience
-from txnlog.doctor.rules import Reason, transition_reasons
+from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures
+from txnlog.doctor.rules import Violation, transition_violations
 from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
 from txnlog.inspect.logs import DumpedEntry, dump_log
 from txnlog.log.logs import Logs
@@ -68,15 +68,15 @@ class KnownIds:
             return None
         return decide_entry(entry, transaction, state)
 
-    def reasons(
+    def violations(
         self, entry: EntryRef, transaction: TransactionRef, outcomes: tuple[Outcome, ...]
-    ) -> list[Reason]:
-        """What is wrong with an entry and its markers, by the state of its transaction."""
+    ) -> list[Violation]:
+        """The rules that an entry and its markers violate, by the state of its transaction."""
         name = transaction.transactional_id
-        if not [*_reasons(entry, transaction, outcomes, self._state(name))]:
+        if not [*_marker_violations(entry, transaction, outcomes, self._state(name))]:
             return []
         self.look_again(name)
-        return [*_reasons(entry, transaction, outcomes, self._state(name))]
+        return [*_marker_violations(entry, transaction, outcomes, self._state(name))]
 
     def look_again(self, transactional_id: str) -> None:
         """The id may have moved on since its state was read."""
@@ -94,13 +94,13 @@ class KnownIds:
         return self.heads[transactional_id]
 
 
-def _reasons(
+def _marker_violations(
     entry: EntryRef,
     transaction: TransactionRef,
     outcomes: tuple[Outcome, ...],
     state: TransactionState | None,
-) -> Iterator[Reason]:
-    if state is None or state.ref.key != transaction.key or not _is_about_a_transaction(state):
+) -> Iterator[Violation]:
+    if state is None or state.ref.key != transaction.key or not _is_of_a_transaction(state):
         return  # it has moved on: the marker alone says what became of the entry
     taking_part = state.topics if entry.log == "topic" else state.groups
     if entry.name not in taking_part:
@@ -119,12 +119,12 @@ def _reasons(
         yield "T5", f"it is marked aborted, but {transaction} is {state.status.value}"
 
 
-def _is_about_a_transaction(state: TransactionState) -> bool:
+def _is_of_a_transaction(state: TransactionState) -> bool:
     return state.open or state.outcome is not None
 
 
 @dataclass(slots=True)
-class _Examined:
+class _IdExamination:
     """What the log of one id shows. ``newest`` is None if that state is not known."""
 
     state_count: int = 0
@@ -133,9 +133,9 @@ class _Examined:
     unreadable: list[tuple[str, StorageError]] = field(default_factory=list)
 
 
-def examine_ids(logs: Logs, patience: Patience) -> Iterator[Finding | KnownIds]:
-    """Check every id's log; the last item is what is known of them."""
-    known = KnownIds(logs)
+def examine_ids(known: KnownIds, read_failures: ReadFailures) -> Iterator[Finding]:
+    """Check the log of every id, and take note of its newest state in ``known``."""
+    logs = known.logs
     ids = logs.transactions.ids()
     states = damages = 0
     for first in range(0, len(ids), PARALLEL_REQUESTS):
@@ -150,16 +150,15 @@ def examine_ids(logs: Logs, patience: Patience) -> Iterator[Finding | KnownIds]:
             known.heads[name] = found.newest
             yield from found.findings
             if not found.unreadable:
-                patience.worked()
+                read_failures.reset()
             for path, error in found.unreadable:
-                yield patience.finding("transactions", name, path, error)
+                yield read_failures.add("transactions", name, path, error)
     if not damages:
         yield Finding("transactions", "", "ok", f"ids: {len(ids)}, states: {states}")
-    yield known
 
 
-def _examine_id(logs: Logs, transactional_id: str) -> _Examined:
-    found = _Examined()
+def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
+    found = _IdExamination()
     before: TransactionState | None = None
     folder = names.transaction_log(transactional_id)
     unreadable_in_a_row = 0
@@ -192,7 +191,7 @@ def _examine_id(logs: Logs, transactional_id: str) -> _Examined:
             if state.transactional_id != transactional_id:
                 damage("T6", f"it is of another id, {state.transactional_id!r}", item.path)
             elif before is not None:
-                for rule, detail in transition_reasons(before, state):
+                for rule, detail in transition_violations(before, state):
                     damage(rule, detail, item.path)
             before = state
     except StorageError as error:

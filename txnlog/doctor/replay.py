@@ -1,4 +1,4 @@
-"""Examines the logs of topics and groups: folds them anew, and judges every entry on the way."""
+"""Replays the logs of topics and groups: folds them anew, and judges every entry on the way."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from txnlog.doctor.finding import Finding
-from txnlog.doctor.ids import KnownIds
-from txnlog.doctor.outcomes import (
+from txnlog.doctor.checkpoint_outcomes import (
     Claims,
     ClaimsReader,
     Contradiction,
     Evidence,
     OutcomeJudge,
 )
-from txnlog.doctor.patience import LOG_LIMIT, Patience
-from txnlog.doctor.rules import Reason
+from txnlog.doctor.finding import Finding
+from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures
+from txnlog.doctor.rules import Violation
+from txnlog.doctor.transactional_ids import KnownIds
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
 from txnlog.inspect.logs import DumpedEntry, dump_log
 from txnlog.log.sequence_log import SequenceLog
@@ -50,8 +50,8 @@ class LogKind(Generic[EntryT, StateT]):
     new_state: Callable[[], StateT]
     entries: msgspec.json.Decoder[EntryT]
     checkpoints: msgspec.json.Decoder[StateT]
-    follows: Callable[[str, StateT, EntryT], Iterator[Reason]]
-    agrees: Callable[[StateT, StateT], Iterator[Reason]]
+    entry_violations: Callable[[str, StateT, EntryT], Iterator[Violation]]
+    checkpoint_violations: Callable[[StateT, StateT], Iterator[Violation]]
     new_claims: Callable[[], ClaimsReader[EntryT, StateT]]
 
 
@@ -68,7 +68,7 @@ class Replay(Generic[EntryT, StateT]):
     name: str
     ids: KnownIds
     recent_ms: int
-    patience: Patience
+    read_failures: ReadFailures
     state: StateT | None = None
     entry_count: int = 0
     _judge: OutcomeJudge = field(default_factory=OutcomeJudge)
@@ -76,12 +76,12 @@ class Replay(Generic[EntryT, StateT]):
     _newest: tuple[int, Claims] | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Fold the log; yield what is wrong. Raises StorageError only to give up."""
+        """Fold the log; yield what is wrong. Raises StorageError only if nothing can be read."""
         try:
             yield from self._findings()
         except StorageError as error:
             self.state = None
-            yield self.patience.finding(self.kind.kind, self.name, self.log.folder, error)
+            yield self.read_failures.add(self.kind.kind, self.name, self.log.folder, error)
 
     def _findings(self) -> Iterator[Finding]:
         files = [*map(parse_log_file, self.log.storage.list_names(self.log.folder))]
@@ -95,11 +95,11 @@ class Replay(Generic[EntryT, StateT]):
         ):
             yield from self._damage(found)
             for path, error in found.failures:
-                yield self.patience.finding(self.kind.kind, self.name, path, error)
+                yield self.read_failures.add(self.kind.kind, self.name, path, error)
             unreadable_in_a_row = unreadable_in_a_row + 1 if found.failures else 0
             if unreadable_in_a_row >= LOG_LIMIT:
                 self.state = None
-                yield self._left_out(found.number)
+                yield self._report_rest(found.number)
                 return
             # The first that is left may be a stray (hazard 3), unless a checkpoint is beside it.
             known = {found.number, found.number - 1} & checkpoints
@@ -107,21 +107,21 @@ class Replay(Generic[EntryT, StateT]):
             last = found.number + max(found.missing_count - 1, 0)
             claims.see(last, None if is_first else found.entry)
             if found.entry is not None:
-                self.patience.worked()
+                self.read_failures.reset()
                 self.entry_count += 1
-                self._hear(found, doubtful=is_first)
+                self._note_evidence(found, doubtful=is_first)
                 yield from self._fold(found, found.entry)
             else:
                 self.state = None  # until the next checkpoint
             if found.has_checkpoint:
-                yield from self._look_at_checkpoint(found.number, claims)
-        yield from self._undecided_but_gone(checkpoints)
+                yield from self._check_checkpoint(found.number, claims)
+        yield from self._check_undecided_entries(checkpoints)
         for wrong in self._judge.found.values():
-            yield from self._contradiction(wrong, from_entry_0=0 in entries)
+            yield from self._report_contradiction(wrong, from_entry_0=0 in entries)
         if self.state is not None:
             self.state.forget(self.state.log_time_ms - self.recent_ms)
 
-    def _left_out(self, number: int) -> Finding:
+    def _report_rest(self, number: int) -> Finding:
         detail = (
             f"{LOG_LIMIT} entries in a row could not be read; what comes after entry {number} was "
             "not looked at"
@@ -136,22 +136,22 @@ class Replay(Generic[EntryT, StateT]):
     def _fold(self, found: DumpedEntry[EntryT], entry: EntryT) -> Iterator[Finding]:
         number, owner = found.number, found.transaction
         if owner is not None and len(found.outcomes) < 2:
-            for rule, reason in self.ids.reasons(self._ref(number), owner, found.outcomes):
+            for rule, detail in self.ids.violations(self._ref(number), owner, found.outcomes):
                 # What was listed before may have been marked since.
                 if rule != "T4" or self._marker(number) is None:
-                    yield self._finding(rule, f"entry {number}: {reason}", found.path)
+                    yield self._finding(rule, f"entry {number}: {detail}", found.path)
         state = self.state
         if state is None or state.next_entry != number:
             return
         try:
-            reasons = self._reasons(state, entry)
-            if reasons and self.log.is_stray(number):
+            violations = self._entry_violations(state, entry)
+            if violations and self.log.is_stray(number):
                 # Cleaned up since the listing, and put again by a writer that was asleep: nobody
                 # reads that (hazard 3).
                 self.state = None
                 return
-            for rule, reason in reasons:
-                yield self._finding(rule, f"entry {number}: {reason}", found.path)
+            for rule, detail in violations:
+                yield self._finding(rule, f"entry {number}: {detail}", found.path)
             state.apply(number, entry)
         except (IndexError, KeyError, ValueError) as error:
             yield self._finding("L2", f"it contradicts those before it: {error!r}", found.path)
@@ -164,20 +164,20 @@ class Replay(Generic[EntryT, StateT]):
         if number % CHECKPOINT_INTERVAL == 0:
             state.forget(state.log_time_ms - self.recent_ms)
 
-    def _reasons(self, state: StateT, entry: EntryT) -> list[Reason]:
-        reasons = [*self.kind.follows(self.name, state, entry)]
+    def _entry_violations(self, state: StateT, entry: EntryT) -> list[Violation]:
+        violations = [*self.kind.entry_violations(self.name, state, entry)]
         undecided = state.undecided_entries()
-        if not reasons or not undecided:
-            return reasons
+        if not violations or not undecided:
+            return violations
         # Whoever put the entry may have known of decisions that came after we asked for them.
         for number, owner in list(undecided.items()):
             self.ids.look_again(owner.transactional_id)
             self._decide(state, number, owner)
-        reasons = [*self.kind.follows(self.name, state, entry)]
+        violations = [*self.kind.entry_violations(self.name, state, entry)]
         unknown = {owner.transactional_id for owner in state.undecided_entries().values()}
         if unknown & self.ids.unreadable:
-            return [reason for reason in reasons if reason[0] not in _BY_OUTCOMES]
-        return reasons
+            return [found for found in violations if found[0] not in _BY_OUTCOMES]
+        return violations
 
     def _decide(self, state: StateT, number: int, owner: TransactionRef) -> None:
         """Decide an entry without a marker as a reader would, but write nothing."""
@@ -200,7 +200,7 @@ class Replay(Generic[EntryT, StateT]):
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def _look_at_checkpoint(
+    def _check_checkpoint(
         self, number: int, claims: ClaimsReader[EntryT, StateT]
     ) -> Iterator[Finding]:
         """Judge a checkpoint by what was folded (L7), and by who else knows outcomes (L10)."""
@@ -213,12 +213,12 @@ class Replay(Generic[EntryT, StateT]):
         except ObjectNotFound:
             return
         except StorageError as error:
-            yield self.patience.finding(self.kind.kind, self.name, path, error)
+            yield self.read_failures.add(self.kind.kind, self.name, path, error)
             return
         except (CorruptEntry, UnsupportedVersion) as error:
             yield self._finding("L7", str(error), path)
             return
-        self.patience.worked()
+        self.read_failures.reset()
         said = claims.claims(checkpoint)
         self._newest = number, said
         self._good_checkpoints.append(number)
@@ -227,16 +227,16 @@ class Replay(Generic[EntryT, StateT]):
             if owner is not None and entry not in self._judge.evidence:
                 outcome = decide_entry(self._ref(entry), owner.ref, owner)
                 if isinstance(outcome, Outcome):
-                    self._judge.evidence[entry] = _by_state(owner, outcome)
-        self._judge.look(number, said)
+                    self._judge.evidence[entry] = _state_evidence(owner, outcome)
+        self._judge.compare(number, said)
         state = self.state
         if state is not None and state.next_entry == number + 1:
-            for rule, reason in self.kind.agrees(state, checkpoint):
-                yield self._finding(rule, f"checkpoint {number}: {reason}", path)
+            for rule, detail in self.kind.checkpoint_violations(state, checkpoint):
+                yield self._finding(rule, f"checkpoint {number}: {detail}", path)
         else:
             self.state = checkpoint
 
-    def _hear(self, found: DumpedEntry[EntryT], *, doubtful: bool) -> None:
+    def _note_evidence(self, found: DumpedEntry[EntryT], *, doubtful: bool) -> None:
         """Note who says what became of an entry."""
         number, owner = found.number, found.transaction
         if owner is None or len(found.outcomes) > 1:
@@ -249,9 +249,11 @@ class Replay(Generic[EntryT, StateT]):
         state = self.ids.ended(owner.producer_id, owner.number)
         outcome = decide_entry(self._ref(number), owner, state)
         if state is not None and isinstance(outcome, Outcome):
-            self._judge.evidence[number] = _by_state(state, outcome, doubtful=doubtful)
+            self._judge.evidence[number] = _state_evidence(state, outcome, doubtful=doubtful)
 
-    def _contradiction(self, wrong: Contradiction, *, from_entry_0: bool) -> Iterator[Finding]:
+    def _report_contradiction(
+        self, wrong: Contradiction, *, from_entry_0: bool
+    ) -> Iterator[Finding]:
         """L10, for one entry; nothing if what speaks against the checkpoints was a stray."""
         evidence = wrong.evidence
         owner = evidence.transaction.transactional_id if evidence and evidence.by_state else None
@@ -285,7 +287,7 @@ class Replay(Generic[EntryT, StateT]):
             detail = f"{entry} is {said} by {shown}, but {evidence.source}; {mend}"
         yield self._finding("L10", detail, paths[-1])
 
-    def _undecided_but_gone(self, checkpoints: set[int]) -> Iterator[Finding]:
+    def _check_undecided_entries(self, checkpoints: set[int]) -> Iterator[Finding]:
         """L10: what the newest checkpoint calls undecided is there to be decided."""
         if self._newest is None or max(checkpoints) > self._newest[0]:
             return  # it cannot be read, or is gone: there is a newer one
@@ -309,7 +311,9 @@ class Replay(Generic[EntryT, StateT]):
         return Finding(self.kind.kind, self.name, "damage", detail, rule, path)
 
 
-def _by_state(state: TransactionState, outcome: Outcome, *, doubtful: bool = False) -> Evidence:
+def _state_evidence(
+    state: TransactionState, outcome: Outcome, *, doubtful: bool = False
+) -> Evidence:
     listed = "on" if outcome is Outcome.COMMIT else "not on"
     detail = f" and it is {listed} its list" if state.outcome is Outcome.COMMIT else ""
     source = f"{state.ref} is {state.status.value}{detail}"
