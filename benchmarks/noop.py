@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from rows import batches
 
-from txnlog.scan import scan_schema
+from txnlog.read.schema import scan_schema
 from txnlog.spark.batch.rows import row_schema
 from txnlog.spark.options.columns import COLUMNS
 

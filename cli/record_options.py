@@ -79,7 +79,7 @@ def print_records(
 
 def plan_scan(snapshot: Snapshot, where: Target, chosen: Range) -> Scan:
     """The records of a range, taken in each partition. Raises UnknownTopicOrPartition."""
-    from txnlog.scan import EARLIEST
+    from txnlog.read.view import EARLIEST
 
     partitions = snapshot.partitions(where.topic)
     wanted = partitions if where.partition is None else [where.partition]

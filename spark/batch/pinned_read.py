@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from txnlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
-from txnlog.scan import EARLIEST, LATEST, SegmentRange
-from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
+from txnlog.read.isolation import check_isolation_level
+from txnlog.read.ranges import SegmentRange
+from txnlog.read.view import EARLIEST, LATEST
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
 from txnlog.spark.options.read_options import ReadOptions
 from txnlog.state.group import GroupState

@@ -7,8 +7,8 @@ from functools import partial
 
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
-from txnlog.scan import EARLIEST, LATEST
-from txnlog.snapshot import OffsetAndTimestamp, Snapshot
+from txnlog.read.view import EARLIEST, LATEST, OffsetAndTimestamp
+from txnlog.snapshot import Snapshot
 from txnlog.spark.options.positions import ByTime, Numbers, Position
 from txnlog.spark.options.read_options import ReadOptions
 from txnlog.spark.options.subscription import Partitions

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_transactional_id
-from txnlog.snapshot import ISOLATION_LEVELS
+from txnlog.read.isolation import ISOLATION_LEVELS
 from txnlog.spark.options.columns import parse_columns
 from txnlog.spark.options.option_names import (
     KAFKA_GROUP_ID,

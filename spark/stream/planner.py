@@ -19,8 +19,10 @@ from txnlog.errors import (
 )
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.scan import LATEST, SegmentRange
-from txnlog.snapshot import Snapshot, TopicView, check_reading_on, take_snapshot
+from txnlog.read.isolation import check_reading_on
+from txnlog.read.ranges import SegmentRange
+from txnlog.read.view import LATEST, TopicView
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
 from txnlog.spark.options.stream_options import Rates, StreamOptions

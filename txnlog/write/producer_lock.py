@@ -1,6 +1,6 @@
-"""Objects that several threads may share: one thread at a time is in any of their methods.
+"""The lock of a producer: threads may share it, one at a time is in any of its methods.
 
-Not so processes: in a child of a fork such an object is the parent's still, and refuses.
+Processes may not: in a child of a fork a producer is still the parent's, and refuses.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from txnlog.errors import ForkedProducer
 
 
-class Turn:
-    """The one lock of an object, and the process that the object belongs to."""
+class ProducerLock:
+    """The one lock of a producer, and the process that the producer belongs to."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.mutex = threading.RLock()
         self._process_id = os.getpid()
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a child of the one that made the object."""
+        """Whether this process is a child of the one that made the producer."""
         return os.getpid() != self._process_id
 
     def check(self) -> None:
-        """Raise ForkedProducer in a child. The lock may be held there by nobody, for ever."""
+        """Raise ForkedProducer in a child. The mutex may be held there by nobody, for ever."""
         if self.inherited:
             raise ForkedProducer(
                 f"this producer belongs to process {self._process_id}, and this is its child "
@@ -36,29 +36,29 @@ class Turn:
             )
 
 
-class TakesTurns(Protocol):
+class Locked(Protocol):
     """Has one lock for all of its methods."""
 
-    _turn: Turn
+    _lock: ProducerLock
 
 
-ObjectT = TypeVar("ObjectT", bound=TakesTurns)
+LockedT = TypeVar("LockedT", bound=Locked)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def in_turn(
-    method: Callable[Concatenate[ObjectT, P], T],
-) -> Callable[Concatenate[ObjectT, P], T]:
+def exclusive(
+    method: Callable[Concatenate[LockedT, P], T],
+) -> Callable[Concatenate[LockedT, P], T]:
     """A method that waits until no other thread is in a method that is marked with this.
 
-    It raises ForkedProducer in a child of the process that the object belongs to.
+    It raises ForkedProducer in a child of the process that the producer belongs to.
     """
 
     @wraps(method)
-    def waiting(self: ObjectT, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self._turn.check()
-        with self._turn.lock:
+    def waiting(self: LockedT, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._lock.check()
+        with self._lock.mutex:
             return method(self, *args, **kwargs)
 
     return waiting
