@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from txnlog.errors import InvalidTxnState, TxnlogError
+from txnlog.errors import InvalidTxnState
 from txnlog.spark.batch import commit
 from txnlog.state.transaction import TransactionState, Version
 from txnlog.store import Store
@@ -63,11 +63,8 @@ def commit_version(
         CommitStateUnknown: nothing was deleted; the batch's next run settles it.
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
-    try:
+    with commit.discard_on_error(store, segments):
         already_committed = take_over(coordinator, version)
-    except TxnlogError:
-        commit.discard(store, segments)
-        raise
     if already_committed:
         commit.discard(store, segments)
         return False
