@@ -23,7 +23,7 @@ from txnlog.log.logs import Logs
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit
-from txnlog.state.transaction import Outcome, check_version
+from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.plain_writer import PlainWriter, UnawaitedWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
@@ -92,7 +92,7 @@ class Producer:
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: Outcome | None = None
-        self._version: tuple[str, int] | None = None
+        self._version: Version | None = None
 
     # -- the context -----------------------------------------------------------------------------
 
@@ -167,10 +167,8 @@ class Producer:
         coordinator = self._transactional("begin_transaction")
         self._require(Phase.READY, "begin_transaction")
         self._version = check_version(application_id, version)
-        if self._version is not None:
-            name, wanted = self._version
-            if coordinator.state.versions.get(name, -1) >= wanted:
-                return BeginResult(already_committed=True)
+        if self._version is not None and self._version.is_committed(coordinator.state.versions):
+            return BeginResult(already_committed=True)
         coordinator.start()
         self._placed = {}
         self._phase = Phase.IN_TRANSACTION

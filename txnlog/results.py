@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from txnlog.state.placement import KafkaFile, Placement
     from txnlog.state.producers import ProducerRef
     from txnlog.state.topic import Altered, Append, Created, Deleted, Imported, OffsetSpan, Trimmed
-    from txnlog.state.transaction import EntryRef, TransactionRef
+    from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
 
 __all__ = [
     "Altered",
@@ -70,6 +70,7 @@ __all__ = [
     "OffsetReset",
     "OffsetSpan",
     "OpenTransaction",
+    "Outcome",
     "PartitionDescription",
     "PartitionUsage",
     "Placement",
@@ -96,6 +97,7 @@ _HOMES = {
     "Deleted": "state.topic",
     "DumpedEntry": "inspect.logs",
     "EntryRef": "state.transaction",
+    "Outcome": "state.transaction",
     "ExportedPartition": "kafka.exporting",
     "Finding": "doctor.finding",
     "GroupDescription": "inspect.descriptions",
