@@ -43,7 +43,7 @@ from txnlog.log.folded_names import check_case
 from txnlog.log.logs import Logs
 from txnlog.log.sequence_log import create_once
 from txnlog.log.topic_log import TopicLog, TopicSpec
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentRef, TopicPartition
 from txnlog.producer import Producer
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.view import Offsets
@@ -64,7 +64,7 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
-from txnlog.write.uploads import SegmentFiles, discard_segments
+from txnlog.write.uploads import discard_files
 
 if TYPE_CHECKING:
     from txnlog.doctor.finding import Finding
@@ -284,21 +284,22 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         """Delete a topic and its data. Scans that are pinned to it fail from then on."""
         nonce = self._clock.token()
         log = self._logs.topic(topic)
-        doomed: list[SegmentFiles] = []
+        doomed: list[str] = []
 
         def build(state: TopicState) -> Deleted:
             state.check_exists(topic)
             doomed[:] = [
-                SegmentFiles(
-                    topic, number, segment.name, segment.batch_count, segment.kafka is not None
-                )
+                file
                 for number, partition in enumerate(state.partitions)
                 for segment in partition.segments
+                for file in SegmentRef(topic, number, segment.name).paths.files(
+                    segment.batch_count, has_aborted=segment.kafka is not None
+                )
             ]
             return Deleted(nonce, self._clock.now_ms())
 
         log.append(build)
-        discard_segments(self._storage, doomed)
+        discard_files(self._storage, doomed)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Move log start offsets up: records below them are no longer a part of their topics.
