@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from steps import another, append, checkpoint, new_store, values
 
 from txnlog.errors import (
     CommitStateUnknown,
@@ -28,20 +29,9 @@ CLEANUP_AGE_MS = 60_000
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(
-        memory_storage,
-        create=True,
-        config={"log.cleanup.age.ms": CLEANUP_AGE_MS, "transaction.max.timeout.ms": 60_000},
-        clock=clock,
-    )
-    store.create_topic("t")
-    return store
+    config = {"log.cleanup.age.ms": CLEANUP_AGE_MS, "transaction.max.timeout.ms": 60_000}
+    return new_store(memory_storage, clock, config=config)
 
 
 class Flaky(FaultyStorage):
@@ -61,11 +51,6 @@ class Flaky(FaultyStorage):
         if self.losing and self.losing in name:
             raise StorageError("the connection was reset")
         return super().get(name)
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
 
 
 @pytest.mark.parametrize("effect", [True, False])
@@ -99,7 +84,7 @@ def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
     else:
         store.producer(transactional_id="p").init_transactions()
         expected = [b"x"] if effect else []
-    assert values(attach(store.storage, clock=clock)) == expected
+    assert values(another(store)) == expected
     assert not store.describe_topic("t").open_transactions
 
 
@@ -117,7 +102,7 @@ def test_an_unknown_flush_is_not_repeated(store: Store, clock: VirtualClock, eff
     flaky.losing = ""
     placed = producer.flush()
     assert placed == {T0: [range(1), range(1, 2)]}
-    assert values(attach(store.storage, clock=clock)) == [b"one", b"two"]
+    assert values(another(store)) == [b"one", b"two"]
 
 
 class LosesOne(FaultyStorage):
@@ -140,7 +125,7 @@ def test_a_lost_response_is_no_conflict(store: Store, clock: VirtualClock) -> No
     producer.send("t", b"x")
     assert producer.flush() == {T0: [range(1)]}
     assert losing.lost
-    assert values(attach(store.storage, clock=clock)) == [b"x"]
+    assert values(another(store)) == [b"x"]
     assert store.describe_topic("t").entries == 2
 
 
@@ -157,17 +142,6 @@ def test_a_failed_upload_is_not_forgotten(store: Store, clock: VirtualClock) -> 
             call()
     producer.close()
     assert values(store) == []
-
-
-def append(store: Store, clock: VirtualClock, value: bytes) -> None:
-    with store.producer() as producer:
-        producer.send("t", value)
-
-
-def checkpoint(store: Store) -> None:
-    log = store.logs.topic("t")
-    log.refresh()
-    log.checkpoint()
 
 
 A_QUARTER = "both, a quarter of the cleaning age"
@@ -208,7 +182,7 @@ def test_a_stalled_writer_does_not_believe_in_a_reused_name(
     segments = uploader.finish()
     sleeper.logs.topic("t").refresh()
     for turn in range(6):
-        append(store, clock, b"%d" % turn)
+        append(store, b"%d" % turn)
         clock.time_ms += CLEANUP_AGE_MS + 1
         checkpoint(store)
     assert store.storage.list_names("topics/t/log")[0] > "00000000000000000002"
@@ -217,7 +191,7 @@ def test_a_stalled_writer_does_not_believe_in_a_reused_name(
     assert appended.offsets == {T0: range(6, 7)}
     expected = [*(b"%d" % turn for turn in range(6)), b"late"]
     assert values(sleeper) == values(store) == expected
-    assert values(attach(store.storage, clock=clock)) == expected
+    assert values(another(store)) == expected
 
 
 class AnswersLate(FaultyStorage):
@@ -235,7 +209,7 @@ class AnswersLate(FaultyStorage):
 
 def test_a_listing_is_as_old_as_its_beginning(store: Store, clock: VirtualClock) -> None:
     """Hazard 3: what it says of the next entry was true when it was asked for."""
-    append(store, clock, b"first")
+    append(store, b"first")
     late = AnswersLate(store.storage)
     sleeper = attach(late, clock=clock)
     spec = sleeper.topic_spec("t")
@@ -246,7 +220,7 @@ def test_a_listing_is_as_old_as_its_beginning(store: Store, clock: VirtualClock)
 
     def meanwhile() -> None:
         for turn in range(6):
-            append(store, clock, b"%d" % turn)
+            append(store, b"%d" % turn)
             clock.time_ms += CLEANUP_AGE_MS + 1
             checkpoint(store)
 
@@ -254,7 +228,7 @@ def test_a_listing_is_as_old_as_its_beginning(store: Store, clock: VirtualClock)
     placed = sleeper.logs.topic("t").place(segments, timeout_ms=100 * CLEANUP_AGE_MS)
     assert placed.offsets == {T0: range(7, 8)}
     expected = [b"first", *(b"%d" % turn for turn in range(6)), b"late"]
-    assert values(attach(store.storage, clock=clock)) == expected
+    assert values(another(store)) == expected
 
 
 @CLOCKS
@@ -275,7 +249,7 @@ def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
     stall(own, clock.time_ms, clocks)
     with pytest.raises(ProducerFenced):
         sleeper.commit_transaction()
-    assert values(attach(store.storage, clock=clock)) == []
+    assert values(another(store)) == []
 
 
 def test_a_decision_put_into_a_name_that_a_living_producer_freed_commits_nothing(
@@ -300,33 +274,33 @@ def test_a_decision_put_into_a_name_that_a_living_producer_freed_commits_nothing
     for number in (stale.number, stale.number + 1):
         assert not log.put(number, late, since)
     assert log.describe("p").number > 200
-    assert len(values(attach(store.storage, clock=clock))) == 101
+    assert len(values(another(store))) == 101
 
 
 def test_checkpoints_stand_in_for_deleted_entries(store: Store, clock: VirtualClock) -> None:
     """Old entries go only behind a checkpoint that is old enough; nothing is lost with them."""
     for turn in range(70):
-        append(store, clock, b"%d" % turn)
+        append(store, b"%d" % turn)
     files = store.storage.list_names("topics/t/log")
     assert sum(name.endswith(".json") for name in files) == 71
     assert sum(name.endswith(".checkpoint") for name in files) == 2
     clock.time_ms += CLEANUP_AGE_MS + 1
     for turn in range(70, 140):
-        append(store, clock, b"%d" % turn)
+        append(store, b"%d" % turn)
     files = store.storage.list_names("topics/t/log")
     assert sum(name.endswith(".json") for name in files) < 100
     expected = [b"%d" % turn for turn in range(140)]
-    assert values(attach(store.storage, clock=clock)) == expected
+    assert values(another(store)) == expected
     assert values(store) == expected
 
 
 def test_a_reader_that_is_overtaken_by_cleaning_goes_on(store: Store, clock: VirtualClock) -> None:
     """A reader that has seen only deleted entries reloads from the newest checkpoint."""
-    append(store, clock, b"0")
-    slow = attach(store.storage, clock=clock)
+    append(store, b"0")
+    slow = another(store)
     assert values(slow) == [b"0"]
     for turn in range(1, 5):
-        append(store, clock, b"%d" % turn)
+        append(store, b"%d" % turn)
         clock.time_ms += CLEANUP_AGE_MS + 1
         checkpoint(store)
     assert values(slow) == [b"%d" % turn for turn in range(5)]
@@ -335,14 +309,14 @@ def test_a_reader_that_is_overtaken_by_cleaning_goes_on(store: Store, clock: Vir
 def test_a_damaged_checkpoint_is_passed_over(store: Store, clock: VirtualClock) -> None:
     """A checkpoint only saves reading: an older one or the entries do instead."""
     for turn in range(40):
-        append(store, clock, b"%d" % turn)
+        append(store, b"%d" % turn)
     name = next(n for n in store.storage.list_names("topics/t/log") if n.endswith(".checkpoint"))
     path = f"topics/t/log/{name}"
     damaged = bytearray(store.storage.get(path))
     damaged[100] ^= 1
     store.storage.delete([path])
     store.storage.put(path, bytes(damaged))
-    assert len(values(attach(store.storage, clock=clock))) == 40
+    assert len(values(another(store))) == 40
 
 
 @pytest.mark.parametrize("position", [0, 3, 12, 25, 40, 90, -2])
@@ -350,23 +324,23 @@ def test_a_damaged_entry_is_reported_with_its_path(
     store: Store, clock: VirtualClock, position: int
 ) -> None:
     """One flipped bit anywhere in an entry: damage is reported, never wrong data."""
-    append(store, clock, b"x")
+    append(store, b"x")
     path = "topics/t/log/00000000000000000001.json"
     damaged = bytearray(store.storage.get(path))
     damaged[position] ^= 1
     store.storage.delete([path])
     store.storage.put(path, bytes(damaged))
     with pytest.raises(CorruptEntry, match=path):
-        values(attach(store.storage, clock=clock))
+        values(another(store))
 
 
 def test_a_missing_entry_is_reported(store: Store, clock: VirtualClock) -> None:
     """A hole in a log without a checkpoint behind it is damage, not the end."""
     for turn in range(3):
-        append(store, clock, b"%d" % turn)
+        append(store, b"%d" % turn)
     store.storage.delete(["topics/t/log/00000000000000000002.json"])
     with pytest.raises(CorruptEntry, match=r"0{19}2\.json is missing"):
-        values(attach(store.storage, clock=clock))
+        values(another(store))
 
 
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
@@ -396,11 +370,11 @@ def test_indexes_are_only_accelerators(store: Store, clock: VirtualClock, damage
 
 def test_two_markers_of_one_entry_are_damage(store: Store, clock: VirtualClock) -> None:
     """Invariant L3: an entry that is both committed and aborted is reported, not chosen for."""
-    append(store, clock, b"x")
+    append(store, b"x")
     for outcome in ("commit", "abort"):
         store.storage.put(f"topics/t/log/00000000000000000001.{outcome}", b"{}")
     with pytest.raises(CorruptEntry, match="both a commit and an abort marker"):
-        values(attach(store.storage, clock=clock))
+        values(another(store))
 
 
 def test_a_producer_that_idles_before_a_completion_does_not_believe_in_a_reused_name(
@@ -420,10 +394,10 @@ def test_a_producer_that_idles_before_a_completion_does_not_believe_in_a_reused_
     assert store.describe_transaction("p").status == "PrepareCommit"
     for _ in range(100):
         clock.time_ms += CLEANUP_AGE_MS + 1
-        attach(store.storage, clock=clock).producer(transactional_id="p").init_transactions()
+        another(store).producer(transactional_id="p").init_transactions()
     producer.begin_transaction()
     producer.send("t", b"zombie")
     with pytest.raises(ProducerFenced):
         producer.commit_transaction()
-    found = attach(store.storage, clock=clock).scan("t").to_arrow()
+    found = another(store).scan("t").to_arrow()
     assert found.column("value").to_pylist() == [b"1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from steps import another, begin, new_store
 
 from txnlog.errors import (
     CommitFailed,
@@ -14,7 +15,7 @@ from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
+from txnlog.store import Store
 from txnlog.testing import VirtualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -23,23 +24,12 @@ POLICIES = pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     """Topic ``t``: offsets 3 to 9 in partition 0, nothing in partition 1."""
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=2)
+    store = new_store(memory_storage, clock, {"t": 2})
     fill(store, 10)
     store.delete_records({T0: 3})
     return store
-
-
-def another(store: Store) -> Store:
-    """The same store, as a process that starts now finds it."""
-    return attach(store.storage, clock=store.logs.clock)
 
 
 def fill(store: Store, count: int) -> None:
@@ -48,16 +38,9 @@ def fill(store: Store, count: int) -> None:
             producer.send("t", b"%d" % number, partition=0)
 
 
-def begun(store: Store, transactional_id: str) -> Producer:
-    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
-
-
 def holding(store: Store, transactional_id: str, offset: int) -> Producer:
     """A producer whose open transaction has placed an offset of group ``g``, undecided."""
-    producer = begun(store, transactional_id)
+    producer = begin(store, transactional_id)
     producer.send_offsets_to_transaction({T0: offset}, "g")
     producer._place({}, producer._take_offsets())
     return producer
@@ -91,7 +74,7 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
 @pytest.mark.parametrize("winner", [0, 1, 2])
 def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) -> None:
     """Goal (35): while one holds the offset others wait; who comes after its commit is refused."""
-    jobs = [begun(another(store), name) for name in "abc"]
+    jobs = [begin(another(store), name) for name in "abc"]
     for producer in jobs:
         producer.send("t", b"out", partition=1)
         producer.send_offsets_to_transaction({T0: 8}, "g")
@@ -116,7 +99,7 @@ def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: Virtual
     with pytest.raises(ConcurrentTransactions, match="'stuck'"):
         other.commit({T0: 4})
     clock.time_ms += 1
-    producer = begun(another(store), "p")
+    producer = begin(another(store), "p")
     producer.send_offsets_to_transaction({T0: 4}, "g")
     producer.commit_transaction()
     assert committed(store) == (4, "")
@@ -127,7 +110,7 @@ def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: Virtual
 @POLICIES
 def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> None:
     """Goal (36): at the log start, at the last stable offset, or not at all."""
-    waiting = begun(store, "open")
+    waiting = begin(store, "open")
     waiting.send("t", b"open", partition=0)
     waiting.flush()
     consumer = store.consumer("t", group_id="new", auto_offset_reset=policy)

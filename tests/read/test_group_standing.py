@@ -6,6 +6,7 @@ import random
 
 import msgspec
 import pytest
+from steps import another, append, new_store
 
 from txnlog.consumer import Consumer
 from txnlog.errors import CommitFailed, TxnlogError
@@ -15,31 +16,18 @@ from txnlog.producer import Producer
 from txnlog.state.group import CHECKPOINT_DECODER, ENTRY_DECODER, GroupState, OffsetCommit
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
+from txnlog.store import Store
 from txnlog.testing import VirtualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     """Topic ``t`` with ten records, and topic ``out``."""
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t")
-    store.create_topic("out")
-    with store.producer() as producer:
-        for number in range(10):
-            producer.send("t", b"%d" % number)
+    store = new_store(memory_storage, clock, {"t": 1, "out": 1})
+    append(store, *(b"%d" % number for number in range(10)))
     return store
-
-
-def another(store: Store) -> Store:
-    return attach(store.storage, clock=store.logs.clock)
 
 
 def job(store: Store, transactional_id: str) -> tuple[Consumer, Producer]:

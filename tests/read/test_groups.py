@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from steps import elsewhere, new_store
 
 from txnlog import OffsetAndMetadata
 from txnlog.errors import (
@@ -34,16 +35,9 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     """Topics ``a`` (two partitions of 10 records, at 1000, 1010, ... ms) and ``b`` (5)."""
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("a", partitions=2)
-    store.create_topic("b")
+    store = new_store(memory_storage, clock, {"a": 2, "b": 1})
     with store.producer() as producer:
         for number in range(10):
             for partition in range(2):
@@ -51,11 +45,6 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
         for _ in range(5):
             producer.send("b", b"x", timestamp_ms=1)
     return store
-
-
-def another(store: Store, clock: VirtualClock) -> Store:
-    """The same store, as another process sees it."""
-    return attach(store.storage, clock=VirtualClock(clock.time_ms, seed=99))
 
 
 def commit(store: Store, offsets: dict[TopicPartition, int], group_id: str = "g") -> None:
@@ -93,7 +82,7 @@ def test_lag_counts_to_the_last_stable_offset(store: Store, clock: VirtualClock)
     waiting.begin_transaction()
     waiting.send("a", b"open", partition=0)
     waiting.flush()
-    for reader in (store, another(store, clock)):
+    for reader in (store, elsewhere(store.storage, clock)):
         found = reader.describe_group("g")
         lags = [(at.topic, at.partition, at.end_offset, at.lag) for at in found.offsets]
         assert lags == [("a", 0, 10, 6), ("a", 1, 11, 1), ("b", 0, 5, 5)]
@@ -110,7 +99,7 @@ def test_metadata_is_kept_alone_and_in_transactions(store: Store, clock: Virtual
     producer.init_transactions()
     with producer.transaction():
         producer.send_offsets_to_transaction({B0: OffsetAndMetadata(3, "in a transaction")}, "g")
-    found = another(store, clock).describe_group("g").offsets
+    found = elsewhere(store.storage, clock).describe_group("g").offsets
     notes = ["for all others", "own", "in a transaction"]
     assert [at.metadata for at in found] == notes
     assert consumer.committed(B0).metadata == notes[2]  # type: ignore[union-attr]
@@ -153,9 +142,9 @@ def test_offsets_are_reset(
         OffsetReset("a", 0, 5, expected[A0]),
         OffsetReset("a", 1, 8, expected[A1]),
     ]
-    assert offsets(another(store, clock)) == {A0: 5, A1: 8, B0: 3}
+    assert offsets(elsewhere(store.storage, clock)) == {A0: 5, A1: 8, B0: 3}
     assert store.reset_group_offsets("g", "a", **target) == plan  # type: ignore[arg-type]
-    assert offsets(another(store, clock)) == {**expected, B0: 3}
+    assert offsets(elsewhere(store.storage, clock)) == {**expected, B0: 3}
 
 
 def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
@@ -167,7 +156,7 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
     assert offsets(store) == {A0: 10, A1: 1, B0: 1}
     assert [at.metadata for at in store.describe_group("g").offsets] == ["", "by hand", "by hand"]
     assert store.reset_group_offsets("new", ["b"], to="earliest") == [OffsetReset("b", 0, None, 0)]
-    assert another(store, clock).groups() == ["g", "new"]
+    assert elsewhere(store.storage, clock).groups() == ["g", "new"]
     store.delete_topic("b")
     assert [r.topic for r in store.reset_group_offsets("g", to="earliest")] == ["a", "a"]
     consumer = store.consumer("a", group_id="g")
@@ -232,7 +221,7 @@ def test_offsets_are_reset_from_a_file(store: Store, tmp_path: Path) -> None:
 
 def test_a_job_that_read_before_a_reset_cannot_commit(store: Store, clock: VirtualClock) -> None:
     """Condition 35: the reset stands, and the job's transaction is refused."""
-    job = another(store, clock)
+    job = elsewhere(store.storage, clock)
     consumer = job.consumer("a", group_id="g", auto_offset_reset="earliest")
     consumer.poll()
     producer = job.producer(transactional_id="job")
@@ -276,7 +265,7 @@ def test_a_pending_offset_commit_is_never_lost(
     holder = pending(store, {A0: 5})
     if checkpointed:
         store.logs.group("g").checkpoint()
-    other = another(store, clock)
+    other = elsewhere(store.storage, clock)
     rival = other.producer(transactional_id="rival")
     rival.init_transactions()
     rival.begin_transaction()
@@ -293,18 +282,18 @@ def test_a_pending_offset_commit_is_never_lost(
             call()
     rival.abort_transaction()
     clock.time_ms += 10
-    assert another(store, clock).expire_groups(older_than_ms=0) == []
+    assert elsewhere(store.storage, clock).expire_groups(older_than_ms=0) == []
     commit(other, {B0: 2})  # what is not held moves
     if outcome == "commit":
         holder.commit_transaction()
     else:
         holder.abort_transaction()
     expected = {A0: 5 if outcome == "commit" else 1, B0: 2}
-    for reader in (store, other, another(store, clock)):
+    for reader in (store, other, elsewhere(store.storage, clock)):
         assert offsets(reader) == expected
     with rival.transaction():
         rival.send_offsets_to_transaction({A0: 8}, "g")
-    assert offsets(another(store, clock))[A0] == 8
+    assert offsets(elsewhere(store.storage, clock))[A0] == 8
 
 
 def test_a_pending_offset_shows_in_the_description(store: Store) -> None:
@@ -343,7 +332,7 @@ def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:
     commit(store, {A0: 5, B0: 1})
     commit(store, {A0: 2}, "kept")
     store.delete_group("g")
-    for reader in (store, another(store, clock)):
+    for reader in (store, elsewhere(store.storage, clock)):
         assert reader.groups() == ["kept"]
         assert [d.group_id for d in reader.describe_groups()] == ["kept"]  # type: ignore[union-attr]
         assert reader.consumer(group_id="g").committed(A0) is None
@@ -351,20 +340,20 @@ def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:
             with pytest.raises(GroupIdNotFound, match="'g' has no offsets"):
                 call("g")
     commit(store, {A1: 3})
-    assert offsets(another(store, clock)) == {A1: 3}
+    assert offsets(elsewhere(store.storage, clock)) == {A1: 3}
 
 
 def test_single_offsets_are_deleted(store: Store, clock: VirtualClock) -> None:
     """By partition or by topic, also of a topic that is gone; with the last one goes the group."""
     commit(store, {A0: 5, A1: 6, B0: 1})
     store.delete_group_offsets("g", [A0, TopicPartition("never", 3)])
-    assert offsets(another(store, clock)) == {A1: 6, B0: 1}
+    assert offsets(elsewhere(store.storage, clock)) == {A1: 6, B0: 1}
     store.delete_topic("b")
     store.delete_group_offsets("g", "b")
-    assert offsets(another(store, clock)) == {A1: 6}
+    assert offsets(elsewhere(store.storage, clock)) == {A1: 6}
     store.logs.group("g").checkpoint()
     store.delete_group_offsets("g", ["a"])
-    assert another(store, clock).groups() == []
+    assert elsewhere(store.storage, clock).groups() == []
     with pytest.raises(GroupIdNotFound):
         store.delete_group_offsets("g", [A0])
 
@@ -380,11 +369,11 @@ def test_idle_groups_expire(memory_storage: Storage, clock: VirtualClock) -> Non
     clock.time_ms += 600
     commit(store, {A1: 0}, "busy")
     clock.time_ms += 400
-    assert another(store, clock).expire_groups() == []
+    assert elsewhere(store.storage, clock).expire_groups() == []
     clock.time_ms += 1
     store.storage.put("groups/bad/00000000000000000000.json", b"damaged")
-    assert another(store, clock).expire_groups() == ["idle"]
-    assert another(store, clock).groups() == ["bad", "busy", "g"]
+    assert elsewhere(store.storage, clock).expire_groups() == ["idle"]
+    assert elsewhere(store.storage, clock).groups() == ["bad", "busy", "g"]
     assert store.consumer(group_id="busy").committed(A0) is not None
     clock.time_ms += 10**9
     keeps = attach(store.storage, clock=clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from steps import new_store
 
 from txnlog.errors import (
     CommitFailed,
@@ -20,16 +21,8 @@ T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=3)
-    store.create_topic("u")
-    return store
+    return new_store(memory_storage, clock, {"t": 3, "u": 1})
 
 
 def fill(store: Store, *values: bytes, topic: str = "t") -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from steps import values
 
 from txnlog.errors import (
     ProducerFenced,
@@ -62,11 +63,6 @@ def meetings(
         itertools.combinations(range(0, length, stride), 2),
     ):
         yield run(switches), switches
-
-
-def values(store: Store, topic: str) -> list[bytes]:
-    found: list[bytes] = store.scan(topic).to_arrow().column("value").to_pylist()
-    return found
 
 
 def of_snapshot(store: Store, *topics: str) -> list[list[bytes]]:

@@ -16,10 +16,11 @@ from copy_job import (
     copy_all,
     judge,
 )
+from steps import values
 
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError
 from txnlog.producer import Producer
-from txnlog.store import Store, attach
+from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 
@@ -114,11 +115,6 @@ def dies_unsynced(faulty: FaultyStorage) -> None:
     faulty._before_request = before
 
 
-def seen(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
-
-
 def test_a_reader_confirms_the_decision_that_it_believes() -> None:
     """What follows from it may be put into a checkpoint; who cannot confirm it, waits."""
     heap = HeapStorage()
@@ -134,8 +130,8 @@ def test_a_reader_confirms_the_decision_that_it_believes() -> None:
             raise StorageError("the device is gone")
 
     failed = FaultyStorage(heap, before_request=failing)
-    assert seen(attach(failed, clock=VirtualClock(seed=3))) == []
-    assert seen(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
+    assert values(attach(failed, clock=VirtualClock(seed=3))) == []
+    assert values(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
     assert heap.unsynced == []
 
 

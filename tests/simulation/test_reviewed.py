@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from steps import another, append, begin, new_store, values
 
 from txnlog.consumer import Consumer, ConsumerRecord
 from txnlog.errors import (
@@ -47,37 +48,13 @@ class Hooked(FaultyStorage):
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock, config={"log.cleanup.age.ms": AGE_MS})
-    store.create_topic("t")
-    return store
+    return new_store(memory_storage, clock, config={"log.cleanup.age.ms": AGE_MS})
 
 
 @pytest.fixture
 def hooked(store: Store) -> Hooked:
     return Hooked(store.storage)
-
-
-def put(store: Store, value: bytes) -> None:
-    with store.producer() as producer:
-        producer.send("t", value)
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
-
-
-def begun(store: Store) -> Producer:
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
 
 
 def interrupting(storage: Hooked, part: str) -> None:
@@ -93,28 +70,28 @@ def interrupting(storage: Hooked, part: str) -> None:
 
 def test_offsets_do_not_move_backwards_for_a_new_reader(store: Store, clock: VirtualClock) -> None:
     """A transaction's offsets count where they stand, though their marker is seen last."""
-    producer = begun(store)
+    producer = begin(store)
     producer.send_offsets_to_transaction({T0: 5}, "g")
     producer.commit_transaction()
     store.consumer("t", group_id="g").commit({T0: 10})
-    found = attach(store.storage, clock=clock).consumer("t", group_id="g").committed(T0)
+    found = another(store).consumer("t", group_id="g").committed(T0)
     assert found is not None
     assert found.offset == 10
 
 
 def test_a_cleaned_marker_is_not_taken_for_an_abort(store: Store, clock: VirtualClock) -> None:
     """A reader that saw the entry undecided takes a checkpoint when entry and marker are gone."""
-    producer = begun(store)
+    producer = begin(store)
     producer.send("t", b"committed")
     producer.flush()
     for number in range(40):
-        put(store, b"%d" % number)
-    old = attach(store.storage, clock=clock)
+        append(store, b"%d" % number)
+    old = another(store)
     assert values(old) == []
     producer.commit_transaction()
     clock.time_ms += AGE_MS + 1
     for number in range(40, 64):
-        put(store, b"%d" % number)
+        append(store, b"%d" % number)
     with producer.transaction():
         producer.send("t", b"second")
     assert "00000000000000000001.commit" not in store.storage.list_names("topics/t/log")
@@ -126,35 +103,35 @@ def test_cleaning_spares_what_its_checkpoint_calls_undecided(
 ) -> None:
     """A marker that comes while a checkpoint is written without it is not cleaned away."""
     crashing = Hooked(store.storage)
-    producer = begun(attach(crashing, clock=clock))
+    producer = begin(attach(crashing, clock=clock))
     producer.send("t", b"committed")
     interrupting(crashing, ".commit")
     with pytest.raises(KeyboardInterrupt):
         producer.commit_transaction()
     writer = attach(hooked, clock=clock)
     for number in range(35):
-        put(writer, b"%d" % number)
+        append(writer, b"%d" % number)
     clock.time_ms += AGE_MS + 1
 
     def settle(name: str) -> None:
         if name.endswith(".checkpoint"):
             hooked.rule = None
-            attach(store.storage, clock=clock).producer(transactional_id="p").init_transactions()
+            another(store).producer(transactional_id="p").init_transactions()
 
     hooked.rule = settle
     for number in range(35, 70):
-        put(writer, b"%d" % number)
+        append(writer, b"%d" % number)
     assert hooked.rule is None
-    assert b"committed" in values(attach(store.storage, clock=clock))
+    assert b"committed" in values(another(store))
 
 
 def test_short_lived_writers_clean_up(store: Store, clock: VirtualClock) -> None:
     """A chain of processes that each append a little keeps the log's folder small."""
     for _ in range(200):
-        put(attach(store.storage, clock=clock), b"x")
+        append(another(store), b"x")
         clock.time_ms += AGE_MS // 16
     assert len(store.storage.list_names("topics/t/log")) < 120
-    assert len(values(attach(store.storage, clock=clock))) == 200
+    assert len(values(another(store))) == 200
 
 
 def test_an_interrupted_commit_is_not_half_repeated(
@@ -162,7 +139,7 @@ def test_an_interrupted_commit_is_not_half_repeated(
 ) -> None:
     """After Ctrl-C between placements only abort is left; no part of it is committed."""
     store.create_topic("u")
-    producer = begun(attach(hooked, clock=clock))
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"1")
     producer.send("u", b"1")
     interrupting(hooked, "topics/u/log")
@@ -171,28 +148,28 @@ def test_an_interrupted_commit_is_not_half_repeated(
     with pytest.raises(InvalidTxnState, match="only be aborted"):
         producer.commit_transaction()
     producer.abort_transaction()
-    assert values(attach(store.storage, clock=clock)) == []
+    assert values(another(store)) == []
 
 
 def test_an_interrupt_while_marking_is_no_abort(
     store: Store, hooked: Hooked, clock: VirtualClock
 ) -> None:
     """The decision stands: abort must not say that it has aborted."""
-    producer = begun(attach(hooked, clock=clock))
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"1")
     interrupting(hooked, ".commit")
     with pytest.raises(KeyboardInterrupt):
         producer.commit_transaction()
     with pytest.raises(InvalidTxnState, match="ended with commit"):
         producer.abort_transaction()
-    assert values(attach(store.storage, clock=clock)) == [b"1"]
+    assert values(another(store)) == [b"1"]
 
 
 def test_the_end_of_somebody_elses_transaction_is_not_taken_over(
     store: Store, hooked: Hooked, clock: VirtualClock
 ) -> None:
     """A newer instance completes ours, then its own, which looks alike; we are fenced."""
-    producer = begun(attach(hooked, clock=clock))
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"1")
     producer.flush()
     puts: list[str] = []
@@ -201,7 +178,7 @@ def test_the_end_of_somebody_elses_transaction_is_not_taken_over(
         if name.startswith("transactions/"):
             puts.append(name)
             if len(puts) == 2:
-                newer = begun(attach(store.storage, clock=clock))
+                newer = begin(another(store))
                 newer.send("t", b"2")
                 newer.commit_transaction()
 
@@ -210,12 +187,12 @@ def test_the_end_of_somebody_elses_transaction_is_not_taken_over(
     assert len(puts) == 2
     with pytest.raises(ProducerFenced), producer.transaction():
         producer.send("t", b"late")
-    assert values(attach(store.storage, clock=clock)) == [b"1", b"2"]
+    assert values(another(store)) == [b"1", b"2"]
 
 
 def test_an_unknown_abort_is_no_commit(store: Store, hooked: Hooked, clock: VirtualClock) -> None:
     """Calling commit after an abort of unknown outcome is refused."""
-    producer = begun(attach(hooked, clock=clock))
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"1")
     producer.flush()
 
@@ -230,14 +207,14 @@ def test_an_unknown_abort_is_no_commit(store: Store, hooked: Hooked, clock: Virt
     with pytest.raises(TxnlogError, match="abort was begun"):
         producer.commit_transaction()
     producer.abort_transaction()
-    assert values(attach(store.storage, clock=clock)) == []
+    assert values(another(store)) == []
 
 
 def test_kafkas_loop_with_one_consumer(store: Store) -> None:
     """Consume, produce, send the offsets, commit, again: the consumer learns of its commits."""
     store.create_topic("out")
     for number in range(4):
-        put(store, b"%d" % number)
+        append(store, b"%d" % number)
     consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest", max_poll_records=2)
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
@@ -254,7 +231,7 @@ def test_kafkas_loop_with_one_consumer(store: Store) -> None:
 def test_leaving_the_loop_loses_no_records(store: Store) -> None:
     """The position is behind the last record that the loop has seen."""
     for number in range(4):
-        put(store, b"%d" % number)
+        append(store, b"%d" % number)
     consumer = store.consumer("t", auto_offset_reset="earliest")
     for record in consumer:
         assert record.offset == 0
@@ -265,8 +242,8 @@ def test_leaving_the_loop_loses_no_records(store: Store) -> None:
 
 def test_half_an_entry_is_not_kept_in_memory(store: Store, clock: VirtualClock) -> None:
     """An entry turns out wrong in its second half: its first half leaves no trace in the state."""
-    reader = attach(store.storage, clock=clock)
-    put(store, b"1")
+    reader = another(store)
+    append(store, b"1")
     assert values(reader) == [b"1"]
     places = tuple(Placement(partition, "x-0", 1, 7, 10, 1, 1) for partition in (0, 7))
     wrong = "topics/t/log/00000000000000000002.json"
@@ -275,14 +252,14 @@ def test_half_an_entry_is_not_kept_in_memory(store: Store, clock: VirtualClock) 
         with pytest.raises(CorruptEntry, match="contradicts the entries before it"):
             values(reader)
     store.storage.delete([wrong])
-    put(store, b"2")
+    append(store, b"2")
     assert values(reader) == [b"1", b"2"]
 
 
 def test_a_poll_that_fails_midway_loses_no_records(store: Store, clock: VirtualClock) -> None:
     """What it had read when it failed comes again with the next one."""
     for number in range(3):
-        put(store, b"%d" % number)
+        append(store, b"%d" % number)
     storage = FaultyStorage(store.storage)
     consumer = attach(storage, clock=clock).consumer("t", auto_offset_reset="earliest")
     get_range, reads = storage.get_range, 0
@@ -305,7 +282,7 @@ def test_a_late_commit_that_lands_against_an_abort_wins(
     store: Store, hooked: Hooked, clock: VirtualClock
 ) -> None:
     """A commit of unknown outcome lands just before its abort: abort says so, and no more."""
-    producer = begun(attach(hooked, clock=clock))
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"1")
     producer.flush()
 
@@ -325,10 +302,10 @@ def test_a_late_commit_that_lands_against_an_abort_wins(
     hooked.rule = late
     with pytest.raises(InvalidTxnState, match="had succeeded"):
         producer.abort_transaction()
-    assert values(attach(store.storage, clock=clock)) == [b"1"]
+    assert values(another(store)) == [b"1"]
     with producer.transaction():
         producer.send("t", b"2")
-    assert values(attach(store.storage, clock=clock)) == [b"1", b"2"]
+    assert values(another(store)) == [b"1", b"2"]
 
 
 def test_after_the_last_epoch_comes_a_new_producer_id(store: Store, clock: VirtualClock) -> None:
@@ -338,12 +315,12 @@ def test_after_the_last_epoch_comes_a_new_producer_id(store: Store, clock: Virtu
     first = transactions.describe("p")
     worn = msgspec.structs.replace(first.state, producer_epoch=MAX_PRODUCER_EPOCH - 1, nonce="n")
     assert transactions.put(first.number + 1, worn, transactions.now())
-    old = begun(store)
+    old = begin(store)
     old.send("t", b"old")
     old.flush()
     last = transactions.describe("p").state
     assert (last.producer_id, last.producer_epoch) == (worn.producer_id, MAX_PRODUCER_EPOCH)
-    new = begun(store)
+    new = begin(store)
     state = transactions.describe("p").state
     assert state.producer_id != worn.producer_id
     assert state.producer_epoch == 0
@@ -352,7 +329,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id(store: Store, clock: Virtu
         old.commit_transaction()
     assert caught.value.fatal
     new.commit_transaction()
-    assert values(attach(store.storage, clock=clock)) == [b"new"]
+    assert values(another(store)) == [b"new"]
 
 
 def test_a_cut_does_not_fall_below_the_log_start(store: Store) -> None:
@@ -363,7 +340,7 @@ def test_a_cut_does_not_fall_below_the_log_start(store: Store) -> None:
     waiting.begin_transaction()
     waiting.send("u", b"open")
     waiting.flush()
-    producer = begun(store)
+    producer = begin(store)
     producer.send("t", b"1")
     producer.send("u", b"1")
     producer.commit_transaction()
@@ -382,7 +359,7 @@ def test_an_abort_after_an_unknown_begin_ends_what_was_begun(
     store: Store, hooked: Hooked, clock: VirtualClock
 ) -> None:
     """The put of Ongoing has landed, though it failed: abort finds it, and the id goes on."""
-    producer = begun(attach(hooked, clock=clock))
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"1")
 
     def lost(name: str) -> None:
@@ -403,14 +380,14 @@ def test_an_abort_after_an_unknown_begin_ends_what_was_begun(
     assert store.describe_transaction("p").status == "CompleteAbort"
     with producer.transaction():
         producer.send("t", b"2")
-    assert values(attach(store.storage, clock=clock)) == [b"2"]
+    assert values(another(store)) == [b"2"]
 
 
 def test_an_abort_is_complete_without_the_marker_of_an_entry_in_doubt(
     store: Store, hooked: Hooked, clock: VirtualClock
 ) -> None:
     """Invariant T4: an append landed, though it failed; unmarked it is aborted, now and later."""
-    producer = begun(attach(hooked, clock=clock))
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"1")
 
     def lost(name: str) -> None:
@@ -431,10 +408,10 @@ def test_an_abort_is_complete_without_the_marker_of_an_entry_in_doubt(
     assert store.describe_transaction("p").status == "CompleteAbort"
     names = store.storage.list_names("topics/t/log")
     assert names == ["00000000000000000000.json", "00000000000000000001.json"]
-    assert values(attach(store.storage, clock=clock)) == []
+    assert values(another(store)) == []
     with producer.transaction():
         producer.send("t", b"2")
-    assert values(attach(store.storage, clock=clock)) == [b"2"]
+    assert values(another(store)) == [b"2"]
 
 
 class CountingUpload(Upload):
@@ -475,7 +452,7 @@ def test_records_that_were_taken_are_not_passed_over(
     store: Store, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
     """An interrupt while single records become a batch loses them: no later call may go on."""
-    producer = begun(store) if transactional else store.producer()
+    producer = begin(store) if transactional else store.producer()
     producer.send("t", b"1")
 
     def interrupted(*_: object, **__: object) -> None:
@@ -495,8 +472,8 @@ def test_offsets_that_could_not_be_sent_are_not_left_out(
     store: Store, hooked: Hooked, clock: VirtualClock
 ) -> None:
     """A commit without them would have its records come again: only abort is left."""
-    put(store, b"in")
-    producer = begun(attach(hooked, clock=clock))
+    append(store, b"in")
+    producer = begin(attach(hooked, clock=clock))
     producer.send("t", b"out")
     hooked.faults = {len(hooked.requests): Fault.FAIL}
     with pytest.raises(StorageError):
@@ -509,7 +486,7 @@ def test_offsets_that_could_not_be_sent_are_not_left_out(
         producer.send_offsets_to_transaction({T0: 1}, GroupMetadata("g", {}))
     with pytest.raises(InvalidTxnState, match="only be aborted"):
         producer.commit_transaction()
-    assert values(attach(store.storage, clock=clock)) == [b"in"]
+    assert values(another(store)) == [b"in"]
 
 
 def copied(producer: Producer, consumer: Consumer, records: list[ConsumerRecord]) -> None:
@@ -525,7 +502,7 @@ def test_a_consumer_begins_anew_where_the_group_is(store: Store) -> None:
     """Kafka's way after an abort: seek to what is committed. A refused commit is not for ever."""
     store.create_topic("out")
     for number in range(4):
-        put(store, b"%d" % number)
+        append(store, b"%d" % number)
     consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
@@ -552,7 +529,7 @@ def test_seeking_elsewhere_is_not_beginning_anew(store: Store) -> None:
     """To pass over a record, or to read one again, is not to have seen who moved the group."""
     store.create_topic("out")
     for number in range(4):
-        put(store, b"%d" % number)
+        append(store, b"%d" % number)
     consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
@@ -573,7 +550,7 @@ def test_a_consumer_learns_of_a_commit_that_its_abort_finds(
     """The commit was in doubt and has succeeded: the next transaction starts behind it."""
     store.create_topic("out")
     for number in range(2):
-        put(store, b"%d" % number)
+        append(store, b"%d" % number)
     there = attach(hooked, clock=clock)
     consumer = there.consumer("t", group_id="g", auto_offset_reset="earliest")
     producer = there.producer(transactional_id="p", delivery_timeout_ms=0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import pytest
+from steps import begin_with, new_store
 
 from txnlog import producer
 from txnlog.errors import InvalidTxnState, TxnlogError
@@ -52,24 +53,12 @@ def interrupted(at: int, call: Callable[[], object]) -> bool:
     return False
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+def two_topics(clock: VirtualClock) -> Store:
+    return new_store(HeapStorage(), clock, {"t": 2, "in": 1})
 
 
-def new_store(clock: VirtualClock) -> Store:
-    store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t", partitions=2)
-    store.create_topic("in")
-    return store
-
-
-def begun(store: Store) -> Producer:
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", b"1", partition=0)
-    producer.flush()
+def begin_everywhere(store: Store) -> Producer:
+    producer = begin_with(store, "p", b"1")
     producer.send("t", b"2", partition=1)
     producer.send_offsets_to_transaction({TopicPartition("in", 0): 7}, "g")
     return producer
@@ -95,8 +84,8 @@ def test_a_transaction_is_whole_wherever_it_is_interrupted(
     at = 0
     while True:
         at += 1
-        store = new_store(clock)
-        transaction = begun(store)
+        store = two_topics(clock)
+        transaction = begin_everywhere(store)
         if not interrupted(at, getattr(transaction, call)):
             break
         try:
@@ -135,7 +124,7 @@ def test_what_is_sent_without_a_transaction_is_written_once_or_is_known_to_be_lo
     told = set()
     while True:
         at += 1
-        store = new_store(clock)
+        store = two_topics(clock)
         plain = store.producer()
         plain.send("t", b"1", partition=0)
         plain.send("t", b"1", partition=1)

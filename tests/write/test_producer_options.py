@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from steps import new_store, values
 
 from txnlog.clock import Clock
 from txnlog.errors import (
@@ -34,20 +35,8 @@ T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t")
-    return store
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
+    return new_store(memory_storage, clock)
 
 
 # -- acks ----------------------------------------------------------------------------------------

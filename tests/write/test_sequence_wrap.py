@@ -7,6 +7,7 @@ never read.
 from __future__ import annotations
 
 import pytest
+from steps import new_store
 
 from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
 from txnlog.log.topic_log import UploadedSegment, Writer
@@ -21,15 +22,8 @@ T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t")
-    return store
+    return new_store(memory_storage, clock)
 
 
 def huge(store: Store, record_count: int) -> UploadedSegment:

@@ -10,6 +10,7 @@ import itertools
 
 import msgspec
 import pytest
+from steps import another, begin_with, new_store, stop_before_marking, values
 
 from txnlog.errors import (
     InvalidTransactionalId,
@@ -30,20 +31,12 @@ _STORES = itertools.count()
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
+    return limited_store(memory_storage, clock)
 
 
-def new_store(storage: Storage, clock: VirtualClock) -> Store:
-    config = {"transaction.max.timeout.ms": MAX_TIMEOUT_MS}
-    store = attach(storage, create=True, clock=clock, config=config)
-    store.create_topic("t")
-    return store
+def limited_store(storage: Storage, clock: VirtualClock) -> Store:
+    return new_store(storage, clock, config={"transaction.max.timeout.ms": MAX_TIMEOUT_MS})
 
 
 def initialized(store: Store, timeout_ms: int = 60_000) -> Producer:
@@ -53,18 +46,13 @@ def initialized(store: Store, timeout_ms: int = 60_000) -> Producer:
 
 
 def ongoing(store: Store, value: bytes = b"x") -> Producer:
-    producer = initialized(store)
-    producer.begin_transaction()
-    producer.send("t", value)
-    producer.flush()
-    return producer
+    return begin_with(store, "p", value)
 
 
 def prepared(store: Store, end: str) -> Producer:
     """A producer that has decided, and stopped before it marked anything."""
     producer = ongoing(store)
-    assert producer._coordinator is not None
-    producer._coordinator._finish_quietly = lambda: None  # type: ignore[method-assign]
+    stop_before_marking(producer)
     getattr(producer, f"{end}_transaction")()
     return producer
 
@@ -98,11 +86,6 @@ class Unsure(FaultyStorage):
 
 def states(storage: Storage) -> list[str]:
     return storage.list_names("transactions/p")
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
 
 
 def owner(store: Store) -> tuple[str, int, int]:
@@ -141,7 +124,7 @@ def test_condition_12_init_when_nothing_is_open(store: Store) -> None:
 def test_condition_13_init_while_a_transaction_is_open(store: Store, clock: VirtualClock) -> None:
     """Goal (13): it is aborted under a bumped epoch, which the new instance has: one bump."""
     old = ongoing(store)
-    new = initialized(attach(store.storage, clock=clock))
+    new = initialized(another(store))
     assert owner(store)[:2] == ("Empty", 1)
     assert values(store) == []
     with pytest.raises(ProducerFenced):
@@ -170,7 +153,7 @@ def test_condition_15_init_interrupted_anywhere(before: str, fault: Fault) -> No
     for number in range(100):
         clock = VirtualClock()
         storage = open_storage(f"memory://init-{next(_STORES)}")
-        store = new_store(storage, clock)
+        store = limited_store(storage, clock)
         if before in ("commit", "abort"):
             prepared(store, before)
         elif before == "ongoing":
@@ -261,7 +244,7 @@ def test_condition_18_only_open_transactions_time_out(clock: VirtualClock) -> No
         ("abort", ("CompleteAbort", 0)),
         ("ongoing", ("CompleteAbort", 1)),
     ):
-        store = new_store(open_storage(f"memory://init-{next(_STORES)}"), clock)
+        store = limited_store(open_storage(f"memory://init-{next(_STORES)}"), clock)
         producer = {
             "empty": initialized,
             "ongoing": ongoing,
@@ -275,7 +258,7 @@ def test_condition_18_only_open_transactions_time_out(clock: VirtualClock) -> No
         elif before == "aborted":
             producer.abort_transaction()
         clock.time_ms += 10**9
-        values(attach(store.storage, clock=clock))
+        values(another(store))
         assert owner(store)[:2] == expected, before
         if before == "ongoing":
             with pytest.raises(ProducerFenced, match="open for longer than 60000 ms"):
@@ -309,7 +292,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id(store: Store, clock: Vi
     stuck = ongoing(store, b"stuck")
     assert owner(store) == ("Ongoing", MAX_PRODUCER_EPOCH, head.state.producer_id)
     clock.time_ms += 60_001 + CLOCK_MARGIN_MS
-    assert values(attach(store.storage, clock=clock)) == []
+    assert values(another(store)) == []
     assert owner(store) == ("CompleteAbort", MAX_PRODUCER_EPOCH, head.state.producer_id)
     with pytest.raises(ProducerFenced):
         stuck.commit_transaction()
