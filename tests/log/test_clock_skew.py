@@ -10,11 +10,7 @@ import pytest
 from steps import begin, new_store
 from timed_storage import TimedStorage
 
-from txnlog.errors import (
-    CommitStateUnknown,
-    ProducerFenced,
-    StorageError,
-)
+from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.producer import Producer
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from steps import elsewhere, new_store
+from steps import begin, elsewhere, new_store
 
 from txnlog import OffsetAndMetadata
 from txnlog.errors import (
@@ -389,3 +389,14 @@ def test_groups_are_kept_for_ever_by_default(store: Store, clock: VirtualClock) 
     assert offsets(store) == {A0: 5}
     with pytest.raises(InvalidConfig, match=r"offsets\.retention\.ms"):
         attach(store.storage, config={"offsets.retention.ms": -2})
+
+
+def test_offsets_do_not_move_backwards_for_a_new_reader(store: Store, clock: VirtualClock) -> None:
+    """A transaction's offsets count where they stand, though their marker is seen last."""
+    producer = begin(store)
+    producer.send_offsets_to_transaction({A0: 5}, "g")
+    producer.commit_transaction()
+    store.consumer("a", group_id="g").commit({A0: 10})
+    found = elsewhere(store.storage, clock).consumer("a", group_id="g").committed(A0)
+    assert found is not None
+    assert found.offset == 10

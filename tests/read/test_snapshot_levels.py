@@ -8,6 +8,7 @@ import pytest
 from steps import begin, new_store
 
 from txnlog.errors import ConcurrentTransactions, InvalidOption
+from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.snapshot import take_snapshot
 from txnlog.state.topic import RECENT_ENTRIES
@@ -379,3 +380,23 @@ def test_a_reader_that_sleeps_between_its_listings(
     }
     assert snapshot.is_atomic == (level == "snapshot")
     assert len(counts) == 1 or not snapshot.is_atomic
+
+
+def test_a_cut_does_not_fall_below_the_log_start(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Goal (32): what it would hide was deleted: the snapshot is empty there, not negative."""
+    store = process(heap, clock)
+    waiting = begin(store, "open")
+    place(waiting, b"open", "u")
+    producer = begin(store)
+    producer.send("t", b"1")
+    producer.send("u", b"1")
+    producer.commit_transaction()
+    store.delete_records({TopicPartition("t", 0): 1})
+    snapshot = store.snapshot(["t", "u"])
+    assert snapshot.beginning_offsets("t") == snapshot.end_offsets("t") == {0: 1}
+    assert snapshot.scan("t").record_count == 0
+    consumer = store.consumer("t", "u", auto_offset_reset="earliest")
+    assert consumer.poll() == []
+    assert consumer.position(TopicPartition("t", 0)) == 1
+    waiting.abort_transaction()
+    assert [record.value for record in consumer.poll()] == [b"1"]

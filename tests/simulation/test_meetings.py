@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 from steps import values
 
-from txnlog.errors import (
-    ProducerFenced,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-)
+from txnlog.errors import ProducerFenced, TopicAlreadyExists, UnknownTopicOrPartition
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.store import Store

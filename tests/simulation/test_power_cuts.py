@@ -9,13 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from copy_job import (
-    PREPARED,
-    TOTAL,
-    a_reader_sees_whole_transactions,
-    copy_all,
-    judge,
-)
+from copy_job import PREPARED, TOTAL, a_reader_sees_whole_transactions, copy_all, judge
 from steps import values
 
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from steps import another, new_store, values
 
-from txnlog.errors import CommitStateUnknown, CorruptEntry, StorageError
+from txnlog.errors import CommitStateUnknown, CorruptEntry, InvalidTxnState, StorageError
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, VirtualClock
+from txnlog.testing import Fault, FaultyStorage, VirtualClock
 
 EXPIRATION_MS = 1_000_000
 
@@ -106,3 +106,18 @@ def test_an_append_after_a_refused_one_is_no_repeat(store: Store, clock: Virtual
     producer.send("t", b"second", partition=0)
     producer.flush()
     assert sorted(values(another(store))) == [b"first", b"second"]
+
+
+def test_a_failed_upload_is_not_forgotten(store: Store, clock: VirtualClock) -> None:
+    """A plain producer that lost buffered records does not pretend to flush them later."""
+    storage = FaultyStorage(store.storage)
+    producer = attach(storage, clock=clock).producer()
+    producer.send("t", b"x")
+    storage.faults = {len(storage.requests): Fault.FAIL}
+    with pytest.raises(StorageError, match="injected"):
+        producer.flush()
+    for call in (producer.flush, lambda: producer.send("t", b"y")):
+        with pytest.raises(InvalidTxnState, match="send again what was not flushed"):
+            call()
+    producer.close()
+    assert values(store) == []
