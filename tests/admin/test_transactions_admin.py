@@ -24,10 +24,9 @@ from txnlog.errors import (
 from txnlog.inspect.descriptions import TransactionDescription, describe_producers
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
-from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
-from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from txnlog.store import Store
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 TIMEOUT_MS = 60_000
 
@@ -117,9 +116,7 @@ def test_producers_of_a_partition(store: Store, clock: VirtualClock) -> None:
         store.describe_producers("t", 2)
 
 
-def test_an_open_transaction_of_an_older_epoch_is_still_shown(
-    store: Store, clock: VirtualClock
-) -> None:
+def test_an_open_transaction_of_an_older_epoch_is_still_shown(store: Store) -> None:
     """A new instance has appended, and the old one's entry is not decided for want of its state."""
     begin_with(store, "p", b"old", partition=1).commit_transaction()
     log = store.logs.topic("t")
@@ -254,9 +251,8 @@ def test_what_cannot_be_aborted(store: Store) -> None:
 def test_an_abort_that_fails_can_be_repeated(clock: VirtualClock, fault: Fault) -> None:
     """At each of its requests: it is aborted once, with the reason, and nothing shows."""
     for number in range(100):
-        storage = open_storage(f"memory://abort-{fault.name}-{number}")
-        store = attach(storage, create=True, clock=clock)
-        store.create_topic("t")
+        storage = HeapStorage()
+        store = new_store(storage, clock)
         begin_with(store, "p", b"x")
         faulty = FaultyStorage(storage)
         operator = elsewhere(faulty, clock)

@@ -52,7 +52,7 @@ def test_a_reader_that_is_overtaken_by_cleaning_goes_on(store: Store, clock: Vir
     assert values(slow) == [b"%d" % turn for turn in range(5)]
 
 
-def test_a_damaged_checkpoint_is_passed_over(store: Store, clock: VirtualClock) -> None:
+def test_a_damaged_checkpoint_is_passed_over(store: Store) -> None:
     """A checkpoint only saves reading: an older one or the entries do instead."""
     for turn in range(40):
         append(store, b"%d" % turn)

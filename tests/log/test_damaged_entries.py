@@ -20,9 +20,7 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
 
 
 @pytest.mark.parametrize("position", [0, 3, 12, 25, 40, 90, -2])
-def test_a_damaged_entry_is_reported_with_its_path(
-    store: Store, clock: VirtualClock, position: int
-) -> None:
+def test_a_damaged_entry_is_reported_with_its_path(store: Store, position: int) -> None:
     """One flipped bit anywhere in an entry: damage is reported, never wrong data."""
     append(store, b"x")
     path = "topics/t/log/00000000000000000001.json"
@@ -34,7 +32,7 @@ def test_a_damaged_entry_is_reported_with_its_path(
         values(another(store))
 
 
-def test_a_missing_entry_is_reported(store: Store, clock: VirtualClock) -> None:
+def test_a_missing_entry_is_reported(store: Store) -> None:
     """A hole in a log without a checkpoint behind it is damage, not the end."""
     for turn in range(3):
         append(store, b"%d" % turn)
@@ -43,7 +41,7 @@ def test_a_missing_entry_is_reported(store: Store, clock: VirtualClock) -> None:
         values(another(store))
 
 
-def test_two_markers_of_one_entry_are_damage(store: Store, clock: VirtualClock) -> None:
+def test_two_markers_of_one_entry_are_damage(store: Store) -> None:
     """Invariant L3: an entry that is both committed and aborted is reported, not chosen for."""
     append(store, b"x")
     for outcome in ("commit", "abort"):

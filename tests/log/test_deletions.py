@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
-from steps import append, begin_with, checkpoint, new_store, upload, values
+from steps import append, begin_with, begin_with_offsets, checkpoint, new_store, upload, values
 
 from txnlog.errors import ProducerFenced, StorageError
 from txnlog.names import TopicPartition
@@ -285,12 +285,7 @@ def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> Non
     """The same where the checkpoint only tells that nothing is left: no false marker is put."""
     clock = VirtualClock()
     storage, store = expiring_store(clock)
-    producer = store.producer(transactional_id="w")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    producer = begin_with_offsets(store, "w", {TopicPartition("t", 0): 7})
     holder = attach(storage, clock=clock)
     assert holder.logs.fresh_group("g").undecided()
     producer.commit_transaction()
@@ -309,12 +304,7 @@ def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     """Invariant L10: nothing is left of aborted offsets that the newest checkpoint waits for."""
     clock = VirtualClock()
     storage, store = expiring_store(clock)
-    producer = store.producer(transactional_id="w")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    begin_with_offsets(store, "w", {TopicPartition("t", 0): 7})
     mine = store.logs.group("g")
     mine.commit([OffsetCommit("t", 1, 1)])
     mine.checkpoint()

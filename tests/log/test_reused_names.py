@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from steps import another, append, checkpoint, new_store, upload, values
+from steps import another, append, begin, checkpoint, new_store, upload, values
 
 from txnlog.errors import ProducerFenced
 from txnlog.names import TopicPartition
@@ -109,9 +109,7 @@ def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
 ) -> None:
     """Goal (52): a decision put into a freed name of an id's log commits nothing (hazard 3)."""
     own = VirtualClock(clock.time_ms, seed=5)
-    sleeper = attach(store.storage, clock=own).producer(transactional_id="p")
-    sleeper.init_transactions()
-    sleeper.begin_transaction()
+    sleeper = begin(attach(store.storage, clock=own), "p")
     sleeper.send("t", b"late")
     sleeper.flush()
     for _ in range(100):
@@ -154,9 +152,7 @@ def test_a_producer_that_idles_before_a_completion_does_not_believe_in_a_reused_
 ) -> None:
     """Its commit was decided, an outage kept it from being completed, then others cleaned up."""
     storage = FaultyStorage(store.storage)
-    producer = attach(storage, clock=clock).producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(attach(storage, clock=clock), "p")
     producer.send("t", b"1")
     producer.flush()
     begun = len(storage.requests)

@@ -63,7 +63,7 @@ def test_a_producer_that_does_not_flush_notices_added_partitions(
     assert first == sorted(first)
 
 
-def test_a_partition_that_is_named_is_known_at_once(store: Store, clock: VirtualClock) -> None:
+def test_a_partition_that_is_named_is_known_at_once(store: Store) -> None:
     """Whoever names it has learnt of it elsewhere; one that is not there is refused as before."""
     producer = store.producer()
     producer.send("t", b"0", partition=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from steps import another, begin, new_store
+from steps import another, begin, begin_with_offsets, new_store
 
 from txnlog.errors import (
     CommitFailed,
@@ -13,7 +13,6 @@ from txnlog.errors import (
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
 from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import VirtualClock
@@ -38,14 +37,6 @@ def fill(store: Store, count: int) -> None:
             producer.send("t", b"%d" % number, partition=0)
 
 
-def holding(store: Store, transactional_id: str, offset: int) -> Producer:
-    """A producer whose open transaction has placed an offset of group ``g``, undecided."""
-    producer = begin(store, transactional_id)
-    producer.send_offsets_to_transaction({T0: offset}, "g")
-    producer._place({}, producer._take_offsets())
-    return producer
-
-
 def committed(store: Store, where: TopicPartition = T0) -> tuple[int, str] | None:
     found = another(store).consumer("t", group_id="g").committed(where)
     return (found.offset, found.metadata) if found else None
@@ -55,7 +46,7 @@ def committed(store: Store, where: TopicPartition = T0) -> tuple[int, str] | Non
 def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool) -> None:
     """Goal (34): neither as committed nor to who starts reading; then as they were decided."""
     store.consumer("t", group_id="g").commit({T0: 5})
-    producer = holding(store, "p", 8)
+    producer = begin_with_offsets(store, "p", {T0: 8})
     for reader in (store, another(store)):
         consumer = reader.consumer("t", group_id="g", auto_offset_reset="none")
         consumer.assign([T0])
@@ -93,7 +84,7 @@ def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) 
 
 def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: VirtualClock) -> None:
     """Goal (29): they block others up to the timeout and its margin, not a millisecond longer."""
-    holding(store, "stuck", 8)
+    begin_with_offsets(store, "stuck", {T0: 8})
     other = another(store).consumer("t", group_id="g")
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS
     with pytest.raises(ConcurrentTransactions, match="'stuck'"):

@@ -138,9 +138,7 @@ def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None
 def test_a_bare_group_id_stands_where_it_stood_when_it_was_given(store: Store) -> None:
     """Reset to the same place between that and the commit."""
     store.reset_group_offsets("g", "t", to=4)
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     producer.send_offsets_to_transaction({T0: 6}, "g")
     store.reset_group_offsets("g", "t", to=4)
     producer.send_offsets_to_transaction({T0: 7}, "g")

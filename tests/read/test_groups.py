@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from steps import begin, elsewhere, new_store
+from steps import begin, begin_with_offsets, elsewhere, new_store
 
 from txnlog import OffsetAndMetadata
 from txnlog.errors import (
@@ -24,7 +24,6 @@ from txnlog.errors import (
 )
 from txnlog.inspect.descriptions import OffsetReset
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.transaction import Outcome, TransactionRef
 from txnlog.storage.base import Storage
@@ -58,17 +57,6 @@ def offsets(store: Store, group_id: str = "g") -> dict[TopicPartition, int | Non
     }
 
 
-def pending(store: Store, moves: dict[TopicPartition, int], name: str = "p") -> Producer:
-    """A producer whose open transaction has placed its offsets and is not decided."""
-    producer = store.producer(transactional_id=name)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send_offsets_to_transaction(moves, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
-    return producer
-
-
 # -- what is told -------------------------------------------------------------------------------
 
 
@@ -77,9 +65,7 @@ def test_lag_counts_to_the_last_stable_offset(store: Store, clock: VirtualClock)
     commit(store, {A0: 4, A1: 10, B0: 0})
     with store.producer() as plain:
         plain.send("a", b"x", partition=1)
-    waiting = store.producer(transactional_id="w")
-    waiting.init_transactions()
-    waiting.begin_transaction()
+    waiting = begin(store, "w")
     waiting.send("a", b"open", partition=0)
     waiting.flush()
     for reader in (store, elsewhere(store.storage, clock)):
@@ -224,9 +210,7 @@ def test_a_job_that_read_before_a_reset_cannot_commit(store: Store, clock: Virtu
     job = elsewhere(store.storage, clock)
     consumer = job.consumer("a", group_id="g", auto_offset_reset="earliest")
     consumer.poll()
-    producer = job.producer(transactional_id="job")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(job, "job")
     producer.send_offsets_to_transaction({A0: 10}, consumer.group_metadata())
     store.reset_group_offsets("g", [A0], to=2)
     with pytest.raises(CommitFailed):
@@ -262,13 +246,11 @@ def test_a_pending_offset_commit_is_never_lost(
 ) -> None:
     """Invariant G2: everything else that would move the partition is refused until the decision."""
     commit(store, {A0: 1, B0: 1})
-    holder = pending(store, {A0: 5})
+    holder = begin_with_offsets(store, "p", {A0: 5})
     if checkpointed:
         store.logs.group("g").checkpoint()
     other = elsewhere(store.storage, clock)
-    rival = other.producer(transactional_id="rival")
-    rival.init_transactions()
-    rival.begin_transaction()
+    rival = begin(other, "rival")
     rival.send_offsets_to_transaction({A0: 7}, "g")
     refused: list[Callable[[], object]] = [
         rival.commit_transaction,
@@ -298,7 +280,7 @@ def test_a_pending_offset_commit_is_never_lost(
 
 def test_a_pending_offset_shows_in_the_description(store: Store) -> None:
     """Condition 34: who is about to move an offset, also where there is none yet."""
-    holder = pending(store, {A0: 5})
+    holder = begin_with_offsets(store, "p", {A0: 5})
     (found,) = store.describe_group("g").offsets
     assert found.offset is None
     assert found.pending is not None
@@ -365,7 +347,7 @@ def test_idle_groups_expire(memory_storage: Storage, clock: VirtualClock) -> Non
     store.create_topic("b")
     commit(store, {A0: 0}, "idle")
     commit(store, {A0: 0}, "busy")
-    pending(store, {B0: 0})
+    begin_with_offsets(store, "p", {B0: 0})
     clock.time_ms += 600
     commit(store, {A1: 0}, "busy")
     clock.time_ms += 400

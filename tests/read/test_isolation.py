@@ -113,7 +113,7 @@ def test_an_idle_instance_that_was_replaced_begins_nothing(store: Store, call: s
     assert another(store).consumer("t", group_id="g").committed(T0) is None
 
 
-def test_the_stable_offset_stays_at_the_log_start(store: Store, clock: VirtualClock) -> None:
+def test_the_stable_offset_stays_at_the_log_start(store: Store) -> None:
     """Goal (32): where a reader cannot learn what became of records that are deleted by now."""
     producer = begin(store, "p")
     send(producer, b"aborted")

@@ -20,7 +20,7 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
 
 
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
-def test_indexes_are_only_accelerators(store: Store, clock: VirtualClock, damage: str) -> None:
+def test_indexes_are_only_accelerators(store: Store, damage: str) -> None:
     """Goal (42): without indexes, or with damaged ones, every offset and time is found."""
     rows = [b"%0200d" % number for number in range(30_000)]
     with store.producer() as producer:

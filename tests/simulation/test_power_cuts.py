@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from copy_job import PREPARED, TOTAL, a_reader_sees_whole_transactions, copy_all, judge
-from steps import values
+from copy_job import PREPARED, TOTAL, check_whole_transactions, copy_all, judge
+from steps import begin, values
 
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError
 from txnlog.producer import Producer
@@ -44,7 +44,7 @@ def test_what_was_acknowledged_survives_a_power_cut() -> None:
         unsynced += bool(storage.unsynced)
         context = f"{context}, lost {storage.power_cut()}"
         if not told:
-            a_reader_sees_whole_transactions(storage, context)
+            check_whole_transactions(storage, context)
             copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=4)))
@@ -60,7 +60,7 @@ def test_a_sync_that_never_succeeds_is_reported(survives: bool) -> None:
         with pytest.raises(TxnlogError):
             copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
         storage.power_cut(lambda _: survives)
-        a_reader_sees_whole_transactions(storage, f"request {number}")
+        check_whole_transactions(storage, f"request {number}")
         copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, f"request {number}")
 
@@ -82,7 +82,7 @@ def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
                 attach(FaultyStorage(storage, {then: Fault.STOP_AFTER}), clock=VirtualClock(seed=3))
             )
         context = f"request {number}, then {then}, lost {storage.power_cut()}"
-        a_reader_sees_whole_transactions(storage, context)
+        check_whole_transactions(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=4)))
         judge(storage, context)
 
@@ -90,9 +90,7 @@ def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
 def with_open_transaction(heap: HeapStorage, faulty: FaultyStorage) -> Producer:
     """One record of an open transaction ``p``, by a process that uses ``faulty``."""
     attach(heap, create=True, clock=VirtualClock()).create_topic("t")
-    producer = attach(faulty, clock=VirtualClock(seed=2)).producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(attach(faulty, clock=VirtualClock(seed=2)), "p")
     producer.send("t", b"x")
     producer.flush()
     return producer

@@ -42,6 +42,15 @@ class HookedStorage(FaultyStorage):
             self.rule(name)
         return super().put_if_absent(name, data)
 
+    def fail_at(self, part: str) -> None:
+        """Creates of names with ``part`` in them fail without effect, as long as the rule holds."""
+
+        def rule(name: str) -> None:
+            if part in name:
+                raise StorageError("the connection was reset")
+
+        self.rule = rule
+
     def interrupt_at(self, part: str) -> None:
         """The next create of a name with ``part`` in it is interrupted, as by Ctrl-C."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.log.topic_log import UploadedSegment
+from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
@@ -75,6 +76,17 @@ def begin_with(
     producer = begin(store, transactional_id, timeout_ms)
     for value in values:
         send(producer, value, partition=partition)
+    return producer
+
+
+def begin_with_offsets(
+    store: Store, transactional_id: str, offsets: Mapping[TopicPartition, int]
+) -> Producer:
+    """A producer with an open transaction that has placed these offsets of group ``g``."""
+    producer = begin(store, transactional_id)
+    producer.send_offsets_to_transaction(dict(offsets), "g")
+    assert producer._coordinator is not None
+    producer._coordinator.place({}, producer._take_offsets())
     return producer
 
 

@@ -122,7 +122,7 @@ def test_init_when_nothing_is_open(store: Store) -> None:
     assert owner(store) == ("Empty", 4, producer_id)
 
 
-def test_init_while_a_transaction_is_open(store: Store, clock: VirtualClock) -> None:
+def test_init_while_a_transaction_is_open(store: Store) -> None:
     """Goal (13): it is aborted under a bumped epoch, which the new instance has: one bump."""
     old = ongoing(store)
     new = initialized(another(store))
@@ -303,7 +303,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id(store: Store, clock: Vi
     assert values(store) == [b"next"]
 
 
-def test_after_the_last_epoch_comes_a_new_producer_id(store: Store, clock: VirtualClock) -> None:
+def test_after_the_last_epoch_comes_a_new_producer_id(store: Store) -> None:
     """Also where init aborts an open transaction of that epoch, which leaves no epoch to bump."""
     transactions = store.logs.transactions
     store.producer(transactional_id="p").init_transactions()

@@ -159,9 +159,7 @@ def hooked(store: Store) -> HookedStorage:
     return HookedStorage(store.storage)
 
 
-def test_an_interrupted_commit_is_not_half_repeated(
-    store: Store, hooked: HookedStorage, clock: VirtualClock
-) -> None:
+def test_an_interrupted_commit_is_not_half_repeated(store: Store, hooked: HookedStorage) -> None:
     """After Ctrl-C between placements only abort is left; no part of it is committed."""
     store.create_topic("u")
     producer = begin(another(store, hooked))
@@ -176,9 +174,7 @@ def test_an_interrupted_commit_is_not_half_repeated(
     assert values(another(store)) == []
 
 
-def test_an_interrupt_while_marking_is_no_abort(
-    store: Store, hooked: HookedStorage, clock: VirtualClock
-) -> None:
+def test_an_interrupt_while_marking_is_no_abort(store: Store, hooked: HookedStorage) -> None:
     """The decision stands: abort must not say that it has aborted."""
     producer = begin(another(store, hooked))
     producer.send("t", b"1")

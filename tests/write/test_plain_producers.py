@@ -92,7 +92,7 @@ def test_an_append_in_doubt_is_not_doubled_when_its_producer_is_forgotten(
     assert sorted(values(another(store))) == expected
 
 
-def test_an_append_after_a_refused_one_is_no_repeat(store: Store, clock: VirtualClock) -> None:
+def test_an_append_after_a_refused_one_is_no_repeat(store: Store) -> None:
     """What is sent after an error is not taken for the producer's first append, and lost."""
     producer = store.producer()
     producer.send("t", b"first", partition=0)

@@ -7,7 +7,7 @@ never read.
 from __future__ import annotations
 
 import pytest
-from steps import new_store
+from steps import begin, new_store
 
 from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
 from txnlog.log.topic_log import UploadedSegment, Writer
@@ -119,9 +119,7 @@ def test_a_flush_in_doubt_over_the_wrap(store: Store, clock: VirtualClock) -> No
 
 def test_a_transactional_producer_wraps(store: Store, clock: VirtualClock) -> None:
     """Its sequences go on over transactions, and over the wrap."""
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     assert producer._coordinator is not None
     producer._coordinator.place({"t": [huge(store, LAST)]})
     send(producer, *"abc")

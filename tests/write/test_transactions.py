@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import begin, elsewhere, new_store, send, values
+from steps import begin, begin_with_offsets, elsewhere, new_store, send, values
 from timed_storage import TimedStorage
 
 from txnlog.errors import (
@@ -23,6 +23,7 @@ from txnlog.errors import (
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
+from txnlog.producer import Producer
 from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -203,11 +204,7 @@ def test_data_between_aborted_ranges_is_kept(store: Store) -> None:
 
 def test_offsets_of_a_transaction_wait_for_its_decision(store: Store, clock: VirtualClock) -> None:
     """Goal (34): invisible until the decision, gone after an abort."""
-    producer = begin(store, "p")
-    producer.send_offsets_to_transaction({T0: 5}, "g")
-    coordinator = producer._coordinator
-    assert coordinator is not None
-    coordinator.place({}, producer._take_offsets())
+    producer = begin_with_offsets(store, "p", {T0: 5})
     other = elsewhere(store.storage, clock).consumer("t", group_id="g")
     assert other.committed(T0) is None
     with pytest.raises(ConcurrentTransactions):
@@ -355,14 +352,20 @@ def test_an_open_transaction_that_is_damaged_stops_no_reader(
     ]
 
 
-def test_a_snapshot_over_topics_does_not_tear(store: Store, clock: VirtualClock) -> None:
-    """Hazard 5: a commit in two topics, of which one lies behind an open transaction."""
+def commit_behind_an_open_transaction(store: Store) -> Producer:
+    """A commit in two topics, in one of which it lies behind what this producer has open."""
     blocker = begin(store, "blocker")
     send(blocker, b"open")
     both = begin(store, "both")
     send(both, b"t part")
     send(both, b"wide part", topic="wide")
     both.commit_transaction()
+    return blocker
+
+
+def test_a_snapshot_over_topics_does_not_tear(store: Store, clock: VirtualClock) -> None:
+    """Hazard 5: a commit in two topics, of which one lies behind an open transaction."""
+    blocker = commit_behind_an_open_transaction(store)
     snapshot = elsewhere(store.storage, clock).snapshot(["wide", "t"])
     assert snapshot.end_offsets("wide") == dict.fromkeys(range(4), 0)
     assert snapshot.end_offsets("t") == {0: 0}
@@ -465,12 +468,7 @@ def test_records_come_back_as_they_were_sent(store: Store) -> None:
 
 def test_a_cut_falls_before_what_a_checkpoint_holds(store: Store, clock: VirtualClock) -> None:
     """Hazard 5 for a reader that opens a topic by its checkpoint: recent appends are kept apart."""
-    blocker = begin(store, "blocker")
-    send(blocker, b"open")
-    both = begin(store, "both")
-    send(both, b"t part")
-    send(both, b"wide part", topic="wide")
-    both.commit_transaction()
+    blocker = commit_behind_an_open_transaction(store)
     for topic in ("t", "wide"):
         store.logs.topic(topic).checkpoint()
     snapshot = elsewhere(store.storage, clock).snapshot(["wide", "t"])

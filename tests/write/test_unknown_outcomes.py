@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 from disturbed_storages import HookedStorage, LosingStorage
-from steps import another, append, begin, new_store, values
+from steps import another, append, begin, begin_with, new_store, values
 
 from txnlog.errors import (
     CommitStateUnknown,
@@ -37,14 +37,12 @@ def hooked(store: Store) -> HookedStorage:
 @pytest.mark.parametrize("effect", [True, False])
 @pytest.mark.parametrize("then", ["commit", "abort", "init"])
 def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
-    store: Store, clock: VirtualClock, effect: bool, then: str
+    store: Store, effect: bool, then: str
 ) -> None:
     """Goal (23): the error says so (hazard 2); repeating or a new init tells the truth."""
     flaky = LosingStorage(store.storage)
     flaky.effect = effect
-    producer = another(store, flaky).producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(another(store, flaky), "p")
     producer.send("t", b"x")
     producer.flush()
     flaky.losing = "transactions/p"
@@ -70,7 +68,7 @@ def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
 
 
 @pytest.mark.parametrize("effect", [True, False])
-def test_an_unknown_flush_is_not_repeated(store: Store, clock: VirtualClock, effect: bool) -> None:
+def test_an_unknown_flush_is_not_repeated(store: Store, effect: bool) -> None:
     """Goal (49): flushing again writes what is missing, and nothing twice (hazard 2)."""
     flaky = LosingStorage(store.storage)
     flaky.effect = effect
@@ -99,7 +97,7 @@ class LosesOne(FaultyStorage):
         return done
 
 
-def test_a_lost_response_is_no_conflict(store: Store, clock: VirtualClock) -> None:
+def test_a_lost_response_is_no_conflict(store: Store) -> None:
     """Hazard 1: the entry is read back, its nonce is ours, and no second one is written."""
     losing = LosesOne(store.storage)
     producer = another(store, losing).producer()
@@ -111,12 +109,10 @@ def test_a_lost_response_is_no_conflict(store: Store, clock: VirtualClock) -> No
 
 
 def test_the_end_of_somebody_elses_transaction_is_not_taken_over(
-    store: Store, hooked: HookedStorage, clock: VirtualClock
+    store: Store, hooked: HookedStorage
 ) -> None:
     """A newer instance completes ours, then its own, which looks alike; we are fenced."""
-    producer = begin(another(store, hooked))
-    producer.send("t", b"1")
-    producer.flush()
+    producer = begin_with(another(store, hooked), "p", b"1")
     puts: list[str] = []
 
     def overtaken(name: str) -> None:
@@ -135,19 +131,11 @@ def test_the_end_of_somebody_elses_transaction_is_not_taken_over(
     assert values(another(store)) == [b"1", b"2"]
 
 
-def test_an_unknown_abort_is_no_commit(
-    store: Store, hooked: HookedStorage, clock: VirtualClock
-) -> None:
+def test_an_unknown_abort_is_no_commit(store: Store, hooked: HookedStorage) -> None:
     """Calling commit after an abort of unknown outcome is refused."""
-    producer = begin(another(store, hooked))
-    producer.send("t", b"1")
-    producer.flush()
+    producer = begin_with(another(store, hooked), "p", b"1")
 
-    def failing(name: str) -> None:
-        if name.startswith("transactions/"):
-            raise StorageError("503")
-
-    hooked.rule = failing
+    hooked.fail_at("transactions/")
     with pytest.raises(CommitStateUnknown):
         producer.abort_transaction()
     hooked.rule = None
@@ -158,18 +146,12 @@ def test_an_unknown_abort_is_no_commit(
 
 
 def test_a_late_commit_that_lands_against_an_abort_wins(
-    store: Store, hooked: HookedStorage, clock: VirtualClock
+    store: Store, hooked: HookedStorage
 ) -> None:
     """A commit of unknown outcome lands just before its abort: abort says so, and no more."""
-    producer = begin(another(store, hooked))
-    producer.send("t", b"1")
-    producer.flush()
+    producer = begin_with(another(store, hooked), "p", b"1")
 
-    def lost(name: str) -> None:
-        if name.startswith("transactions/"):
-            raise StorageError("the connection was reset")
-
-    hooked.rule = lost
+    hooked.fail_at("transactions/")
     with pytest.raises(CommitStateUnknown):
         producer.commit_transaction()
     name, commit = hooked.last
@@ -201,9 +183,7 @@ def abort_a_flush_in_doubt(store: Store, names: str) -> Producer:
     return producer
 
 
-def test_an_abort_after_an_unknown_begin_ends_what_was_begun(
-    store: Store, hooked: HookedStorage, clock: VirtualClock
-) -> None:
+def test_an_abort_after_an_unknown_begin_ends_what_was_begun(store: Store) -> None:
     """The put of Ongoing has landed, though it failed: abort finds it, and the id goes on."""
     producer = abort_a_flush_in_doubt(store, "transactions/")
     with producer.transaction():
@@ -211,9 +191,7 @@ def test_an_abort_after_an_unknown_begin_ends_what_was_begun(
     assert values(another(store)) == [b"2"]
 
 
-def test_an_abort_is_complete_without_the_marker_of_an_entry_in_doubt(
-    store: Store, hooked: HookedStorage, clock: VirtualClock
-) -> None:
+def test_an_abort_is_complete_without_the_marker_of_an_entry_in_doubt(store: Store) -> None:
     """Invariant T4: an append landed, though it failed; unmarked it is aborted, now and later."""
     producer = abort_a_flush_in_doubt(store, "topics/t/log")
     names = store.storage.list_names("topics/t/log")
@@ -245,9 +223,7 @@ def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
             store.producer(transactional_id="p").init_transactions()
 
     slow = FaultyStorage(inner, on_wait=meanwhile)
-    producer = attach(slow, clock=clock).producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(attach(slow, clock=clock), "p")
     producer.send("in", b"x")
     producer.flush()
     slow.faults = {len(slow.requests): fault}

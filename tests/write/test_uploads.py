@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from disturbed_storages import HookedStorage
-from steps import another
 
 from txnlog.clock import SystemClock
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.segments.records import normalize
 from txnlog.storage import local, open_storage
-from txnlog.storage.base import Upload
+from txnlog.storage.base import Storage, Upload
 from txnlog.store import Store, attach
-from txnlog.testing import VirtualClock
+from txnlog.testing import FaultyStorage, VirtualClock
 from txnlog.write import uploads
 from txnlog.write.uploads import SegmentUploader, UploadBudget
 
@@ -240,13 +238,15 @@ class CountingUpload(Upload):
 
 @pytest.mark.parametrize("record_format", ["columns", "kafka"])
 def test_large_records_sent_one_by_one_are_not_piled_up(
-    store: Store, hooked: HookedStorage, clock: VirtualClock, record_format: str
+    memory_storage: Storage, clock: VirtualClock, record_format: str
 ) -> None:
     """Fewer records than make a batch by their number are made one by their size, 4 MiB."""
-    store.create_topic("large", config={"record.format": record_format, "compression.type": "none"})
+    config = {"record.format": record_format, "compression.type": "none"}
+    attach(memory_storage, create=True, clock=clock).create_topic("large", config=config)
+    storage = FaultyStorage(memory_storage)
     written: list[int] = []
-    hooked.upload = lambda _name: CountingUpload(written)  # type: ignore[method-assign]
-    producer = another(store, hooked).producer(buffer_memory_bytes=1)
+    storage.upload = lambda _name: CountingUpload(written)  # type: ignore[method-assign]
+    producer = attach(storage, clock=clock).producer(buffer_memory_bytes=1)
     for _ in range(100):
         producer.send("large", bytes(500_000))
     assert 50_000_000 - sum(written) < 5 << 20
