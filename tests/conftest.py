@@ -1,4 +1,4 @@
-"""What all tests share: storages of each kind, and one S3 server for the whole run."""
+"""What all tests share: storages of each kind, clocks, and one S3 server for the whole run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.testing import VirtualClock
 
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -99,3 +100,9 @@ def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 def memory_storage() -> Storage:
     """An empty storage in memory."""
     return open_storage(f"memory://test-{next(_COUNTER)}")
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """A clock that stands still unless a test moves it."""
+    return VirtualClock()

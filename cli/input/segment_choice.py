@@ -12,7 +12,7 @@ from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
-    from txnlog.inspect.files import LooseFile
+    from txnlog.segments.file import SegmentFile
     from txnlog.store import Store
 
 TargetArgument = Annotated[
@@ -57,7 +57,11 @@ def choose_segments(
     store = session.open_store()
     found = store.segments(where.topic, where.partition)
     if name is not None:
-        found = [segment for segment in found if segment.name == name.removesuffix(".log")]
+        from txnlog.names import SegmentPaths
+
+        paths = SegmentPaths.of(name)
+        stem = name if paths is None else paths.stem
+        found = [segment for segment in found if segment.name == stem]
         if not found:
             from txnlog.errors import ObjectNotFound
 
@@ -68,10 +72,10 @@ def choose_segments(
     return store, found
 
 
-def open_files(session: Session, files: list[str]) -> Iterator[LooseFile]:
+def open_files(session: Session, files: list[str]) -> Iterator[SegmentFile]:
     """Each file in turn, open while it is the newest. Raises StorageError."""
-    from txnlog.inspect.files import open_loose_file
+    from txnlog.inspect.files import open_segment_file
 
     for path in files:
-        with open_loose_file(path, session.storage_options) as file:
+        with open_segment_file(path, session.storage_options) as file:
             yield file

@@ -11,7 +11,7 @@ from txnlog.cli.output.record_fields import CONTENT, PAYLOAD, Record, content_li
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
-    from txnlog.inspect.files import LooseFile
+    from txnlog.segments.file import SegmentFile
     from txnlog.segments.header import BatchHeader
     from txnlog.segments.inspect.dump import DumpedBatch
     from txnlog.storage.base import Storage
@@ -191,16 +191,15 @@ def _crc(batch: Batch) -> str:
 
 def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
     """What lies in a segment of a store."""
-    from txnlog.inspect.segment_dump import dump_placed_segment, segment_path
+    from txnlog.inspect.segments import dump_placed_segment
 
-    path = segment_path(segment)
     for dumped in dump_placed_segment(storage, segment):
-        yield Batch(path, dumped, segment)
+        yield Batch(segment.paths.log, dumped, segment)
 
 
-def file_batches(file: LooseFile) -> Iterator[Batch]:
-    """What lies in a segment file without a store."""
+def file_batches(file: SegmentFile) -> Iterator[Batch]:
+    """What lies in a segment file outside a store."""
     from txnlog.segments.inspect.dump import dump_segment
 
-    for dumped in dump_segment(file.read, file.size_bytes, name=file.path):
-        yield Batch(file.path, dumped, None)
+    for dumped in dump_segment(file):
+        yield Batch(file.name, dumped, None)

@@ -10,9 +10,8 @@ from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.inspect.indexes import check_segment_indexes, index_paths
-from txnlog.inspect.segment_check import check_segment
-from txnlog.inspect.segment_dump import segment_path
+from txnlog.inspect.indexes import check_placed_indexes, index_paths
+from txnlog.inspect.segments import check_placed_segment
 from txnlog.storage.base import Storage
 
 _LOOSE = (names.STAGING, ".tmp", ".probe")
@@ -93,7 +92,7 @@ class DataFiles:
         for path in self.missing:
             if path in known:
                 detail = "it is gone; restore it from a backup"
-                if path.endswith((".index", ".timeindex")):
+                if names.is_accelerator(path):
                     detail = f"it is gone; `txnlog index rebuild {self.topic}` makes it anew"
                 yield Finding("data", self.topic, "damage", detail, path=path)
         for path, size_bytes in self.unplaced.items():
@@ -108,14 +107,14 @@ class DataFiles:
                 yield from self._check_segment(segment)
                 self.orphans.read_failures.reset()
             except StorageError as error:
-                path = segment_path(segment)
+                path = segment.paths.log
                 yield self.orphans.read_failures.add("data", self.topic, path, error)
 
     def _check_segment(self, segment: SegmentDescription) -> Iterator[Finding]:
-        path = segment_path(segment)
-        for damage in check_segment(self.storage, segment).damages:
+        path = segment.paths.log
+        for damage in check_placed_segment(self.storage, segment).damages:
             yield Finding("data", self.topic, "damage", damage, path=path)
-        for check in check_segment_indexes(self.storage, segment)[0]:
+        for check in check_placed_indexes(self.storage, segment)[0]:
             for damage in check.damages:
                 yield Finding("data", self.topic, "damage", damage, path=check.path)
 
@@ -124,7 +123,7 @@ def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, int | None]:
     """The files that segments have, with the bytes of those whose size is known."""
     sizes: dict[str, int | None] = {}
     for segment in segments:
-        sizes[segment_path(segment)] = segment.size_bytes
+        sizes[segment.paths.log] = segment.size_bytes
         sizes.update(dict.fromkeys(index_paths(segment).values()))
     return sizes
 

@@ -12,7 +12,7 @@ from txnlog.errors import InvalidTopic
 from txnlog.log.folded_names import check_case
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentRef, TopicPartition
 from txnlog.segments.identity import NO_TAG
 from txnlog.state import topic as kinds
 from txnlog.state.placement import Placement
@@ -62,6 +62,11 @@ class UploadedSegment:
     min_timestamp_ms: int
     max_timestamp_ms: int
     tag: int = NO_TAG
+
+    @property
+    def files(self) -> list[str]:
+        """The names of its files within the store."""
+        return SegmentRef(self.topic, self.partition, self.name).paths.files(self.batch_count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,18 +164,18 @@ def rebuild_indexes(
 def _store_entries(
     session: Session, target: str | None, segment: str | None
 ) -> Iterator[IndexEntry]:
-    from txnlog.inspect.indexes import dump_segment_indexes
+    from txnlog.inspect.indexes import dump_placed_indexes
 
     store, found = choose_segments(session, target, segment)
     for item in found:
-        yield from dump_segment_indexes(store.storage, item)
+        yield from dump_placed_indexes(store.storage, item)
 
 
 def _file_entries(session: Session, files: list[str]) -> Iterator[IndexEntry]:
-    from txnlog.inspect.file_indexes import dump_loose_indexes
+    from txnlog.inspect.file_indexes import dump_file_indexes
 
     for path in files:
-        entries, padding = dump_loose_indexes(path, session.storage_options)
+        entries, padding = dump_file_indexes(path, session.storage_options)
         yield from entries
         if padding:
             warn(f"{path}: {padding} bytes of zeros at the end, made by a broker ahead of time")
@@ -184,11 +184,11 @@ def _file_entries(session: Session, files: list[str]) -> Iterator[IndexEntry]:
 def _store_checks(
     session: Session, target: str | None, segment: str | None, reporter: Reporter
 ) -> Iterator[IndexCheck]:
-    from txnlog.inspect.indexes import check_segment_indexes
+    from txnlog.inspect.indexes import check_placed_indexes
 
     store, found = choose_segments(session, target, segment)
     for item in found:
-        checks, damage = check_segment_indexes(store.storage, item)
+        checks, damage = check_placed_indexes(store.storage, item)
         yield from _reported(checks, damage, reporter)
         for check in checks:
             if check.state == "missing":
@@ -196,10 +196,10 @@ def _store_checks(
 
 
 def _file_checks(session: Session, files: list[str], reporter: Reporter) -> Iterator[IndexCheck]:
-    from txnlog.inspect.file_indexes import check_loose_indexes
+    from txnlog.inspect.file_indexes import check_file_indexes
 
     for path in files:
-        checks, damage = check_loose_indexes(path, session.storage_options)
+        checks, damage = check_file_indexes(path, session.storage_options)
         yield from _reported(checks, damage, reporter)
 
 
@@ -223,14 +223,14 @@ def _store_rebuilds(
     dry_run: bool,
 ) -> Iterator[IndexRebuild]:
     from txnlog.config import TopicConfig
-    from txnlog.inspect.indexes import rebuild_segment_indexes
+    from txnlog.inspect.indexes import rebuild_placed_indexes
 
     store, found = choose_segments(session, target, segment)
     if not found:
         return
     interval = TopicConfig.of(store.topic_spec(found[0].topic).config).index_interval_bytes
     for item in found:
-        done, damage = rebuild_segment_indexes(store.storage, item, interval, dry_run=dry_run)
+        done, damage = rebuild_placed_indexes(store.storage, item, interval, dry_run=dry_run)
         yield from done
         if damage is not None:
             reporter.report(damage)
@@ -239,10 +239,10 @@ def _store_rebuilds(
 def _file_rebuilds(
     files: list[str], reporter: Reporter, *, dry_run: bool
 ) -> Iterator[IndexRebuild]:
-    from txnlog.inspect.file_indexes import rebuild_loose_indexes
+    from txnlog.inspect.file_indexes import rebuild_file_indexes
 
     for path in files:
-        done, damage = rebuild_loose_indexes(path, dry_run=dry_run)
+        done, damage = rebuild_file_indexes(path, dry_run=dry_run)
         yield from done
         if damage is not None:
             reporter.report(damage)

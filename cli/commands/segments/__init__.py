@@ -33,7 +33,7 @@ from txnlog.cli.session import OutputOption, Session, StorageOptions, StoreOptio
 if TYPE_CHECKING:
     from txnlog.admin.disk_usage import PartitionUsage
     from txnlog.inspect.descriptions import SegmentDescription
-    from txnlog.inspect.segment_check import SegmentCheck
+    from txnlog.inspect.segments import SegmentCheck
 
 app = typer.Typer(
     help="Segments: the files that hold the records.",
@@ -41,12 +41,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=HELP_NAMES,
 )
-
-
-def _path(segment: SegmentDescription) -> str:
-    from txnlog.inspect.segment_dump import segment_path
-
-    return segment_path(segment)
 
 
 def _known(producer: int) -> int | None:
@@ -69,7 +63,7 @@ FIELDS: list[Field[SegmentDescription]] = [
     number("producer_epoch", None, lambda segment: _known(segment.producer_epoch)),
     number("base_sequence", None, lambda segment: _known(segment.base_sequence)),
     text("segment", "SEGMENT", lambda segment: segment.name),
-    text("path", None, _path),
+    text("path", None, lambda segment: segment.paths.log),
 ]
 
 CHECKS: list[Field[SegmentCheck]] = [
@@ -256,15 +250,15 @@ def _store_batches(session: Session, target: str | None, name: str | None) -> It
 
 
 def _file_checks(session: Session, files: list[str]) -> Iterator[SegmentCheck]:
-    from txnlog.inspect.segment_check import check_batches
+    from txnlog.inspect.segments import check_segment_file
 
     for file in open_files(session, files):
-        yield check_batches(file.path, (batch.dumped for batch in file_batches(file)))
+        yield check_segment_file(file)
 
 
 def _store_checks(session: Session, target: str | None, name: str | None) -> Iterator[SegmentCheck]:
-    from txnlog.inspect.segment_check import check_segment
+    from txnlog.inspect.segments import check_placed_segment
 
     store, found = choose_segments(session, target, name)
     for segment in found:
-        yield check_segment(store.storage, segment)
+        yield check_placed_segment(store.storage, segment)

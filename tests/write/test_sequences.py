@@ -8,9 +8,8 @@ from __future__ import annotations
 import random
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 import pytest
+from steps import begin, new_store, send, upload
 
 from txnlog.errors import (
     InvalidProducerEpoch,
@@ -22,14 +21,11 @@ from txnlog.errors import (
 )
 from txnlog.log.topic_log import Appended, UploadedSegment, Writer
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
-from txnlog.segments.records import normalize
 from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef, ProducerState
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
-from txnlog.write.uploads import SegmentUploader
 
 T0 = TopicPartition("t", 0)
 EXPIRATION_MS = 1000
@@ -37,30 +33,12 @@ PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(
-        memory_storage,
-        create=True,
-        clock=clock,
-        config={
-            "producer.id.expiration.ms": EXPIRATION_MS,
-            "transaction.max.timeout.ms": EXPIRATION_MS,
-        },
-    )
-    store.create_topic("t", partitions=2)
-    return store
-
-
-def uploaded(store: Store, count: int, partition: int) -> list[UploadedSegment]:
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
-    records = normalize(pa.record_batch({"value": [b"v"] * count}), now_ms=1)
-    uploader.write(records, np.full(count, partition, dtype=np.int32))
-    return uploader.finish()
+    config = {
+        "producer.id.expiration.ms": EXPIRATION_MS,
+        "transaction.max.timeout.ms": EXPIRATION_MS,
+    }
+    return new_store(memory_storage, clock, {"t": 2}, config)
 
 
 def place(
@@ -74,7 +52,7 @@ def place(
 ) -> Appended:
     """One batch of an idempotent producer, with the sequence that it claims."""
     writer = Writer(producer, {partition: sequence})
-    segments = segments or uploaded(store, count, partition)
+    segments = segments or upload(store, *[b"v"] * count, partition=partition)
     return store.logs.topic("t").place(segments, writer=writer)
 
 
@@ -125,7 +103,7 @@ def test_the_first_batch_of_a_partition_has_sequence_0(
 def test_a_producer_that_nobody_knows_starts_at_sequence_0(store: Store) -> None:
     """Goal (1): whatever it claims, it never continues a sequence that the topic has not seen."""
     writer = Writer(PRODUCER, {0: 5})
-    store.logs.topic("t").place(uploaded(store, 2, 0), writer=writer)
+    store.logs.topic("t").place(upload(store, b"v", b"v"), writer=writer)
     (segment,) = store.segments("t", 0)
     assert segment.base_sequence == 0
     assert segment.producer_id == writer.producer.producer_id != PRODUCER.producer_id
@@ -148,10 +126,10 @@ def test_a_newer_epoch_starts_at_0_and_ends_the_older_one(store: Store, how: str
 
 def test_a_newer_instance_writes_from_sequence_0_and_fences_the_older_one(store: Store) -> None:
     """Goal (2): the same through two producers with one transactional id."""
-    first = begun(store, "p")
+    first = begin(store, "p", EXPIRATION_MS)
     send(first, b"1", b"2")
     first.commit_transaction()
-    second = begun(store, "p")
+    second = begin(store, "p", EXPIRATION_MS)
     send(second, b"3")
     second.commit_transaction()
     written = [(s.producer_epoch, s.base_sequence) for s in store.segments("t", 0)]
@@ -175,7 +153,7 @@ def test_a_gap_in_the_sequence_is_refused(store: Store, how: str) -> None:
 @WAYS
 def test_repeats_get_the_offsets_of_the_first_time(store: Store, how: str) -> None:
     """Goal (4, 5, 10): each of the last five batches is recognised, the sixth is refused."""
-    batches = {sequence: uploaded(store, 2, 0) for sequence in range(0, 12, 2)}
+    batches = {sequence: upload(store, b"v", b"v") for sequence in range(0, 12, 2)}
     for sequence, segments in batches.items():
         place(store, sequence, segments=segments)
     store = reopened(store, how)
@@ -192,7 +170,7 @@ def test_repeats_get_the_offsets_of_the_first_time(store: Store, how: str) -> No
 @WAYS
 def test_a_repeat_is_recognised_when_its_records_were_deleted(store: Store, how: str) -> None:
     """Goal (4, 10): its name is remembered with it, whatever became of the segment."""
-    segments = uploaded(store, 2, 0)
+    segments = upload(store, b"v", b"v")
     place(store, 0, segments=segments)
     place(store, 2, 1)
     store.delete_records({T0: 2})
@@ -219,7 +197,7 @@ def test_other_records_with_the_numbers_of_a_batch_are_no_repeat(
 
 def test_a_batch_whose_name_an_older_version_forgot_is_known_by_its_segment(store: Store) -> None:
     """A checkpoint without names: the segment at the batch's offset tells, while it is there."""
-    segments = uploaded(store, 2, 0)
+    segments = upload(store, b"v", b"v")
     place(store, 0, segments=segments)
     place(store, 2, 2)
     log = store.logs.topic("t")
@@ -240,21 +218,6 @@ def test_an_overlapping_batch_is_refused(store: Store, how: str, sequence: int, 
     check_refused(store, OutOfOrderSequence, sequence, count=count)
 
 
-def begun(store: Store, transactional_id: str) -> Producer:
-    producer = store.producer(
-        transactional_id=transactional_id, transaction_timeout_ms=EXPIRATION_MS
-    )
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
-
-
-def send(producer: Producer, *values: bytes) -> None:
-    for value in values:
-        producer.send("t", value, partition=0)
-    producer.flush()
-
-
 def known_producers(store: Store) -> dict[int, ProducerState]:
     log = store.logs.topic("t")
     log.refresh()
@@ -270,9 +233,9 @@ def test_an_open_transaction_is_remembered_though_it_is_idle(
 
     It has outlived its timeout too, but nobody has looked, so it may still commit.
     """
-    waiting = begun(store, "open")
+    waiting = begin(store, "open", EXPIRATION_MS)
     send(waiting, b"1", b"2")
-    ended = begun(store, "ended")
+    ended = begin(store, "ended", EXPIRATION_MS)
     send(ended, b"x")
     ended.commit_transaction()
     place(store, 0)
@@ -295,7 +258,7 @@ def test_an_idle_transaction_goes_on_in_every_partition(
 
     Forgotten by its next append, its sequence would begin again in the other partition (L4).
     """
-    waiting = begun(store, "open")
+    waiting = begin(store, "open", EXPIRATION_MS)
     for partition in (0, 1):
         waiting.send("t", b"before", partition=partition)
     waiting.flush()
@@ -314,7 +277,7 @@ def test_an_idle_transaction_goes_on_in_every_partition(
 
 def test_nothing_is_sent_outside_a_transaction(store: Store) -> None:
     """Goal (8): a transactional producer sends inside its transactions only."""
-    producer = begun(store, "p")
+    producer = begin(store, "p", EXPIRATION_MS)
     send(producer, b"inside")
     producer.commit_transaction()
     for call in (lambda: producer.send("t", b"outside"), producer.flush):
@@ -329,7 +292,7 @@ def test_a_producer_with_an_open_transaction_cannot_write_beside_it(
     store: Store, how: str, partition: int
 ) -> None:
     """Goal (8): an append of the same producer that claims no transaction is refused."""
-    waiting = begun(store, "p")
+    waiting = begin(store, "p", EXPIRATION_MS)
     send(waiting, b"1")
     described = store.describe_transaction("p")
     beside = ProducerRef(described.producer_id, described.producer_epoch)
@@ -350,7 +313,7 @@ def test_a_put_that_fails_leaves_the_state_as_it_was(store: Store, clock: Virtua
     broken = False
     mine = attach(FaultyStorage(store.storage, before_request=failing), clock=clock)
     place(mine, 0)
-    log, writer, segments = mine.logs.topic("t"), Writer(PRODUCER, {0: 1}), uploaded(mine, 2, 0)
+    log, writer, segments = mine.logs.topic("t"), Writer(PRODUCER, {0: 1}), upload(mine, b"v", b"v")
     before = envelope.encode(log.state)
     broken = True
     with pytest.raises(StorageError, match="503"):
@@ -368,7 +331,7 @@ def test_reopening_gives_the_producers_that_are_in_memory(
     """Goal (7, 10): random histories, with checkpoints or not, for whoever looks when it likes."""
     rng = random.Random(seed)
     plain = [store.producer() for _ in range(2)]
-    others = [begun(store, name) for name in "ab"]
+    others = [begin(store, name, EXPIRATION_MS) for name in "ab"]
     looks_now_and_then = attach(store.storage, clock=clock)
     for step in range(30):
         clock.time_ms += rng.choice([0, 10, 300, EXPIRATION_MS // 2, EXPIRATION_MS + 1])
@@ -397,7 +360,7 @@ def test_an_idle_producer_loses_nothing_when_its_topic_is_read_anew(
     store: Store, clock: VirtualClock
 ) -> None:
     """Goal (10): what a process in memory has forgotten is no repeat for one that reads it anew."""
-    producer = begun(store, "p")
+    producer = begin(store, "p", EXPIRATION_MS)
     send(producer, b"1")
     send(producer, b"2")
     producer.commit_transaction()

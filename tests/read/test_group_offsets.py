@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from steps import another, begin, begin_with_offsets, new_store
 
 from txnlog.errors import (
     CommitFailed,
@@ -12,9 +13,8 @@ from txnlog.errors import (
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
 from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
+from txnlog.store import Store
 from txnlog.testing import VirtualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -23,44 +23,18 @@ POLICIES = pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     """Topic ``t``: offsets 3 to 9 in partition 0, nothing in partition 1."""
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=2)
+    store = new_store(memory_storage, clock, {"t": 2})
     fill(store, 10)
     store.delete_records({T0: 3})
     return store
-
-
-def another(store: Store) -> Store:
-    """The same store, as a process that starts now finds it."""
-    return attach(store.storage, clock=store.logs.clock)
 
 
 def fill(store: Store, count: int) -> None:
     with store.producer() as producer:
         for number in range(count):
             producer.send("t", b"%d" % number, partition=0)
-
-
-def begun(store: Store, transactional_id: str) -> Producer:
-    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
-
-
-def holding(store: Store, transactional_id: str, offset: int) -> Producer:
-    """A producer whose open transaction has placed an offset of group ``g``, undecided."""
-    producer = begun(store, transactional_id)
-    producer.send_offsets_to_transaction({T0: offset}, "g")
-    producer._place({}, producer._take_offsets())
-    return producer
 
 
 def committed(store: Store, where: TopicPartition = T0) -> tuple[int, str] | None:
@@ -72,7 +46,7 @@ def committed(store: Store, where: TopicPartition = T0) -> tuple[int, str] | Non
 def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool) -> None:
     """Goal (34): neither as committed nor to who starts reading; then as they were decided."""
     store.consumer("t", group_id="g").commit({T0: 5})
-    producer = holding(store, "p", 8)
+    producer = begin_with_offsets(store, "p", {T0: 8})
     for reader in (store, another(store)):
         consumer = reader.consumer("t", group_id="g", auto_offset_reset="none")
         consumer.assign([T0])
@@ -91,7 +65,7 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
 @pytest.mark.parametrize("winner", [0, 1, 2])
 def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) -> None:
     """Goal (35): while one holds the offset others wait; who comes after its commit is refused."""
-    jobs = [begun(another(store), name) for name in "abc"]
+    jobs = [begin(another(store), name) for name in "abc"]
     for producer in jobs:
         producer.send("t", b"out", partition=1)
         producer.send_offsets_to_transaction({T0: 8}, "g")
@@ -110,13 +84,13 @@ def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) 
 
 def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: VirtualClock) -> None:
     """Goal (29): they block others up to the timeout and its margin, not a millisecond longer."""
-    holding(store, "stuck", 8)
+    begin_with_offsets(store, "stuck", {T0: 8})
     other = another(store).consumer("t", group_id="g")
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS
     with pytest.raises(ConcurrentTransactions, match="'stuck'"):
         other.commit({T0: 4})
     clock.time_ms += 1
-    producer = begun(another(store), "p")
+    producer = begin(another(store), "p")
     producer.send_offsets_to_transaction({T0: 4}, "g")
     producer.commit_transaction()
     assert committed(store) == (4, "")
@@ -127,7 +101,7 @@ def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: Virtual
 @POLICIES
 def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> None:
     """Goal (36): at the log start, at the last stable offset, or not at all."""
-    waiting = begun(store, "open")
+    waiting = begin(store, "open")
     waiting.send("t", b"open", partition=0)
     waiting.flush()
     consumer = store.consumer("t", group_id="new", auto_offset_reset=policy)

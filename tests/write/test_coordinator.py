@@ -10,12 +10,14 @@ import itertools
 
 import msgspec
 import pytest
+from steps import another, begin, begin_with, new_store, stop_before_marking, values
 
 from txnlog.errors import (
     InvalidTransactionalId,
     InvalidTransactionTimeout,
     ProducerFenced,
     StorageError,
+    TxnlogError,
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
@@ -30,20 +32,12 @@ _STORES = itertools.count()
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
+    return limited_store(memory_storage, clock)
 
 
-def new_store(storage: Storage, clock: VirtualClock) -> Store:
-    config = {"transaction.max.timeout.ms": MAX_TIMEOUT_MS}
-    store = attach(storage, create=True, clock=clock, config=config)
-    store.create_topic("t")
-    return store
+def limited_store(storage: Storage, clock: VirtualClock) -> Store:
+    return new_store(storage, clock, config={"transaction.max.timeout.ms": MAX_TIMEOUT_MS})
 
 
 def initialized(store: Store, timeout_ms: int = 60_000) -> Producer:
@@ -53,18 +47,13 @@ def initialized(store: Store, timeout_ms: int = 60_000) -> Producer:
 
 
 def ongoing(store: Store, value: bytes = b"x") -> Producer:
-    producer = initialized(store)
-    producer.begin_transaction()
-    producer.send("t", value)
-    producer.flush()
-    return producer
+    return begin_with(store, "p", value)
 
 
 def prepared(store: Store, end: str) -> Producer:
     """A producer that has decided, and stopped before it marked anything."""
     producer = ongoing(store)
-    assert producer._coordinator is not None
-    producer._coordinator._finish_quietly = lambda: None  # type: ignore[method-assign]
+    stop_before_marking(producer)
     getattr(producer, f"{end}_transaction")()
     return producer
 
@@ -100,17 +89,12 @@ def states(storage: Storage) -> list[str]:
     return storage.list_names("transactions/p")
 
 
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
-
-
 def owner(store: Store) -> tuple[str, int, int]:
     found = store.describe_transaction("p")
     return found.status, found.producer_epoch, found.producer_id
 
 
-def test_condition_11_ids_and_timeouts(store: Store) -> None:
+def test_bad_ids_and_timeouts_are_refused(store: Store) -> None:
     """Goal (11): refused before anything is written; the limits themselves are accepted."""
     with pytest.raises(InvalidTransactionalId):
         store.producer(transactional_id="")
@@ -123,7 +107,7 @@ def test_condition_11_ids_and_timeouts(store: Store) -> None:
         assert store.describe_transaction("p").timeout_ms == timeout_ms
 
 
-def test_condition_12_init_when_nothing_is_open(store: Store) -> None:
+def test_init_when_nothing_is_open(store: Store) -> None:
     """Goal (12): the first has epoch 0; each later one the next, and the same producer id."""
     initialized(store)
     status, epoch, producer_id = owner(store)
@@ -138,10 +122,10 @@ def test_condition_12_init_when_nothing_is_open(store: Store) -> None:
     assert owner(store) == ("Empty", 4, producer_id)
 
 
-def test_condition_13_init_while_a_transaction_is_open(store: Store, clock: VirtualClock) -> None:
+def test_init_while_a_transaction_is_open(store: Store) -> None:
     """Goal (13): it is aborted under a bumped epoch, which the new instance has: one bump."""
     old = ongoing(store)
-    new = initialized(attach(store.storage, clock=clock))
+    new = initialized(another(store))
     assert owner(store)[:2] == ("Empty", 1)
     assert values(store) == []
     with pytest.raises(ProducerFenced):
@@ -152,7 +136,7 @@ def test_condition_13_init_while_a_transaction_is_open(store: Store, clock: Virt
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_condition_14_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
+def test_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
     """Goal (14): what was decided is finished first, whichever it was."""
     prepared(store, end)
     assert owner(store)[0] == {"commit": "PrepareCommit", "abort": "PrepareAbort"}[end]
@@ -165,12 +149,12 @@ def test_condition_14_init_while_a_decision_is_half_done(store: Store, end: str)
 
 @pytest.mark.parametrize("before", ["new", "empty", "ongoing", "commit", "abort"])
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
-def test_condition_15_init_interrupted_anywhere(before: str, fault: Fault) -> None:
+def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None:
     """Goal (15): after each request of an init it can be repeated; the epoch is bumped once."""
     for number in range(100):
         clock = VirtualClock()
         storage = open_storage(f"memory://init-{next(_STORES)}")
-        store = new_store(storage, clock)
+        store = limited_store(storage, clock)
         if before in ("commit", "abort"):
             prepared(store, before)
         elif before == "ongoing":
@@ -203,9 +187,7 @@ def test_condition_15_init_interrupted_anywhere(before: str, fault: Fault) -> No
 
 
 @pytest.mark.parametrize("effect", [True, False])
-def test_condition_15_an_init_whose_puts_are_in_doubt(
-    store: Store, clock: VirtualClock, effect: bool
-) -> None:
+def test_an_init_whose_puts_are_in_doubt(store: Store, clock: VirtualClock, effect: bool) -> None:
     """Goal (15): storage fails at each put of an init in turn; called again, one bump in all."""
     for doubtful in range(3):
         ongoing(store)
@@ -225,7 +207,7 @@ def test_condition_15_an_init_whose_puts_are_in_doubt(
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_condition_16_an_end_may_be_repeated(store: Store, end: str) -> None:
+def test_an_end_may_be_repeated(store: Store, end: str) -> None:
     """Goal (16): success, and not one request that writes."""
     producer = ongoing(store)
     getattr(producer, f"{end}_transaction")()
@@ -237,7 +219,7 @@ def test_condition_16_an_end_may_be_repeated(store: Store, end: str) -> None:
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("wrong", ["producer_id", "producer_epoch"])
-def test_condition_17_a_wrong_owner_changes_nothing(store: Store, end: str, wrong: str) -> None:
+def test_a_wrong_owner_changes_nothing(store: Store, end: str, wrong: str) -> None:
     """Goal (17): commit and abort of another producer id or an older epoch are refused."""
     stale = ongoing(store)
     head = store.logs.transactions.describe("p")
@@ -251,7 +233,7 @@ def test_condition_17_a_wrong_owner_changes_nothing(store: Store, end: str, wron
     assert store.logs.transactions.describe("p").state == newer
 
 
-def test_condition_18_only_open_transactions_time_out(clock: VirtualClock) -> None:
+def test_only_open_transactions_time_out(clock: VirtualClock) -> None:
     """Goal (18): any other state is left or finished as it was decided, however late."""
     for before, expected in (
         ("empty", ("Empty", 0)),
@@ -261,7 +243,7 @@ def test_condition_18_only_open_transactions_time_out(clock: VirtualClock) -> No
         ("abort", ("CompleteAbort", 0)),
         ("ongoing", ("CompleteAbort", 1)),
     ):
-        store = new_store(open_storage(f"memory://init-{next(_STORES)}"), clock)
+        store = limited_store(open_storage(f"memory://init-{next(_STORES)}"), clock)
         producer = {
             "empty": initialized,
             "ongoing": ongoing,
@@ -275,7 +257,7 @@ def test_condition_18_only_open_transactions_time_out(clock: VirtualClock) -> No
         elif before == "aborted":
             producer.abort_transaction()
         clock.time_ms += 10**9
-        values(attach(store.storage, clock=clock))
+        values(another(store))
         assert owner(store)[:2] == expected, before
         if before == "ongoing":
             with pytest.raises(ProducerFenced, match="open for longer than 60000 ms"):
@@ -309,7 +291,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id(store: Store, clock: Vi
     stuck = ongoing(store, b"stuck")
     assert owner(store) == ("Ongoing", MAX_PRODUCER_EPOCH, head.state.producer_id)
     clock.time_ms += 60_001 + CLOCK_MARGIN_MS
-    assert values(attach(store.storage, clock=clock)) == []
+    assert values(another(store)) == []
     assert owner(store) == ("CompleteAbort", MAX_PRODUCER_EPOCH, head.state.producer_id)
     with pytest.raises(ProducerFenced):
         stuck.commit_transaction()
@@ -319,3 +301,27 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id(store: Store, clock: Vi
     assert producer_id != head.state.producer_id
     last.commit_transaction()
     assert values(store) == [b"next"]
+
+
+def test_after_the_last_epoch_comes_a_new_producer_id(store: Store) -> None:
+    """Also where init aborts an open transaction of that epoch, which leaves no epoch to bump."""
+    transactions = store.logs.transactions
+    store.producer(transactional_id="p").init_transactions()
+    first = transactions.describe("p")
+    worn = msgspec.structs.replace(first.state, producer_epoch=MAX_PRODUCER_EPOCH - 1, nonce="n")
+    assert transactions.put(first.number + 1, worn, transactions.now())
+    old = begin(store)
+    old.send("t", b"old")
+    old.flush()
+    last = transactions.describe("p").state
+    assert (last.producer_id, last.producer_epoch) == (worn.producer_id, MAX_PRODUCER_EPOCH)
+    new = begin(store)
+    state = transactions.describe("p").state
+    assert state.producer_id != worn.producer_id
+    assert state.producer_epoch == 0
+    new.send("t", b"new")
+    with pytest.raises(TxnlogError) as caught:
+        old.commit_transaction()
+    assert caught.value.fatal
+    new.commit_transaction()
+    assert values(another(store)) == [b"new"]

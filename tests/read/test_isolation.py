@@ -10,12 +10,12 @@ import random
 from collections.abc import Callable
 
 import pytest
+from steps import another, begin, new_store, send
 
 from txnlog.errors import InvalidTxnState, ProducerFenced
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
 from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
+from txnlog.store import Store
 from txnlog.testing import Choose, Process, Simulation, VirtualClock, preemptions, random_choice
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -24,33 +24,8 @@ _STORES = itertools.count()
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=2)
-    return store
-
-
-def another(store: Store) -> Store:
-    """The same store, as a process that starts now finds it."""
-    return attach(store.storage, clock=store.logs.clock)
-
-
-def begun(store: Store, transactional_id: str) -> Producer:
-    producer = store.producer(transactional_id=transactional_id)
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
-
-
-def send(producer: Producer, *values: bytes, partition: int = 0) -> None:
-    for value in values:
-        producer.send("t", value, partition=partition)
-    producer.flush()
+    return new_store(memory_storage, clock, {"t": 2})
 
 
 def stable(store: Store) -> list[int]:
@@ -65,7 +40,7 @@ def read(store: Store, isolation_level: str = "read_committed") -> list[bytes | 
 
 def test_the_stable_offset_follows_the_earliest_of_three_producers(store: Store) -> None:
     """Goal (26): through producers, in each partition by itself, for old and new readers."""
-    first, second, third = (begun(store, name) for name in "abc")
+    first, second, third = (begin(store, name) for name in "abc")
     send(first, b"a")
     send(second, b"b", b"b")
     send(second, b"b", partition=1)
@@ -96,9 +71,9 @@ def test_the_stable_offset_follows_the_earliest_of_three_producers(store: Store)
 @pytest.mark.parametrize("call", ["send", "offsets", "commit", "abort"])
 def test_each_call_of_a_replaced_instance_is_refused(store: Store, call: str) -> None:
     """Goal (17, 28): whatever the first instance does next; only what the second one did shows."""
-    first = begun(store, "same")
+    first = begin(store, "same")
     send(first, b"first")
-    second = begun(another(store), "same")
+    second = begin(another(store), "same")
     if call == "send":
         first.send("t", b"late", partition=0)
     if call == "offsets":
@@ -121,10 +96,10 @@ def test_each_call_of_a_replaced_instance_is_refused(store: Store, call: str) ->
 @pytest.mark.parametrize("call", ["send", "offsets"])
 def test_an_idle_instance_that_was_replaced_begins_nothing(store: Store, call: str) -> None:
     """Goal (28): the first one has no transaction open when the second one takes over."""
-    first = begun(store, "same")
+    first = begin(store, "same")
     send(first, b"first")
     first.commit_transaction()
-    second = begun(another(store), "same")
+    second = begin(another(store), "same")
     first.begin_transaction()
     if call == "send":
         first.send("t", b"late", partition=0)
@@ -138,9 +113,9 @@ def test_an_idle_instance_that_was_replaced_begins_nothing(store: Store, call: s
     assert another(store).consumer("t", group_id="g").committed(T0) is None
 
 
-def test_the_stable_offset_stays_at_the_log_start(store: Store, clock: VirtualClock) -> None:
+def test_the_stable_offset_stays_at_the_log_start(store: Store) -> None:
     """Goal (32): where a reader cannot learn what became of records that are deleted by now."""
-    producer = begun(store, "p")
+    producer = begin(store, "p")
     send(producer, b"aborted")
     producer.abort_transaction()
     with store.producer() as plain:
@@ -185,14 +160,14 @@ def aborting(times: int) -> Body:
 
     def body(process: Process) -> None:
         store = process.store()
-        producer = begun(store, "p")
+        producer = begin(store, "p")
         for turn in range(times):
             send(producer, b"never %d" % turn)
             producer.abort_transaction()
             if turn % 2:
                 producer.begin_transaction()
             else:
-                producer = begun(store, "p")
+                producer = begin(store, "p")
 
     return body
 
