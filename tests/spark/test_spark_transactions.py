@@ -178,6 +178,41 @@ def test_an_exception_commits_nothing_and_cleans_up(spark: SparkSession, topics:
     assert stored(topics, "out") == list(range(100))
 
 
+class InterruptedAfter(CountingStorage):
+    """Ctrl-C comes right after the one create of a name that ends in ``last``."""
+
+    last = "never"
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        created = super().put_if_absent(name, data)
+        if name.endswith(self.last):
+            self.last = "never"
+            raise KeyboardInterrupt
+        return created
+
+
+def test_an_interrupt_after_the_decision_hides_no_commit(
+    spark: SparkSession, topics: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interrupt goes on, and the block tells what was committed nevertheless."""
+    storage = InterruptedAfter(topics.storage)
+    txn = transaction(spark, attach(storage), transactional_id="etl", group_id="g")
+
+    def copy() -> None:
+        with txn:
+            assert etl(txn) == 100
+            storage.last = "transactions/etl/00000000000000000002.json"
+
+    with pytest.raises(KeyboardInterrupt):
+        copy()
+    assert storage.last == "never"
+    assert txn.result.written_records == 101
+    assert sum(len(span) for span in txn.result.consumed.values()) == 100
+    assert "(epoch 0) is committed: the decision had been put" in caplog.text
+    assert stored(topics, "out") == list(range(100))
+    assert leftovers(topics) == []
+
+
 def test_a_failed_write_leaves_only_abort(spark: SparkSession, topics: Store) -> None:
     """Goal (22): code that swallows a write's error cannot commit the rest without it."""
     bad = numbers(spark, 0, 5).withColumn("colour", sf.lit("red"))
