@@ -6,7 +6,6 @@ block ends everything is placed and decided at once, so nothing shows and nobody
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +21,11 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
-from txnlog.spark.options.option_names import PINNED_TOPICS, STAGING
-from txnlog.spark.options.positions import offsets_json
+from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.stream.versions import Version, take_over
+from txnlog.spark.transactions.read_options import merge_read_options, pin_options
 from txnlog.spark.transactions.staged_writes import StagedWrites
 from txnlog.state.transaction import ConsumedOffset, Outcome, check_version
 from txnlog.store import Store, open_store
@@ -271,21 +270,16 @@ class SparkTransaction:
                     raise InvalidOption(
                         f"topic {name!r} is read twice in one transaction; use its DataFrame again"
                     )
-            read_options = {name: _format_option(value) for name, value in (options or {}).items()}
-            _refuse_decided(read_options)
-            if columns is not None:
-                read_options["columns"] = ",".join(columns)
-            if include_headers:
-                read_options["includeHeaders"] = "true"
-            if starting_offsets is not None:
-                read_options["startingOffsets"] = (
-                    starting_offsets
-                    if isinstance(starting_offsets, str)
-                    else offsets_json(starting_offsets)
-                )
-            parsed = self._parse(names, read_options)
+            merged = merge_read_options(
+                options or {},
+                columns=columns,
+                include_headers=include_headers,
+                starting_offsets=starting_offsets,
+            )
+            parsed = self._parse(names, merged)
             pinned = pin_read(self._store, parsed)
-            frame = self._load(pinned, read_options)
+            at = {**pin_options(merged, pinned), **self._store_options}
+            frame = self._spark.read.format("txnlog").options(**at).load()
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None
             return frame
@@ -372,23 +366,6 @@ class SparkTransaction:
             merged["maxRecords"] = str(self._max_records)
         return parse_read(merged)
 
-    def _load(self, pinned: PinnedRead, options: Mapping[str, str]) -> DataFrame:
-        """The DataFrame of exactly the pinned offsets; Spark's own process resolves them again."""
-        starts: dict[str, dict[int, int]] = {}
-        stops: dict[str, dict[int, int]] = {}
-        for where, span in pinned.offsets.items():
-            starts.setdefault(where.topic, {})[where.partition] = span.start
-            stops.setdefault(where.topic, {})[where.partition] = span.stop
-        options = {
-            **{name: value for name, value in options.items() if not _is_position(name)},
-            **self._store_options,
-            "subscribe": ",".join(starts),
-            "startingOffsets": offsets_json(starts),
-            "endingOffsets": offsets_json(stops),
-            PINNED_TOPICS: json.dumps(dict(pinned.topic_ids)),
-        }
-        return self._spark.read.format("txnlog").options(**options).load()
-
     # -- the end ---------------------------------------------------------------------------------
 
     def _commit(self) -> None:
@@ -471,35 +448,3 @@ def _is_stopped(spark: SparkSession) -> bool:
     """Spark Connect tells; elsewhere a stopped context has let go of its JVM's half."""
     told: bool | None = getattr(spark, "is_stopped", None)
     return getattr(spark.sparkContext, "_jsc", None) is None if told is None else told
-
-
-_DECIDED = (
-    "path",
-    "subscribe",
-    "subscribepattern",
-    "assign",
-    "group.id",
-    "maxrecords",
-    "unsafesinglewriter",
-)
-_NEVER = ("transactional.id", "transaction.timeout.ms", "isolation.level")
-
-
-def _format_option(value: bool | int | str) -> str:
-    """As Spark makes it of what ``.option(...)`` is given."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _refuse_decided(options: Mapping[str, str]) -> None:
-    """Raise InvalidOption for options that a transaction decides itself."""
-    for option in options:
-        name = option.lower().removeprefix("kafka.")
-        if name in (*_DECIDED, *_NEVER) or name.startswith("storage."):
-            raise InvalidOption(
-                f"option {option}: it is decided by transaction(...) and the names given to read()"
-            )
-
-
-def _is_position(option: str) -> bool:
-    """True for options that choose offsets: they have done so."""
-    return option.lower().startswith(("starting", "ending"))
