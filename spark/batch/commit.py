@@ -19,7 +19,7 @@ from txnlog.errors import (
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
-from txnlog.state.transaction import ConsumedOffset, Outcome, TransactionRef
+from txnlog.state.transaction import ConsumedOffset, Outcome, TransactionRef, Version
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.uploads import discard_segments
@@ -124,7 +124,7 @@ def place_and_commit(
     offsets: Mapping[str, Sequence[OffsetCommit]],
     *,
     begun: bool = False,
-    version: tuple[str, int] | None = None,
+    version: Version | None = None,
 ) -> dict[TopicPartition, list[range]]:
     """Steps 2 to 6 of a transaction; on a failure it is aborted and the error goes on.
 

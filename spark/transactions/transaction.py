@@ -24,10 +24,10 @@ from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
-from txnlog.spark.stream.versions import Version, take_over
+from txnlog.spark.stream.versions import take_over
 from txnlog.spark.transactions.read_options import merge_read_options, pin_options
 from txnlog.spark.transactions.staged_writes import StagedWrites
-from txnlog.state.transaction import ConsumedOffset, Outcome, check_version
+from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
 from txnlog.store import Store, open_store
 from txnlog.write.coordinator import Coordinator, Placed
 from txnlog.write.producer_lock import ProducerLock, exclusive

@@ -67,6 +67,7 @@ def clean_variables(python: Path, **variables: str) -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTHONPATH", "PYSPARK_", "SPARK_", "AWS_"))
+        or name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")
     }
     return {
         **kept,

@@ -25,7 +25,7 @@ from txnlog.inspect.descriptions import (
 from txnlog.inspect.logs import DumpedEntry, dump_log
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import TopicLog, TopicSpec
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentRef, TopicPartition
 from txnlog.state.topic import (
     ENTRY_DECODER,
     Altered,
@@ -36,7 +36,7 @@ from txnlog.state.topic import (
     check_partition_count,
 )
 from txnlog.storage.base import PARALLEL_REQUESTS
-from txnlog.write.uploads import SegmentFiles, discard_segments
+from txnlog.write.uploads import discard_files
 
 
 class TopicAdmin:
@@ -125,21 +125,22 @@ class TopicAdmin:
         """Delete a topic and its data. Scans that are pinned to it fail from then on."""
         nonce = self._logs.clock.token()
         log = self._logs.topic(topic)
-        doomed: list[SegmentFiles] = []
+        doomed: list[str] = []
 
         def build(state: TopicState) -> Deleted:
             state.check_exists(topic)
             doomed[:] = [
-                SegmentFiles(
-                    topic, number, segment.name, segment.batch_count, segment.kafka is not None
-                )
+                file
                 for number, partition in enumerate(state.partitions)
                 for segment in partition.segments
+                for file in SegmentRef(topic, number, segment.name).paths.files(
+                    segment.batch_count, has_aborted=segment.kafka is not None
+                )
             ]
             return Deleted(nonce, self._logs.clock.now_ms())
 
         log.append(build)
-        discard_segments(self._logs.storage, doomed)
+        discard_files(self._logs.storage, doomed)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Move log start offsets up: records below them are no longer a part of their topics.

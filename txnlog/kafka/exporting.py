@@ -15,12 +15,10 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from txnlog import names
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
@@ -343,22 +341,16 @@ class _PartitionExporter:
 
     def _copy(self, segment: Segment) -> set[int]:
         """Copy the batches; returns the producers whose transactions have no marker."""
-        path = names.segment_file(self._view.topic, self._partition, segment.name)
-        index = load_transaction_index(self._storage, self._range(segment))
+        part = self._range(segment)
+        index = load_transaction_index(self._storage, part)
         hanging = [item for item in index.aborted if item.last_stable_offset == NO_MARKER]
         ends = {(item.producer_id, item.last_offset) for item in index.aborted}
         left_out = TransactionIndex(hanging if self._format.keeps_offsets else ())
         begun = False
-        for batch in dump_segment(
-            partial(self._storage.get_range, path),
-            segment.size_bytes,
-            name=path,
-            joins_messages=True,
-            identity=segment.identity,
-        ):
+        for batch in dump_segment(part.open(self._storage), joins_messages=True):
             decoded = batch.decoded
             if batch.damage is not None or decoded is None:
-                raise CorruptRecord(f"nothing was exported: {batch.damage or path}")
+                raise CorruptRecord(f"nothing was exported: {batch.damage or part.paths.log}")
             header = decoded.header
             if header.last_offset < self._start_offset or left_out.hides(header):
                 continue  # deleted, or aborted and without a marker that says so

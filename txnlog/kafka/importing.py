@@ -23,13 +23,14 @@ from txnlog.errors import (
     TopicAlreadyExists,
     TxnlogError,
 )
-from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_file
+from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_paths
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.read.ranges import SegmentRange, load_transaction_index
 from txnlog.segments.batches import MAX_HEADER_BYTES, decode_header
+from txnlog.segments.file import SegmentFile
 from txnlog.segments.header import MAGIC_COLUMNS
 from txnlog.segments.identity import NO_CRC
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
@@ -40,7 +41,7 @@ from txnlog.segments.records import are_representable, timestamps_ms
 from txnlog.state.placement import KafkaFile, Placement, Segment
 from txnlog.state.topic import OffsetSpan, TopicState
 from txnlog.storage.base import Storage
-from txnlog.write.uploads import SegmentFiles, discard_segments
+from txnlog.write.uploads import discard_files
 
 _TOPIC_CONFIG = {"record.format": "kafka", "compression.type": "producer"}
 _SHOWN_DAMAGES = 5
@@ -210,13 +211,13 @@ class _Copier:
         self._progress = progress
         self._token = logs.clock.token()
         self._counter = 0
-        self._uploaded: dict[str, SegmentFiles] = {}
+        self._uploaded: dict[str, list[str]] = {}
         self._done_bytes = self._total_bytes = 0
 
     def copy(self, folders: Sequence[PartitionFolder], doomed: Mapping[int, set[int]]) -> None:
         """Copy everything; damage is collected, and copying ends with the first of it."""
         sizes = [
-            {base: folder.storage.size(segment_file(base)) for base in folder.base_offsets}
+            {base: folder.storage.size(segment_paths(base).log) for base in folder.base_offsets}
             for folder in folders
         ]
         self._total_bytes = sum(size for by_base in sizes for size in by_base.values())
@@ -237,7 +238,7 @@ class _Copier:
 
     def discard(self) -> None:
         """Delete what was uploaded, best effort. Only if certainly no entry names it."""
-        discard_segments(self._target, list(self._uploaded.values()))
+        discard_files(self._target, [file for files in self._uploaded.values() for file in files])
 
     @property
     def _is_refused(self) -> bool:
@@ -293,8 +294,8 @@ class _Copier:
         segment = _Copied(name, base)
         indexes = IndexBuilder(self._interval_bytes)
         last_offset = base - 1
-        where = (self._topic, source.folder.partition, name)
-        upload = self._target.upload(names.segment_file(*where))
+        paths = names.SegmentRef(self._topic, source.folder.partition, name).paths
+        upload = self._target.upload(paths.log)
         try:
             for batch in self._good_batches(source, tracker):
                 decoded = batch.decoded
@@ -321,22 +322,21 @@ class _Copier:
         except BaseException:
             upload.discard()
             raise
-        self._uploaded[name] = SegmentFiles(*where, segment.batch_count)
+        self._uploaded[name] = paths.files(segment.batch_count)
         if segment.batch_count > 1:
             index, times = indexes.finish()
-            self._target.put(names.offset_index_file(*where), index.encode())
-            self._target.put(names.time_index_file(*where), times.encode())
+            self._target.put(paths.offset_index, index.encode())
+            self._target.put(paths.time_index, times.encode())
         return segment, last_offset
 
     def _good_batches(self, source: _Source, tracker: TransactionTracker) -> Iterator[DumpedBatch]:
         """The sound batches of one file; tells the tracker where markers may be lost."""
-        storage, file = source.folder.storage, segment_file(source.base_offset)
-        path = f"{storage.url}/{file}"
+        storage, name = source.folder.storage, segment_paths(source.base_offset).log
+        path = f"{storage.url}/{name}"
+        file = SegmentFile(partial(storage.get_range, name), source.size_bytes, path)
         following = source.base_offset  # the offset behind the last good batch
         is_lost = False
-        for batch in dump_segment(
-            partial(storage.get_range, file), source.size_bytes, name=path, joins_messages=True
-        ):
+        for batch in dump_segment(file, joins_messages=True):
             self._advance(batch.size_bytes)
             damage = batch.damage or _misplaced(batch, source, path)
             if damage is not None:
@@ -368,10 +368,10 @@ class _Copier:
         ]
         data = TransactionIndex(inside).encode()
         if inside:
-            where = (self._topic, partition, segment.name)
-            self._uploaded[segment.name] = SegmentFiles(*where, segment.batch_count, True)
-            path = names.transaction_index_file(*where)
-            self._target.put(path, data)
+            paths = names.SegmentRef(self._topic, partition, segment.name).paths
+            files = paths.files(segment.batch_count, has_aborted=True)
+            self._uploaded[segment.name] = files
+            self._target.put(paths.transaction_index, data)
         self.placements.append(
             Placement(
                 partition=partition,
@@ -402,7 +402,7 @@ def _transaction_indexes(folder: PartitionFolder) -> dict[int, TransactionIndex]
     found = {}
     for base in folder.base_offsets:
         if _has_index(folder, base):
-            file = segment_file(base, "txnindex")
+            file = segment_paths(base).transaction_index
             try:
                 found[base] = TransactionIndex.decode(folder.storage.get(file), name=file)
             except (ObjectNotFound, CorruptRecord):
@@ -411,7 +411,7 @@ def _transaction_indexes(folder: PartitionFolder) -> dict[int, TransactionIndex]
 
 
 def _has_index(folder: PartitionFolder, base: int) -> bool:
-    return segment_file(base, "txnindex") in folder.files
+    return segment_paths(base).transaction_index in folder.files
 
 
 def _may_hold_marker(damaged: DumpedBatch) -> bool:

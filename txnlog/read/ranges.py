@@ -13,10 +13,11 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from txnlog import names
 from txnlog.errors import CorruptRecord, ObjectNotFound, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.topic_log import current_topic_id
+from txnlog.names import SegmentPaths, SegmentRef
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
+from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
@@ -38,6 +39,22 @@ class SegmentRange:
     log_append_time: bool = False
     topic_id: str = ""
     hides_aborted: bool = False
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """The files of the segment."""
+        return SegmentRef(self.topic, self.partition, self.segment.name).paths
+
+    def open(self, storage: Storage) -> SegmentFile:
+        """The segment's file, as its log entry describes it. Requests nothing yet."""
+        path, segment = self.paths.log, self.segment
+        return SegmentFile(
+            partial(storage.get_range, path),
+            segment.size_bytes,
+            path,
+            base_offset=segment.base_offset - segment.offset_shift,
+            identity=segment.identity,
+        )
 
     @property
     def record_count(self) -> int:
@@ -70,48 +87,38 @@ def read_batches(
     storage: Storage, part: SegmentRange, columns: Sequence[str] | None
 ) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
-    path = names.segment_file(part.topic, part.partition, part.segment.name)
     segment, shift = part.segment, part.segment.offset_shift
     try:
         yield from read_segment(
-            partial(storage.get_range, path),
-            segment.size_bytes,
-            name=path,
+            part.open(storage),
             start_offset=part.start_offset - shift,
             stop_offset=part.stop_offset - shift,
-            base_offset=segment.base_offset - shift,
             index=_load_index(storage, part) if part.start_offset > segment.base_offset else None,
             columns=columns,
             skip=_load_aborted(storage, part),
-            identity=segment.identity,
         )
     except ObjectNotFound as error:
-        raise _gone(storage, part, path) from error
+        raise _gone(storage, part, part.paths.log) from error
 
 
 def first_at_or_after(
     storage: Storage, part: SegmentRange, timestamp_ms: int
 ) -> tuple[int, int] | None:
     """The first record of a range at or after a time: (offset, timestamp in ms), or None."""
-    path = names.segment_file(part.topic, part.partition, part.segment.name)
     shift = part.segment.offset_shift
     times = _load_time_index(storage, part)
     try:
         found = find_timestamp(
-            partial(storage.get_range, path),
-            part.segment.size_bytes,
+            part.open(storage),
             timestamp_ms,
-            name=path,
             start_offset=part.start_offset - shift,
             stop_offset=part.stop_offset - shift,
-            base_offset=part.segment.base_offset - shift,
             time_index=times,
             index=_load_index(storage, part) if times is not None else None,
             skip=_load_aborted(storage, part),
-            identity=part.segment.identity,
         )
     except ObjectNotFound as error:
-        raise _gone(storage, part, path) from error
+        raise _gone(storage, part, part.paths.log) from error
     return None if found is None else (shift + found[0], found[1])
 
 
@@ -134,9 +141,8 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
     """The offset index, if there is one that can be used. It only saves reading from the start."""
     if part.segment.batch_count < 2:
         return None
-    path = names.offset_index_file(part.topic, part.partition, part.segment.name)
     try:
-        return OffsetIndex.decode(storage.get(path))
+        return OffsetIndex.decode(storage.get(part.paths.offset_index))
     except (ObjectNotFound, CorruptRecord, ValueError):
         return None
 
@@ -145,9 +151,8 @@ def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
     """The time index, if there is one that can be used."""
     if part.segment.batch_count < 2:
         return None
-    path = names.time_index_file(part.topic, part.partition, part.segment.name)
     try:
-        return TimeIndex.decode(storage.get(path))
+        return TimeIndex.decode(storage.get(part.paths.time_index))
     except (ObjectNotFound, CorruptRecord, ValueError):
         return None
 
@@ -171,7 +176,7 @@ def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionI
     known = part.segment.kafka
     if known is None or not known.aborted_count:
         return TransactionIndex(())
-    path = names.transaction_index_file(part.topic, part.partition, part.segment.name)
+    path = part.paths.transaction_index
     try:
         data = storage.get(path)
     except ObjectNotFound as error:
