@@ -22,6 +22,7 @@ from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.options.option_names import STAGING
+from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.stream.versions import take_over
@@ -118,8 +119,7 @@ def transaction(
         raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
     if group_id is not None:
         check_group_id(group_id)
-    if max_records is not None and max_records < 1:
-        raise InvalidOption(f"max_records must be a whole number above 0, not {max_records!r}")
+    check_positive("max_records", max_records)
     checked = check_version(application_id, version)
     reached = store_options(store, options)
     coordinator = Coordinator(store.logs, transactional_id, transaction_timeout_ms)
