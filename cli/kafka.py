@@ -16,12 +16,12 @@ from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_s
 from txnlog.cli.storage_options import parse_storage_options
 
 if TYPE_CHECKING:
-    from txnlog.kafka.exporting import Exported, ExportedPartition
-    from txnlog.kafka.importing import DamagedBytes, Imported, ImportedPartition
+    from txnlog.kafka.exporting import ExportedPartition, KafkaExport
+    from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
 
 app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
 
-IMPORT: list[Field[Imported]] = [
+IMPORT: list[Field[KafkaImport]] = [
     text("topic", "TOPIC", lambda done: done.topic),
     number("record_count", "RECORDS", lambda done: done.record_count),
 ]
@@ -41,7 +41,7 @@ DAMAGES: list[Field[DamagedBytes]] = [
     number("size_bytes", "BYTES", lambda damage: damage.size_bytes),
     text("reason", "REASON", lambda damage: damage.reason),
 ]
-EXPORT: list[Field[Exported]] = [
+EXPORT: list[Field[KafkaExport]] = [
     text("topic", "TOPIC", lambda done: done.topic),
     text("url", "FOLDER", lambda done: done.url),
     number("record_count", "RECORDS", lambda done: done.record_count),

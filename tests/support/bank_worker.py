@@ -228,9 +228,10 @@ class Teller:
         self.notes.add("begin", transfer)
         try:
             if self.versioned:
-                if producer.begin_transaction(
+                begun = producer.begin_transaction(
                     application_id=self.job.name, version=version_of(transfer)
-                ):
+                )
+                if begun.already_committed:
                     self.notes.add("abort", transfer)
                     return
             else:

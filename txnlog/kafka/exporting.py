@@ -24,6 +24,8 @@ from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
 from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
+from txnlog.log.logs import Logs
+from txnlog.read.pinning import pin_topics
 from txnlog.read.ranges import SegmentRange, load_transaction_index, read_batches
 from txnlog.read.view import TopicView
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
@@ -44,7 +46,6 @@ from txnlog.state.placement import Segment
 from txnlog.state.producers import advance_sequence
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
-from txnlog.store import Store
 
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class ExportedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class KafkaExport:
     """What an export has written. ``url`` is the folder that the partitions' folders are in."""
 
     topic: str
@@ -94,7 +95,7 @@ class _Format:
 
 
 def export_log_dirs(
-    store: Store,
+    logs: Logs,
     topic: str,
     directory: str,
     *,
@@ -103,9 +104,9 @@ def export_log_dirs(
     compression_type: str | None,
     storage_options: Mapping[str, object] | None,
     progress: Progress | None,
-) -> Exported:
+) -> KafkaExport:
     """See :meth:`txnlog.Store.export_kafka`."""
-    view = store.snapshot([topic]).view(topic)
+    view = pin_topics(logs, [topic]).views[topic]
     config = TopicConfig.of(view.config)
     written = _format(config, magic, keep_offsets, compression_type)
     target = open_storage(directory, storage_options)
@@ -123,7 +124,7 @@ def export_log_dirs(
     counted = _Counted(sum(p.size_bytes for p in _segments_of(view)), progress)
     try:
         exported = [
-            _PartitionExporter(store.storage, view, number, writer, written, counted).run()
+            _PartitionExporter(logs.storage, view, number, writer, written, counted).run()
             for number, writer in enumerate(writers)
         ]
     except BaseException:
@@ -134,7 +135,7 @@ def export_log_dirs(
         # Deleting prunes empty folders, and a broker refuses one that is no partition's.
         with suppress(StorageError):
             target.delete([_TEMPORARY])
-    return Exported(topic, target.url, tuple(exported))
+    return KafkaExport(topic, target.url, tuple(exported))
 
 
 def _format(

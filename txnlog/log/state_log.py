@@ -100,6 +100,12 @@ class StateLog(Generic[EntryT, StateT]):
         with self.reading() as state:
             return dict(state.undecided_entries())
 
+    @property
+    def next_entry(self) -> int:
+        """A number that the log has not passed yet, as far as is known here: 0 if nothing is."""
+        with self.lock:
+            return self.state.next_entry
+
     def looks_stuck(self) -> bool:
         """True if the oldest undecided entry is so old that its writer may be dead.
 

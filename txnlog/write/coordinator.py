@@ -346,31 +346,32 @@ class Coordinator:
                     nonce=self._logs.clock.token(),
                 )
             )
-        self._put_decision()
-        self._finish_quietly()
+        self._end()
 
-    def abort(self) -> None:
+    def abort(self) -> Outcome:
         """Decide to abort, write the markers, complete. Nothing if nothing was begun.
+
+        Returns:
+            How the transaction has ended: ``COMMIT`` if an earlier commit, whose outcome was
+            unknown, has in truth succeeded.
 
         Raises:
             ProducerFenced: a newer instance has taken over; it aborts or has aborted this.
-            InvalidTxnState: an earlier commit whose outcome was unknown has in truth succeeded.
+            CommitStateUnknown: the storage failed during the decision.
         """
         self._find_lost_begin()
         if self.decided is Outcome.COMMIT:
             self._finish_quietly()
-            raise self._was_committed()
+            return Outcome.COMMIT
         decision = self._decision
-        if decision is not None and decision.state.status is Status.PREPARE_COMMIT:
+        if decision is not None and decision.state.outcome is Outcome.COMMIT:
             newest = self._logs.transactions.head(self.transactional_id)
             if newest is not None and newest.number >= decision.number:
-                self._put_decision()
-                self._finish_quietly()
-                raise self._was_committed()
+                return self._end()
             self._decision = None
         if self._decision is None:
             if not self.state.open:
-                return
+                return Outcome.ABORT
             self._decide(
                 transitions.prepare_abort(
                     self.state,
@@ -378,14 +379,14 @@ class Coordinator:
                     nonce=self._logs.clock.token(),
                 )
             )
+        return self._end()
+
+    def _end(self) -> Outcome:
+        """Put the decision at hand, or learn what became of it; then steps 5 and 6."""
         self._put_decision()
         self._finish_quietly()
-
-    def _was_committed(self) -> InvalidTxnState:
-        return InvalidTxnState(
-            f"{self.state.ref} cannot be aborted: its commit, whose outcome was unknown, "
-            "had succeeded"
-        )
+        assert self.decided is not None
+        return self.decided
 
     def _decide(self, state: TransactionState) -> None:
         assert self._head is not None
@@ -423,8 +424,7 @@ class Coordinator:
             if newest is not None and _committed_after_all(newest.state, decision.state):
                 self._adopt(newest, since)
                 self.decided = Outcome.COMMIT
-                self._finish_quietly()
-                raise self._was_committed()
+                return
             self._check_never_counted(decision)
             self._fenced(newest)
         else:

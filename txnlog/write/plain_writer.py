@@ -48,7 +48,7 @@ class PlainWriter:
 
     def add(self, topic: str, segments: list[UploadedSegment]) -> None:
         """Let segments of one topic wait for :meth:`place`."""
-        since = self._logs.topic(topic).state.next_entry
+        since = self._logs.topic(topic).next_entry
         self._unplaced.append(_Unplaced(topic, segments, since))
 
     @property

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from txnlog.config import TopicConfig, WriterCodec
@@ -25,13 +24,13 @@ from txnlog.log.logs import Logs
 from txnlog.log.topic_log import TopicSpec, UploadedSegment
 from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size
 from txnlog.storage.base import Storage
-from txnlog.write.partitioner import DEFAULT_PARTITIONER, Int32Array, make_partitioner
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
     check_headers,
     check_partition,
     check_timestamp,
-    partition_column,
+    explicit_partitions,
     to_bytes,
 )
 from txnlog.write.uploads import SegmentUploader, UploadBudget, discard_segments
@@ -56,7 +55,7 @@ class _Rows:
         self.values: list[bytes | None] = []
         self.timestamps: list[int | None] = []
         self.headers: list[list[tuple[str, bytes | None]]] = []
-        self.partitions: list[int] = []
+        self.partitions: list[int | None] = []
         self.size_bytes = 0
 
     def add(
@@ -65,7 +64,7 @@ class _Rows:
         value: bytes | None,
         timestamp_ms: int | None,
         headers: list[tuple[str, bytes | None]],
-        partition: int,
+        partition: int | None,
     ) -> None:
         self.keys.append(key)
         self.values.append(value)
@@ -206,9 +205,9 @@ class TopicBuffer:
 
     def _records_of(
         self, batch: pa.RecordBatch, partition: int | None
-    ) -> tuple[pa.RecordBatch, Int32Array | None]:
+    ) -> tuple[pa.RecordBatch, pa.Array | None]:
         """A user's batch as records, and the partitions that are named. Raises InvalidRecord."""
-        explicit = partition_column(batch, partition, self.spec)
+        explicit = explicit_partitions(batch, partition, self.spec)
         if "partition" in batch.schema.names:
             batch = batch.drop_columns(["partition"])
         try:
@@ -223,20 +222,12 @@ class TopicBuffer:
         with self._losing():
             rows, self._rows = self._rows, _Rows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-            self._add(records, np.array(rows.partitions, dtype=np.int32))
+            self._add(records, pa.array(rows.partitions, pa.int32()))
 
-    def _add(self, records: pa.RecordBatch, explicit: Int32Array | None) -> None:
-        """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
+    def _add(self, records: pa.RecordBatch, explicit: pa.Array | None) -> None:
+        """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._losing():
-            if explicit is None:
-                partitions = self._partitioner(records.column("key"))
-            else:
-                partitions = explicit
-                free = np.flatnonzero(explicit < 0)
-                if free.size:
-                    partitions = explicit.copy()
-                    keys = records.column("key").take(pa.array(free))
-                    partitions[free] = self._partitioner(keys)
+            partitions = choose_partitions(records.column("key"), explicit, self._partitioner)
             if self._uploader is None:
                 clock = self._logs.clock
                 storage, budget = self._how.storage, self._budget
