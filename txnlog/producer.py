@@ -16,22 +16,21 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from txnlog.config import Acks, WriterCodec
+from txnlog.config import Acks
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit
-from txnlog.state.transaction import Outcome, check_version
+from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.coordinator import Coordinator
-from txnlog.write.partitioner import DEFAULT_PARTITIONER
 from txnlog.write.plain_writer import PlainWriter, UnawaitedWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import RecordBuffers
 from txnlog.write.record_checks import Headers
-from txnlog.write.retries import Retries
+from txnlog.write.writer_settings import WriterSettings
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
@@ -72,27 +71,17 @@ class Producer:
     def __init__(
         self,
         logs: Logs,
+        settings: WriterSettings,
         *,
         transactional_id: str | None,
         transaction_timeout_ms: int,
-        buffer_memory_bytes: int | None = None,
-        codec: WriterCodec | None = None,
-        acks: Acks = Acks.ALL,
-        retries: Retries | None = None,
-        partitioner: str = DEFAULT_PARTITIONER,
     ) -> None:
         self._logs = logs
-        self._retries = retries or Retries()
-        self._plain = PlainWriter(logs, self._retries)
-        self._unawaited = UnawaitedWriter(self._plain) if acks is Acks.NONE else None
+        self._retries = settings.retries
+        self._plain = PlainWriter(logs, settings.retries)
+        self._unawaited = UnawaitedWriter(self._plain) if settings.acks is Acks.NONE else None
         self._lock = ProducerLock()
-        self._records = RecordBuffers(
-            logs,
-            memory_bytes=buffer_memory_bytes,
-            codec=codec,
-            partitioner=partitioner,
-            storage=logs.storage if acks is Acks.ALL else logs.storage.relaxed(),
-        )
+        self._records = RecordBuffers(logs, settings)
         self._coordinator = (
             None
             if transactional_id is None
@@ -103,7 +92,7 @@ class Producer:
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: Outcome | None = None
-        self._version: tuple[str, int] | None = None
+        self._version: Version | None = None
 
     # -- the context -----------------------------------------------------------------------------
 
@@ -178,10 +167,8 @@ class Producer:
         coordinator = self._transactional("begin_transaction")
         self._require(Phase.READY, "begin_transaction")
         self._version = check_version(application_id, version)
-        if self._version is not None:
-            name, wanted = self._version
-            if coordinator.state.versions.get(name, -1) >= wanted:
-                return BeginResult(already_committed=True)
+        if self._version is not None and self._version.is_committed(coordinator.state.versions):
+            return BeginResult(already_committed=True)
         coordinator.start()
         self._placed = {}
         self._phase = Phase.IN_TRANSACTION

@@ -37,6 +37,8 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
+from txnlog.write.uploads import DEFAULT_MEMORY_BYTES
+from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
     from txnlog.doctor.finding import Finding
@@ -97,7 +99,8 @@ def attach(
             raise StoreNotFound(
                 f"there is no store at {storage.url}; create one with txnlog.open(..., create=True)"
             ) from None
-        probe(storage)
+        if not storage.trusted():
+            probe(storage)
         found = StoreFile(store_id=clock.token(), created_at_ms=clock.now_ms(), config=checked)
         if not create_once(storage, names.STORE_FILE, envelope.encode(found), clock):
             found = _read_store_file(storage)
@@ -233,13 +236,15 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         """
         return Producer(
             self._logs,
+            WriterSettings(
+                codec=WriterCodec.parse(compression_type, compression_level),
+                memory_bytes=buffer_memory_bytes or DEFAULT_MEMORY_BYTES,
+                acks=Acks.parse(acks, transactional=transactional_id is not None),
+                retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
+                partitioner=check_partitioner(partitioner),
+            ),
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
-            buffer_memory_bytes=buffer_memory_bytes,
-            codec=WriterCodec.parse(compression_type, compression_level),
-            acks=Acks.parse(acks, transactional=transactional_id is not None),
-            retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
-            partitioner=check_partitioner(partitioner),
         )
 
     def consumer(

@@ -6,7 +6,8 @@ Files are deleted only where it is certain that nothing names them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from txnlog.errors import (
     CommitStateUnknown,
@@ -18,7 +19,7 @@ from txnlog.errors import (
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
-from txnlog.state.transaction import ConsumedOffset, TransactionRef
+from txnlog.state.transaction import ConsumedOffset, Outcome, TransactionRef, Version
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.uploads import discard_segments
@@ -106,16 +107,13 @@ def commit_transaction(
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
     offsets: dict[str, list[OffsetCommit]] = {}
-    try:
+    with discard_on_error(store, segments):
         if continued is None:
             coordinator.initialize()
         else:
             coordinator.resume()
             _check_same(coordinator, continued)
             offsets = offset_commits(coordinator.state.consumed)
-    except TxnlogError:
-        discard(store, segments)
-        raise
     place_and_commit(store, coordinator, segments, offsets, begun=continued is not None)
 
 
@@ -126,29 +124,40 @@ def place_and_commit(
     offsets: Mapping[str, Sequence[OffsetCommit]],
     *,
     begun: bool = False,
-    version: tuple[str, int] | None = None,
+    version: Version | None = None,
 ) -> dict[TopicPartition, list[range]]:
     """Steps 2 to 6 of a transaction; on a failure it is aborted and the error goes on.
 
     Returns:
         By partition, the offsets that the records were given.
     """
-    try:
+    with abort_on_error(store, coordinator, segments, begun=begun):
         placed = coordinator.place(segments, offsets)
         coordinator.commit(version=version)
+    return placed
+
+
+@contextmanager
+def abort_on_error(
+    store: Store, coordinator: Coordinator, segments: SegmentsByTopic, *, begun: bool = False
+) -> Iterator[None]:
+    """Abort the transaction if an error comes out of the block; the error goes on.
+
+    Afterwards ``coordinator.decided`` tells if it is committed all the same: an interrupt may come
+    when the decision was put already.
+    """
+    try:
+        yield
     except CommitStateUnknown:
         raise
     except BaseException:
-        if coordinator.decided is not None:
-            raise  # it is committed (or aborted), whatever went wrong afterwards
-        untouched = not begun and not coordinator.state.open and not coordinator.undecided
-        if untouched:
-            # The transaction was never begun, so no entry can name the files.
-            discard(store, segments)
-        elif not _try_abort(coordinator):
-            _logger.warning("%s is left to be settled by others", coordinator.state.ref)
+        if coordinator.decided is None:
+            if begun or coordinator.state.open or coordinator.undecided:
+                _abort(coordinator)
+            else:
+                # The transaction was never begun, so no entry can name the files.
+                discard(store, segments)
         raise
-    return placed
 
 
 def offset_commits(consumed: Iterable[ConsumedOffset]) -> dict[str, list[OffsetCommit]]:
@@ -174,14 +183,25 @@ def discard(store: Store, segments: SegmentsByTopic) -> None:
         discard_segments(store.storage, uploaded)
 
 
-def _try_abort(coordinator: Coordinator) -> bool:
+@contextmanager
+def discard_on_error(store: Store, segments: SegmentsByTopic) -> Iterator[None]:
+    """Discard the segments if the block, which places none of them, fails."""
+    try:
+        yield
+    except TxnlogError:
+        discard(store, segments)
+        raise
+
+
+def _abort(coordinator: Coordinator) -> None:
+    """Abort, best effort: the error at hand matters more than that of an abort."""
     try:
         coordinator.abort()
     except TxnlogError as error:
-        # The error at hand matters more; whoever comes across the transaction ends it.
-        _logger.info("abort after a failed commit: %s", error)
-        return False
-    return True
+        if coordinator.decided is None:
+            _logger.warning("%s is left to be settled by others: %s", coordinator.state.ref, error)
+    if coordinator.decided is Outcome.COMMIT:
+        _logger.warning("%s is committed: the decision had been put", coordinator.state.ref)
 
 
 def _check_same(coordinator: Coordinator, continued: TransactionRef) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from txnlog.errors import TxnlogError
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.provenance import CommitScope
@@ -78,12 +77,9 @@ def check_segments(
     Raises InvalidTxnState, StorageError.
     """
     segments = segments_of(messages)
-    try:
+    with commit.discard_on_error(store, segments):
         executions = {m.execution for m in messages if isinstance(m, Uploaded)}
         provenance.check_rows(store, executions, scope)
-    except TxnlogError:
-        commit.discard(store, segments)
-        raise
     return segments
 
 

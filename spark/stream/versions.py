@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from txnlog.errors import InvalidTxnState, TxnlogError
+from txnlog.errors import InvalidTxnState
 from txnlog.spark.batch import commit
-from txnlog.state.transaction import TransactionState
+from txnlog.state.transaction import TransactionState, Version
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
-
-Version = tuple[str, int]
-"""An application's id, and a number that grows with each of its commits."""
 
 QUERY_ID = "sql.streaming.queryId"
 """The property in which Spark tells which query runs; a restart keeps the id."""
@@ -26,7 +23,7 @@ _QUERY = "spark-query:"
 
 def query_batch(query_id: str, batch_id: int) -> Version:
     """The version of one micro-batch of a streaming query."""
-    return f"{_QUERY}{query_id}", batch_id
+    return Version(f"{_QUERY}{query_id}", batch_id)
 
 
 def default_transactional_id(query_id: str) -> str:
@@ -45,8 +42,7 @@ def take_over(coordinator: Coordinator, version: Version | None) -> bool:
         coordinator.initialize()
         return False
     coordinator.initialize(check=partial(_check_query, version=version))
-    application_id, number = version
-    return coordinator.state.versions.get(application_id, -1) >= number
+    return version.is_committed(coordinator.state.versions)
 
 
 def commit_version(
@@ -67,11 +63,8 @@ def commit_version(
         CommitStateUnknown: nothing was deleted; the batch's next run settles it.
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
-    try:
+    with commit.discard_on_error(store, segments):
         already_committed = take_over(coordinator, version)
-    except TxnlogError:
-        commit.discard(store, segments)
-        raise
     if already_committed:
         commit.discard(store, segments)
         return False

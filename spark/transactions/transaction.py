@@ -32,8 +32,8 @@ from txnlog.spark.options.option_names import PINNED_TOPICS, STAGING
 from txnlog.spark.options.positions import offsets_json
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
-from txnlog.spark.stream.versions import Version, take_over
-from txnlog.state.transaction import ConsumedOffset, check_version
+from txnlog.spark.stream.versions import take_over
+from txnlog.state.transaction import ConsumedOffset, Version, check_version
 from txnlog.store import Store, open_store
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.record_buffers import RecordBuffers

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from broker_folders import BROKER, OLD_TOPICS, TOPICS, expected, files_of, read
 from folder_bytes import batch, folder
+from steps import begin
 
 from txnlog import Store, TopicPartition
 from txnlog.errors import (
@@ -203,9 +204,7 @@ def test_without_its_transaction_index_a_segment_is_damaged(store: Store) -> Non
 def test_a_snapshot_shows_an_import_whole_or_not_at_all(store: Store, tmp_path: Path) -> None:
     """Goal (31): behind an open transaction in one partition it is hidden in the other one too."""
     store.create_topic("t", partitions=2)
-    producer = store.producer(transactional_id="open")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "open")
     producer.send("t", b"open", partition=0)
     producer.flush()
     for partition, offset in ((0, 1), (1, 0)):

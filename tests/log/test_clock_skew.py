@@ -7,13 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
+from steps import begin, new_store
 from timed_storage import TimedStorage
 
-from txnlog.errors import (
-    CommitStateUnknown,
-    ProducerFenced,
-    StorageError,
-)
+from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.producer import Producer
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
@@ -30,17 +27,9 @@ TIMEOUT_MS = 10_000
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    config = {"transaction.max.timeout.ms": TIMEOUT_MS}
-    store = attach(memory_storage, create=True, clock=clock, config=config)
-    for topic in "abc":
-        store.create_topic(topic)
-    return store
+    topics = dict.fromkeys("abc", 1)
+    return new_store(memory_storage, clock, topics, {"transaction.max.timeout.ms": TIMEOUT_MS})
 
 
 @pytest.fixture
@@ -59,13 +48,6 @@ def put(store: Store, topic: str, value: bytes = b"x", times: int = 1) -> None:
         for _ in range(times):
             producer.send(topic, value)
             producer.flush()
-
-
-def begun(store: Store, transactional_id: str) -> Producer:
-    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
 
 
 def place(producer: Producer, *topics: str) -> None:
@@ -116,7 +98,7 @@ def test_a_fast_clock_makes_no_topic_forget_who_writes(store: Store, clock: Virt
 
 def test_a_fast_clock_only_aborts_early(store: Store, clock: VirtualClock) -> None:
     """Hazard 10: a reader from the future ends an open transaction; its producer learns it."""
-    producer = begun(store, "p")
+    producer = begin(store, "p", TIMEOUT_MS)
     place(producer, "a", "b")
     assert shown(store, VirtualClock(clock.time_ms + HOUR_MS), "ab") == {"a": [], "b": []}
     with pytest.raises(ProducerFenced):
@@ -128,7 +110,7 @@ def test_a_fast_clock_that_stops_does_not_block_for_so_long(
     store: Store, clock: VirtualClock
 ) -> None:
     """Hazard 10: a producer dies whose clock was a month ahead: a reader waits one timeout."""
-    dead = begun(skewed(store, clock, 30 * DAY_MS), "p")
+    dead = begin(skewed(store, clock, 30 * DAY_MS), "p", TIMEOUT_MS)
     place(dead, "a")
     put(store, "a")
     reader = attach(store.storage, clock=clock)
@@ -137,7 +119,7 @@ def test_a_fast_clock_that_stops_does_not_block_for_so_long(
         assert reader.scan("a").record_count == seen
     assert reader.describe_transaction("p").status == "CompleteAbort"
     # The next transaction of the id has its own time.
-    again = begun(skewed(store, clock, 30 * DAY_MS, seed=4), "p")
+    again = begin(skewed(store, clock, 30 * DAY_MS, seed=4), "p", TIMEOUT_MS)
     place(again, "a")
     assert reader.scan("a").record_count == 1
     again.commit_transaction()
@@ -151,9 +133,9 @@ def test_a_wrong_clock_tears_no_snapshot(
 ) -> None:
     """Hazard 10: what a cut needs was let go too early: the snapshot says that it is not atomic."""
     store = timed
-    waiting = begun(store, "open")
+    waiting = begin(store, "open", TIMEOUT_MS)
     place(waiting, "a")
-    producer = begun(skewed(store, clock, min(ahead_ms, 0)), "p")
+    producer = begin(skewed(store, clock, min(ahead_ms, 0)), "p", TIMEOUT_MS)
     place(producer, "a", "b")
     producer.commit_transaction()
     put(skewed(store, clock, max(ahead_ms, 0), seed=2), "b", times=times)
@@ -170,9 +152,9 @@ def test_what_lies_behind_an_open_transaction_is_kept_apart(
 ) -> None:
     """Hazard 10: however far ahead a clock runs, what waits behind a transaction can be cut."""
     store = timed
-    waiting = begun(store, "open")
+    waiting = begin(store, "open", TIMEOUT_MS)
     place(waiting, "a")
-    producer = begun(store, "p")
+    producer = begin(store, "p", TIMEOUT_MS)
     place(producer, "a", "b")
     producer.commit_transaction()
     put(skewed(store, clock, DAY_MS), "a", times=RECENT_ENTRIES + 40)
@@ -187,7 +169,7 @@ def test_an_append_from_the_future_that_was_let_go_holds_up_no_snapshot(
     put(store, "b")
     clock.time_ms += HOUR_MS
     put(store, "b", times=RECENT_ENTRIES + 40)
-    place(begun(store, "open"), "a", "b")
+    place(begin(store, "open", TIMEOUT_MS), "a", "b")
     snapshot = attach(store.storage, clock=clock).snapshot(["a", "b"])
     assert snapshot.is_atomic
     assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, RECENT_ENTRIES + 42]
@@ -203,7 +185,7 @@ def test_what_was_let_go_in_the_future_is_let_go_by_now(store: Store, clock: Vir
     ahead.logs.topic("b").checkpoint()
     put(store, "b")
     clock.time_ms += HOUR_MS
-    place(begun(store, "open"), "a", "b")
+    place(begin(store, "open", TIMEOUT_MS), "a", "b")
     assert attach(store.storage, clock=clock).snapshot(["a", "b"]).is_atomic
 
 
@@ -211,8 +193,8 @@ def test_a_reader_that_is_ahead_lets_nothing_go_too_early(
     timed: Store, clock: VirtualClock
 ) -> None:
     """Hazard 10: how old appends are it asks the log too."""
-    place(begun(timed, "open"), "a")
-    producer = begun(timed, "p")
+    place(begin(timed, "open", TIMEOUT_MS), "a")
+    producer = begin(timed, "p", TIMEOUT_MS)
     place(producer, "a", "b")
     producer.commit_transaction()
     put(timed, "b", times=RECENT_ENTRIES + 40)
@@ -238,11 +220,11 @@ def test_what_was_aborted_is_let_go_without_a_trace() -> None:
 
 def test_a_long_chain_of_transactions_tears_no_snapshot(store: Store, clock: VirtualClock) -> None:
     """Each overlaps the next without end: readers fall behind no further, and are told."""
-    place(before := begun(store, "0"), "c", "a")
+    place(before := begin(store, "0", TIMEOUT_MS), "c", "a")
     for link in range(1, 25):
         clock.time_ms += TIMEOUT_MS - 1000
         topic = "ab"[link % 2]
-        place(current := begun(store, str(link)), topic)
+        place(current := begin(store, str(link), TIMEOUT_MS), topic)
         place(before, topic)
         before.commit_transaction()
         before = current

@@ -11,19 +11,14 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from steps import append, begin_with, begin_with_offsets, checkpoint, new_store, upload, values
 
 from txnlog.errors import ProducerFenced, StorageError
-from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
-from txnlog.segments.records import normalize
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
-from txnlog.write.uploads import SegmentUploader
 
 CLEANUP_AGE_MS = 60_000
 EXPIRATION_MS = 10_000_000
@@ -80,50 +75,14 @@ def cuts(doomed: Sequence[Sequence[str]]) -> Iterator[tuple[str, int, Part]]:
             yield f"deleted {name} of {names}", at, part
 
 
-def new_store(clock: VirtualClock) -> tuple[HeapStorage, Store]:
+def expiring_store(clock: VirtualClock) -> tuple[HeapStorage, Store]:
     storage = HeapStorage()
     config = {
         "log.cleanup.age.ms": CLEANUP_AGE_MS,
         "transaction.max.timeout.ms": 60_000,
         "transactional.id.expiration.ms": EXPIRATION_MS,
     }
-    store = attach(storage, create=True, clock=clock, config=config)
-    store.create_topic("t")
-    return storage, store
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
-
-
-def append(store: Store, *chosen: bytes) -> None:
-    for value in chosen:
-        with store.producer() as producer:
-            producer.send("t", value)
-
-
-def opened(store: Store, transactional_id: str, value: bytes) -> Producer:
-    producer = store.producer(transactional_id=transactional_id)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", value)
-    producer.flush()
-    return producer
-
-
-def checkpoint(store: Store) -> None:
-    log = store.logs.topic("t")
-    log.refresh()
-    log.checkpoint()
-
-
-def uploaded(store: Store, clock: VirtualClock, value: bytes) -> list[UploadedSegment]:
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
-    uploader.write(
-        normalize(pa.record_batch({"value": [value]}), now_ms=1), np.zeros(1, dtype=np.int32)
-    )
-    return list(uploader.finish())
+    return storage, new_store(storage, clock, config=config)
 
 
 EXPECTED = [b"committed", b"1", b"2", b"3", b"4", b"5"]
@@ -138,15 +97,16 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.storage, self.store = new_store(self.clock)
+        self.storage, self.store = expiring_store(self.clock)
         self.slow = FaultyStorage(self.storage, amid=self._amid)
         self.amid: Callable[[str], None] | None = None
-        self._first = opened(self.store, "w", b"committed")
-        self._second = opened(self.store, "v", b"aborted")
+        self._first = begin_with(self.store, "w", b"committed")
+        self._second = begin_with(self.store, "v", b"aborted")
         self.sleeper = self.newcomer()
-        self.late = uploaded(self.sleeper, self.clock, b"late")
+        self.late = upload(self.sleeper, b"late")
         self.sleeper.logs.topic("t").refresh()
-        append(self.store, b"1", b"2", b"3")
+        for value in (b"1", b"2", b"3"):
+            append(self.store, value)
         checkpoint(self.store)
         self.holder = attach(self.slow, clock=self.clock)
         assert values(self.holder) == []
@@ -270,9 +230,10 @@ def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Stor
 
     What was committed lies behind a checkpoint that is old enough to be cleaned up behind.
     """
-    storage, store = new_store(clock)
-    producer = opened(store, "w", b"committed")
-    append(store, b"1", b"2")
+    storage, store = expiring_store(clock)
+    producer = begin_with(store, "w", b"committed")
+    for value in (b"1", b"2"):
+        append(store, value)
     checkpoint(store)
     clock.time_ms += CLEANUP_AGE_MS + 1
     append(store, b"3")
@@ -300,7 +261,7 @@ def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
     """Invariant L10: what it calls undecided is gone; the one before it knows the outcome."""
     clock = VirtualClock()
     storage, store, other = decided_behind_a_back(clock)
-    late = uploaded(attach(storage, clock=clock), clock, b"late")
+    late = upload(attach(storage, clock=clock), b"late")
     store.logs.topic("t").checkpoint()
     assert f"{1:020d}.json" not in storage.list_names("topics/t/log")
     other.logs.topic("t").place(late, refreshed=True)
@@ -323,13 +284,8 @@ def test_a_checkpoint_goes_before_the_absence_of_a_marker() -> None:
 def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> None:
     """The same where the checkpoint only tells that nothing is left: no false marker is put."""
     clock = VirtualClock()
-    storage, store = new_store(clock)
-    producer = store.producer(transactional_id="w")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    storage, store = expiring_store(clock)
+    producer = begin_with_offsets(store, "w", {TopicPartition("t", 0): 7})
     holder = attach(storage, clock=clock)
     assert holder.logs.fresh_group("g").undecided()
     producer.commit_transaction()
@@ -347,13 +303,8 @@ def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> Non
 def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     """Invariant L10: nothing is left of aborted offsets that the newest checkpoint waits for."""
     clock = VirtualClock()
-    storage, store = new_store(clock)
-    producer = store.producer(transactional_id="w")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    storage, store = expiring_store(clock)
+    begin_with_offsets(store, "w", {TopicPartition("t", 0): 7})
     mine = store.logs.group("g")
     mine.commit([OffsetCommit("t", 1, 1)])
     mine.checkpoint()
@@ -379,8 +330,8 @@ def test_an_ids_cleaning_that_stops_anywhere() -> None:
 
     def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
         clock = VirtualClock()
-        storage, store = new_store(clock)
-        sleeper = opened(attach(storage, clock=clock), "p", b"late")
+        storage, store = expiring_store(clock)
+        sleeper = begin_with(attach(storage, clock=clock), "p", b"late")
         for _ in range(63):
             store.producer(transactional_id="p").init_transactions()
         clock.time_ms += CLEANUP_AGE_MS + 1
@@ -393,7 +344,7 @@ def test_an_ids_cleaning_that_stops_anywhere() -> None:
         else:
             raise AssertionError(f"what was aborted is called committed: {context}")
         assert values(attach(storage, clock=clock)) == [], context
-        again = opened(attach(storage, clock=clock), "p", b"next")
+        again = begin_with(attach(storage, clock=clock), "p", b"next")
         again.commit_transaction()
         assert values(attach(storage, clock=clock)) == [b"next"], context
         return cutting.doomed
@@ -409,8 +360,8 @@ def test_a_removal_of_an_expired_id_that_stops_anywhere() -> None:
 
     def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
         clock = VirtualClock()
-        storage, store = new_store(clock)
-        idle = opened(attach(storage, clock=clock), "p", b"1")
+        storage, store = expiring_store(clock)
+        idle = begin_with(attach(storage, clock=clock), "p", b"1")
         idle.commit_transaction()
         clock.time_ms += EXPIRATION_MS + 1
         store.expire_transactional_ids()
@@ -426,7 +377,7 @@ def test_a_removal_of_an_expired_id_that_stops_anywhere() -> None:
             pass
         else:
             raise AssertionError(f"an instance of a dead id has committed: {context}")
-        again = opened(attach(storage, clock=clock), "p", b"3")
+        again = begin_with(attach(storage, clock=clock), "p", b"3")
         again.commit_transaction()
         reopened = attach(storage, clock=clock)
         assert values(reopened) == [b"1", b"3"], context

@@ -130,6 +130,7 @@ def test_packages_hold_no_code() -> None:
         for name, module in MODULES.items()
         if module.path.name == "__init__.py"
         and name not in public
+        and not name.startswith("txnlog.cli.commands.")  # a package there is a group of verbs
         and any(not isinstance(node, ast.Expr) for node in module.tree().body)
     ]
     assert defining == []

@@ -6,40 +6,36 @@ import random
 
 import msgspec
 import pytest
+from disturbed_storages import HookedStorage
+from steps import another, append, begin, new_store, values
 
-from txnlog.consumer import Consumer
-from txnlog.errors import CommitFailed, TxnlogError
+from txnlog.consumer import Consumer, ConsumerRecord
+from txnlog.errors import (
+    CommitFailed,
+    CommitStateUnknown,
+    InvalidOption,
+    InvalidTxnState,
+    StorageError,
+    TxnlogError,
+)
 from txnlog.log.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.state.group import CHECKPOINT_DECODER, ENTRY_DECODER, GroupState, OffsetCommit
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
-from txnlog.testing import VirtualClock
+from txnlog.store import Store
+from txnlog.testing import Fault, FaultyStorage, VirtualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     """Topic ``t`` with ten records, and topic ``out``."""
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t")
-    store.create_topic("out")
-    with store.producer() as producer:
-        for number in range(10):
-            producer.send("t", b"%d" % number)
+    store = new_store(memory_storage, clock, {"t": 1, "out": 1})
+    append(store, *(b"%d" % number for number in range(10)))
     return store
-
-
-def another(store: Store) -> Store:
-    return attach(store.storage, clock=store.logs.clock)
 
 
 def job(store: Store, transactional_id: str) -> tuple[Consumer, Producer]:
@@ -142,9 +138,7 @@ def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None
 def test_a_bare_group_id_stands_where_it_stood_when_it_was_given(store: Store) -> None:
     """Reset to the same place between that and the commit."""
     store.reset_group_offsets("g", "t", to=4)
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     producer.send_offsets_to_transaction({T0: 6}, "g")
     store.reset_group_offsets("g", "t", to=4)
     producer.send_offsets_to_transaction({T0: 7}, "g")
@@ -264,3 +258,93 @@ def test_states_that_are_folded_or_loaded_stand_alike(store: Store) -> None:
     copy.apply(2, ENTRY_DECODER.decode(entry))
     assert copy.standing("t", 0) == (None, 2)
     assert GroupState().standing("t", 0) == (None, -1)
+
+
+def copy(producer: Producer, consumer: Consumer, records: list[ConsumerRecord]) -> None:
+    with producer.transaction():
+        for record in records:
+            producer.send("out", record.value)
+        producer.send_offsets_to_transaction(
+            {T0: records[-1].offset + 1}, consumer.group_metadata()
+        )
+
+
+def test_a_consumer_begins_anew_where_the_group_is(store: Store) -> None:
+    """Kafka's way after an abort: seek to what is committed. A refused commit is not for ever."""
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    records = consumer.poll(2)
+    store.consumer("t", group_id="g").commit({T0: 1})
+    for _ in range(2):  # not by being tried again
+        with pytest.raises(CommitFailed):
+            copy(producer, consumer, records)
+    committed = consumer.committed(T0)
+    assert committed is not None
+    consumer.seek(T0, committed.offset)
+    copy(producer, consumer, consumer.poll(2))
+    store.delete_group("g")
+    with pytest.raises(CommitFailed):
+        copy(producer, consumer, consumer.poll(1))
+    assert consumer.committed(T0) is None
+    consumer.seek_to_beginning()
+    copy(producer, consumer, consumer.poll(1))
+    assert values(store, "out") == [b"1", b"2", b"0"]
+
+
+def test_seeking_elsewhere_is_not_beginning_anew(store: Store) -> None:
+    """To pass over a record, or to read one again, is not to have seen who moved the group."""
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    assert consumer.committed(T0) is None
+    copy(producer, consumer, consumer.poll(2))
+    consumer.seek(T0, 0)
+    copy(producer, consumer, consumer.poll(1))
+    store.consumer("t", group_id="g").commit({T0: 3})
+    assert consumer.committed(T0) is not None
+    consumer.seek(T0, 2)
+    with pytest.raises(CommitFailed):
+        copy(producer, consumer, consumer.poll(1))
+
+
+def test_a_consumer_learns_of_a_commit_that_its_abort_finds(store: Store) -> None:
+    """The commit was in doubt and has succeeded: the next transaction starts behind it."""
+    hooked = HookedStorage(store.storage)
+    there = another(store, hooked)
+    consumer = there.consumer("t", group_id="g", auto_offset_reset="earliest")
+    producer = there.producer(transactional_id="p", delivery_timeout_ms=0)
+    producer.init_transactions()
+
+    def lost(name: str) -> None:
+        if name == f"transactions/p/{2:020d}.json":
+            store.storage.put_if_absent(*hooked.last)
+            hooked.faults = dict.fromkeys(range(len(hooked.requests), 1000), Fault.FAIL)
+
+    hooked.rule = lost
+    with pytest.raises(CommitStateUnknown):
+        copy(producer, consumer, consumer.poll(1))
+    hooked.rule, hooked.faults = None, {}
+    with pytest.raises(InvalidTxnState, match="had succeeded"):
+        producer.abort_transaction()
+    copy(producer, consumer, consumer.poll(1))
+    assert values(store, "out") == [b"0", b"1"]
+
+
+def test_offsets_that_could_not_be_sent_are_not_left_out(store: Store) -> None:
+    """A commit without them would have its records come again: only abort is left."""
+    faulty = FaultyStorage(store.storage)
+    producer = begin(another(store, faulty))
+    producer.send("out", b"out")
+    faulty.faults = {len(faulty.requests): Fault.FAIL}
+    with pytest.raises(StorageError):
+        producer.send_offsets_to_transaction({T0: 1}, "g")
+    with pytest.raises(InvalidTxnState, match="only be aborted"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    with pytest.raises(InvalidOption, match="was not reading it"):
+        producer.send_offsets_to_transaction({T0: 1}, GroupMetadata("g", {}))
+    with pytest.raises(InvalidTxnState, match="only be aborted"):
+        producer.commit_transaction()
+    assert output(store) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from steps import begin, new_store
 
 from txnlog.errors import (
     CommitFailed,
@@ -20,16 +21,8 @@ T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=3)
-    store.create_topic("u")
-    return store
+    return new_store(memory_storage, clock, {"t": 3, "u": 1})
 
 
 def fill(store: Store, *values: bytes, topic: str = "t") -> None:
@@ -206,7 +199,7 @@ def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
     assert snapshot.scan("u").to_arrow().column("value").to_pylist() == [b"u"]
 
 
-def test_a_producer_goes_on_in_the_new_topic(store: Store, clock: VirtualClock) -> None:
+def test_a_producer_goes_on_in_the_new_topic(store: Store) -> None:
     """What was sent for the old topic does not land in the new one; what is sent then does."""
     producer = store.producer()
     producer.send("t", b"old")
@@ -222,9 +215,7 @@ def test_a_producer_goes_on_in_the_new_topic(store: Store, clock: VirtualClock) 
 
 def test_a_transaction_for_the_old_topic_can_only_be_aborted(store: Store) -> None:
     """The producer goes on with the next one."""
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     producer.send("t", b"for the old one")
     make_anew(store)
     with pytest.raises(UnknownTopicOrPartition, match="made anew"):

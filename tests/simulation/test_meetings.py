@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from steps import values
 
-from txnlog.errors import (
-    ProducerFenced,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-)
+from txnlog.errors import ProducerFenced, TopicAlreadyExists, UnknownTopicOrPartition
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.store import Store
@@ -62,11 +59,6 @@ def meetings(
         itertools.combinations(range(0, length, stride), 2),
     ):
         yield run(switches), switches
-
-
-def values(store: Store, topic: str) -> list[bytes]:
-    found: list[bytes] = store.scan(topic).to_arrow().column("value").to_pylist()
-    return found
 
 
 def of_snapshot(store: Store, *topics: str) -> list[list[bytes]]:

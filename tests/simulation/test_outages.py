@@ -10,6 +10,7 @@ import random
 from collections import Counter
 
 import pytest
+from steps import begin
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, StorageError
 from txnlog.names import TopicPartition
@@ -62,9 +63,7 @@ def test_an_abort_after_a_topic_joined_in_doubt() -> None:
     """Goal (22): a put that joins a topic to the open transaction has landed though it failed."""
     storage, _ = prepared()
     outages = Outages(storage, random.Random(0))
-    producer = attach(outages, clock=VirtualClock(seed=1)).producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(attach(outages, clock=VirtualClock(seed=1)), "p")
     producer.send("a", b"1")
     producer.flush()
     producer.send("b", b"1")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from steps import begin
 
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
@@ -91,9 +92,7 @@ def test_a_refresh_that_fails_in_one_thread_disturbs_no_other(
     for topic in "tu":
         plain.create_topic(topic)
         appended(memory_storage, topic, b"1")
-    waiting = plain.producer(transactional_id="p")
-    waiting.init_transactions()
-    waiting.begin_transaction()
+    waiting = begin(plain, "p")
     waiting.send("t", b"2")
     waiting.flush()
     at, call = CALLS[name]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from steps import begin
 
 from txnlog.errors import ForkedProducer, TxnlogError
 from txnlog.names import TopicPartition
@@ -95,9 +96,7 @@ def test_children_do_not_write_through_their_parents_producer(store: Store) -> N
 )
 def test_a_child_touches_no_transaction(store: Store, call: str) -> None:
     """Whatever it calls, its parent commits everything."""
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     producer.send("t", b"parent")
     assert in_child(getattr(producer, call)).startswith("ForkedProducer")
     producer.commit_transaction()

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from steps import new_store, values
 
 from txnlog.clock import Clock
 from txnlog.errors import (
@@ -27,27 +28,15 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.failures import failure
 from txnlog.store import Store, attach
-from txnlog.testing import Fault, FaultyStorage, VirtualClock
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 from txnlog.write.retries import Retries
 
 T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t")
-    return store
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
+    return new_store(memory_storage, clock)
 
 
 # -- acks ----------------------------------------------------------------------------------------
@@ -438,9 +427,8 @@ def test_a_version_without_records_survives_a_put_in_doubt(
 def test_a_batch_is_written_once_wherever_its_sink_fails(clock: VirtualClock, fault: Fault) -> None:
     """At each request of the sink: run again, the batch is there once."""
     for number in range(100):
-        storage = open_storage(f"memory://batch-{fault.name}-{number}")
-        store = attach(storage, create=True, clock=clock)
-        store.create_topic("t")
+        storage = HeapStorage()
+        store = new_store(storage, clock)
         run_batch(store, 0)
         faulty = FaultyStorage(storage)
         process = attach(faulty, clock=clock)

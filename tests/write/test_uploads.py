@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txnlog import TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import StorageError
+from txnlog.names import TopicPartition
 from txnlog.segments.records import normalize
 from txnlog.storage import local, open_storage
+from txnlog.storage.base import Storage, Upload
 from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, VirtualClock
 from txnlog.write import uploads
 from txnlog.write.uploads import SegmentUploader, UploadBudget
 
@@ -215,3 +217,38 @@ def test_memory_is_bounded_with_many_partitions(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _MEMORY, str(tmp_path / "store")]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 50 < int(found.stdout) / 1024 < 170
+
+
+class CountingUpload(Upload):
+    """Counts the bytes that an upload is given, and keeps none."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self._counts = counts
+
+    def write(self, data: bytes) -> int:
+        self._counts.append(len(data))
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+def test_large_records_sent_one_by_one_are_not_piled_up(
+    memory_storage: Storage, clock: VirtualClock, record_format: str
+) -> None:
+    """Fewer records than make a batch by their number are made one by their size, 4 MiB."""
+    config = {"record.format": record_format, "compression.type": "none"}
+    attach(memory_storage, create=True, clock=clock).create_topic("large", config=config)
+    storage = FaultyStorage(memory_storage)
+    written: list[int] = []
+    storage.upload = lambda _name: CountingUpload(written)  # type: ignore[method-assign]
+    producer = attach(storage, clock=clock).producer(buffer_memory_bytes=1)
+    for _ in range(100):
+        producer.send("large", bytes(500_000))
+    assert 50_000_000 - sum(written) < 5 << 20
+    assert max(written) < 5 << 20
+    producer.close(flush=False)

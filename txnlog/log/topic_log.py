@@ -158,7 +158,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         *,
         transaction: TransactionRef | None = None,
         writer: Writer | None = None,
-        since: int | None = None,
+        since_entry: int | None = None,
         refreshed: bool = False,
         timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> Appended:
@@ -168,8 +168,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             segments: at least one, all of this topic; a partition's are placed in this order.
             transaction: the open transaction that they belong to, or
             writer: the idempotent producer that wrote them.
-            since: if an earlier call for these segments had an unknown outcome, an entry number
-                that the log had not passed by then: what was placed since is not placed again.
+            since_entry: if an earlier call for these segments had an unknown outcome, a number that
+                the log had not passed by then: what was placed since is not placed again.
             refreshed: the log was refreshed just now.
             timeout_ms: how long it goes on while other writers are faster.
 
@@ -185,7 +185,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         for segment in segments:
             counts[segment.partition] = counts.get(segment.partition, 0) + segment.record_count
         first_names = {segment.partition: segment.name for segment in reversed(segments)}
-        first_entry = self.next_entry if since is None else since
+        first_entry = self.next_entry if since_entry is None else since_entry
 
         def build(state: TopicState) -> Append | None:
             state.check_exists(self.name, segments[0].topic_id)

@@ -21,7 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
-from txnlog.storage.first_write import check_once, passed
+from txnlog.storage.first_write import check_once, probed, was_probed
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.spool import Spool
 from txnlog.storage.uploads import SpooledUpload
@@ -148,7 +148,10 @@ class S3Storage(Storage):
     # -- writing ---------------------------------------------------------------------------------
 
     def trust(self) -> None:
-        passed(self._server)
+        probed(self._server)
+
+    def trusted(self) -> bool:
+        return was_probed(self._server)
 
     @property
     def _server(self) -> tuple[str, str, str]:

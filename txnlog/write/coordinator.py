@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,
     ConcurrentTransactions,
@@ -39,6 +40,7 @@ from txnlog.state.transaction import (
     Outcome,
     Status,
     TransactionState,
+    Version,
 )
 
 _logger = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class _Decision:
 
     number: int
     state: TransactionState
-    since: tuple[float, int]
+    since: Moment
     in_doubt: bool = False
     cleaned_up: bool = False
 
@@ -161,7 +163,7 @@ class Coordinator:
                 self._initialized(Head(number, fresh), since)
                 return
 
-    def _initialized(self, head: Head, since: tuple[float, int]) -> None:
+    def _initialized(self, head: Head, since: Moment) -> None:
         self._adopt(head, since)
         self._entries = []
         self._decision = None
@@ -312,14 +314,14 @@ class Coordinator:
 
     # -- steps 4 to 6 ------------------------------------------------------------------------------
 
-    def commit(self, *, version: tuple[str, int] | None = None) -> None:
+    def commit(self, *, version: Version | None = None) -> None:
         """Decide to commit everything that was placed, write the markers, complete.
 
         After an unknown outcome this may be called again, and tells the true one.
 
         Args:
-            version: an application and its idempotence version, which the commit makes known;
-                also if nothing was placed.
+            version: an idempotence version, which the commit makes known; also if nothing was
+                placed.
 
         Raises:
             ProducerFenced: nothing was committed.
@@ -398,7 +400,7 @@ class Coordinator:
         if decision.cleaned_up:
             self._refuse_to_tell(decision)
         transactions = self._logs.transactions
-        since = transactions.now()
+        since = self._logs.transactions.now()
         try:
             ours = transactions.put(decision.number, decision.state, decision.since)
             newest = None if ours else transactions.head(self.transactional_id)
@@ -496,7 +498,7 @@ class Coordinator:
                 self._adopt(newest, self._logs.transactions.now())
             self._lost_begin = None
 
-    def _adopt(self, head: Head, since: tuple[float, int]) -> None:
+    def _adopt(self, head: Head, since: Moment) -> None:
         self._head = head
         self._since = since
 
