@@ -87,6 +87,21 @@ def test_stored_data_is_never_executed() -> None:
     assert dangerous == []
 
 
+def test_names_of_segment_files_are_made_in_one_place() -> None:
+    """A segment's files are named by SegmentPaths; nobody else knows how their names end."""
+    ending = re.compile(r"(?<![*])\.(log|index|timeindex|txnindex)$")
+    wrong = [
+        f"{module.where}:{node.lineno} has {node.value!r}"
+        for module in MODULES
+        if module.name != "txnlog.names"
+        for node in ast.walk(module.tree())
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and ending.search(node.value)
+    ]
+    assert wrong == []
+
+
 def test_only_the_command_prints() -> None:
     """Goal: a library's user decides what reaches stdout."""
     printing = [m.where for m in MODULES if m.layer != "cli" and "print" in called_names(m)]
