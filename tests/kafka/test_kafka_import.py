@@ -122,7 +122,7 @@ def test_every_offset_and_time_is_found(
         first = next((record for record in records if record[1] >= time), None)
         at = snapshot.offset_for_time(where, time)
         assert (at.offset if at else None) == (first[0] if first else None)
-        assert at is None or at.timestamp == first[1]
+        assert at is None or (first is not None and at.timestamp == first[1])
 
 
 def test_a_consumer_gets_to_the_end(store: Store) -> None:

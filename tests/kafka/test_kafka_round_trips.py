@@ -109,7 +109,8 @@ def _values(records: list[tuple[int, bytes]]) -> list[bytes]:
 
 def _check_transaction_indexes(folder: Path) -> None:
     """Each aborted transaction is in the index of the segment that its marker is in."""
-    found, undecided = {}, {}
+    found: dict[int, tuple[int, int]] = {}
+    undecided: dict[int, int] = {}
     for judged in batches(folder, "kafka-python"):
         if judged.commit is None and judged.transactional:
             undecided.setdefault(judged.producer_id, judged.base_offset)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
@@ -91,12 +92,13 @@ def test_a_second_spelling_of_a_topic_is_refused(store: Store) -> None:
     """By whoever would make it, write to it or read it, in this process and in others."""
     elsewhere = attach(store.storage, clock=VirtualClock(seed=1))
     for opened in (store, elsewhere):
-        for call in (
-            lambda opened=opened: opened.create_topic("orders"),
-            lambda opened=opened: opened.create_topic("ORDERS", dry_run=True),
-            lambda opened=opened: opened.producer().send("orders", b"x"),
-            lambda opened=opened: opened.scan("orders"),
-        ):
+        calls: list[Callable[[], object]] = [
+            partial(opened.create_topic, "orders"),
+            partial(opened.create_topic, "ORDERS", dry_run=True),
+            partial(opened.producer().send, "orders", b"x"),
+            partial(opened.scan, "orders"),
+        ]
+        for call in calls:
             with pytest.raises(InvalidTopic, match=r"topics/Orders is there.*that spelling"):
                 call()
     store.create_topic("Orders-2")

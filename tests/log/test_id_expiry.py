@@ -10,11 +10,11 @@ import pytest
 from steps import another, begin_with, new_store, values
 
 from txnlog.errors import (
-    CorruptEntry,
     InvalidTxnState,
     ProducerFenced,
     StorageError,
     TransactionalIdNotFound,
+    TxnlogError,
 )
 from txnlog.producer import Producer
 from txnlog.segments.records import normalize
@@ -86,7 +86,7 @@ def test_only_idle_ids_expire(store: Store, clock: VirtualClock) -> None:
     left = {
         found.transactional_id: found.status
         for found in another(store).transactions()
-        if not isinstance(found, CorruptEntry)
+        if not isinstance(found, TxnlogError)
     }
     assert left == {
         "fresh": "Empty",

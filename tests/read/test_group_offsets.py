@@ -146,7 +146,7 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
     assert another(store).groups() == ["g"]
     (listed,) = another(store).describe_groups()
     assert listed == another(store).describe_group("g")
-    assert [(o.partition, o.offset, o.metadata, o.lag) for o in listed.offsets] == [  # type: ignore[union-attr]
+    assert [(o.partition, o.offset, o.metadata, o.lag) for o in listed.offsets] == [
         (0, 3 + last % 7, f"by hand {last}", 7 - last % 7),
         (1, 0, f"by hand {last}", 0),
     ]

@@ -9,6 +9,7 @@ import pytest
 from disturbed_storages import HookedStorage
 from steps import another, append, begin, new_store, values
 
+from txnlog.admin.resets import plan_reset
 from txnlog.consumer import Consumer, ConsumerRecord
 from txnlog.errors import (
     CommitFailed,
@@ -151,17 +152,14 @@ def test_of_two_resets_at_a_time_one_is_refused(
 ) -> None:
     """A reset compares what it was planned from too, also where both lead to one place."""
     store.reset_group_offsets("g", "t", to=4)
-    from txnlog.admin import groups as groups_admin
-
-    real = groups_admin.plan_reset
 
     def slow(*args: object) -> object:
-        plan = real(*args)  # type: ignore[arg-type]
-        monkeypatch.setattr(groups_admin, "plan_reset", real)
+        plan = plan_reset(*args)  # type: ignore[arg-type]
+        monkeypatch.setattr("txnlog.admin.groups.plan_reset", plan_reset)
         another(store).reset_group_offsets("g", "t", to=4)
         return plan
 
-    monkeypatch.setattr(groups_admin, "plan_reset", slow)
+    monkeypatch.setattr("txnlog.admin.groups.plan_reset", slow)
     with pytest.raises(CommitFailed):
         store.reset_group_offsets("g", "t", shift_by=1)
     assert committed(store) == 4

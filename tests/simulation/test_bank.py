@@ -145,7 +145,7 @@ class Bank:
             if words and words[0] != "done":
                 self._heard(clerk, words)
             elif words or self._over(clerk):
-                self.selector.unregister(clerk.process.stdout)  # type: ignore[arg-type]
+                self.selector.unregister(clerk.process.stdout)
                 self.going.remove(clerk)
 
     def _let_go(self) -> None:
@@ -286,7 +286,7 @@ def judge(bank: Bank) -> None:
     clock.sleep(2 * TIMEOUT_MS / 1000)
     committed = everything(store, "read_committed")
     for transfer, found in committed.items():
-        assert len(found) == found[0].count, (transfer, found)
+        assert len(found) == found[0].legs, (transfer, found)
     assert sum(leg.amount for found in committed.values() for leg in found) == 0
     assert everything(store, "snapshot") == committed
     for topic, count in PARTITIONS.items():

@@ -199,7 +199,7 @@ def _cached_listing(self: Any, folder: str, start_after: str = "") -> list[str]:
 list_names = FaultyStorage.list_names
 
 
-def replace(storage: Any, name: str, data: bytes) -> None:
+def overwrite(storage: Any, name: str, data: bytes) -> None:
     """What an ordinary filesystem does with an open file."""
     storage.delete([name])
     storage.put(name, data)
@@ -212,7 +212,7 @@ def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
         half = data[: len(data) // 2]
         if not self._request(f"create {name}", lambda: self.inner.put_if_absent(name, half)):
             return False
-        self._request(f"write {name}", lambda: replace(self.inner, name, data))
+        self._request(f"write {name}", lambda: overwrite(self.inner, name, data))
         return True
 
     def mutate(patch: Patch) -> None:
@@ -234,7 +234,7 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
     def put_if_absent(self: Any, name: str, data: bytes) -> bool:
         if self._request(f"exists {name}", lambda: exists(self.inner, name)):
             return False
-        self._request(f"put {name}", lambda: replace(self.inner, name, data))
+        self._request(f"put {name}", lambda: overwrite(self.inner, name, data))
         return True
 
     def mutate(patch: Patch) -> None:

@@ -70,7 +70,11 @@ def test_an_abort_after_a_topic_joined_in_doubt() -> None:
     # Lost once, then failing until the put is given up.
     start = len(outages.requests) + 1
     faults = {start: Fault.LOSE_RESPONSE, **dict.fromkeys(range(start + 1, start + 10), Fault.FAIL)}
-    outages._fault = lambda _: faults.get(len(outages.requests))  # type: ignore[method-assign]
+
+    def fault(text: str) -> Fault | None:
+        return faults.get(len(outages.requests))
+
+    outages._fault = fault  # type: ignore[method-assign]
     with pytest.raises(StorageError):
         producer.flush()
     assert outages.requests[start].startswith("put_if_absent transactions/p/")

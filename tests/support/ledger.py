@@ -89,7 +89,9 @@ class Ledger:
         """Announce one record; returns the value to write."""
         value = f"{intent.name}#{sum(map(len, intent.values.values()))}"
         intent.values.setdefault(topic, []).append(value)
-        order = self._orders[key] = self._orders.get(key, 0) + 1 if key else 0
+        order = 0
+        if key is not None:
+            order = self._orders[key] = self._orders.get(key, 0) + 1
         self._meanings[value] = _Meaning(intent, key, order, amount)
         return value
 

@@ -25,7 +25,9 @@ from txnlog.errors import (
     InvalidTxnState,
     TxnlogError,
 )
+from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import GroupMetadata
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
@@ -337,9 +339,11 @@ def tidy(world: World, process: Process) -> None:
             logs = process.store().logs
             while world.running:
                 process.clock.sleep(chance.random() * min(world.cleanup_age_ms, 10_000) / 1000)
-                log = chance.choice(
-                    [*[partial(logs.topic, name) for name in PARTITIONS], partial(logs.group, "g")]
-                )()
+                opened: list[Callable[[], TopicLog | GroupLog]] = [
+                    *[partial(logs.topic, name) for name in PARTITIONS],
+                    partial(logs.group, "g"),
+                ]
+                log = chance.choice(opened)()
                 log.refresh()
                 if chance.random() < 0.7:
                     logs.settlement.settle([log])
@@ -373,7 +377,8 @@ def long_run(
         storage_ahead_ms=storage_ahead_ms,
     )
     world = prepare(simulation, age_ms, TURNS, skew_ms)
-    banks, copiers = [transfer] * 3, [copy] * 2
+    banks: list[Body] = [transfer] * 3
+    copiers: list[Body] = [copy] * 2
     if cast.random() < 0.3:
         banks[:2] = [named(transfer, "bank")] * 2
     if cast.random() < 0.3:

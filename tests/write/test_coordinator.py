@@ -7,6 +7,8 @@ files.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -50,7 +52,7 @@ def ongoing(store: Store, value: bytes = b"x") -> Producer:
     return begin_with(store, "p", value)
 
 
-def prepared(store: Store, end: str) -> Producer:
+def decide(store: Store, end: str) -> Producer:
     """A producer that has decided, and stopped before it marked anything."""
     producer = ongoing(store)
     stop_before_marking(producer)
@@ -138,7 +140,7 @@ def test_init_while_a_transaction_is_open(store: Store) -> None:
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
     """Goal (14): what was decided is finished first, whichever it was."""
-    prepared(store, end)
+    decide(store, end)
     assert owner(store)[0] == {"commit": "PrepareCommit", "abort": "PrepareAbort"}[end]
     initialized(store)
     assert owner(store)[:2] == ("Empty", 1)
@@ -156,7 +158,7 @@ def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None
         storage = open_storage(f"memory://init-{next(_STORES)}")
         store = limited_store(storage, clock)
         if before in ("commit", "abort"):
-            prepared(store, before)
+            decide(store, before)
         elif before == "ongoing":
             ongoing(store)
         elif before == "empty":
@@ -244,14 +246,15 @@ def test_only_open_transactions_time_out(clock: VirtualClock) -> None:
         ("ongoing", ("CompleteAbort", 1)),
     ):
         store = limited_store(open_storage(f"memory://init-{next(_STORES)}"), clock)
-        producer = {
+        steps: dict[str, Callable[[Store], Producer]] = {
             "empty": initialized,
             "ongoing": ongoing,
             "committed": ongoing,
             "aborted": ongoing,
-            "commit": lambda store: prepared(store, "commit"),
-            "abort": lambda store: prepared(store, "abort"),
-        }[before](store)
+            "commit": partial(decide, end="commit"),
+            "abort": partial(decide, end="abort"),
+        }
+        producer = steps[before](store)
         if before == "committed":
             producer.commit_transaction()
         elif before == "aborted":

@@ -390,7 +390,7 @@ def test_a_version_without_records_survives_a_put_in_doubt(
     producer = store.producer(transactional_id="sink")
     producer.init_transactions()
     real = store.logs.transactions.put
-    failed = []
+    failed: list[int] = []
 
     def put(number: int, state: TransactionState, since: tuple[float, int]) -> bool:
         if state.status.value == failing and not failed:

@@ -226,7 +226,7 @@ def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: Virt
         consumer = process.consumer("t", group_id="g", auto_offset_reset="earliest")
         records = consumer.poll()
         producer = begin(process, name)
-        producer.send("wide", name.encode() + records[0].value, partition=0)
+        producer.send("wide", name.encode() + (records[0].value or b""), partition=0)
         producer.send_offsets_to_transaction({T0: 1}, consumer.group_metadata())
         jobs.append(producer)
     jobs[0].commit_transaction()

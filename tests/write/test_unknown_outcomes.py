@@ -218,7 +218,7 @@ def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
     store = new_store(inner, clock, {"in": 1}, config)
 
     def meanwhile(_: Fault) -> None:
-        for _ in range(100):
+        for _turn in range(100):
             clock.time_ms += 60_001
             store.producer(transactional_id="p").init_transactions()
 

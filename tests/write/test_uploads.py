@@ -245,7 +245,11 @@ def test_large_records_sent_one_by_one_are_not_piled_up(
     attach(memory_storage, create=True, clock=clock).create_topic("large", config=config)
     storage = FaultyStorage(memory_storage)
     written: list[int] = []
-    storage.upload = lambda _name: CountingUpload(written)  # type: ignore[method-assign]
+
+    def upload(name: str) -> Upload:
+        return CountingUpload(written)
+
+    storage.upload = upload  # type: ignore[method-assign]
     producer = attach(storage, clock=clock).producer(buffer_memory_bytes=1)
     for _ in range(100):
         producer.send("large", bytes(500_000))
