@@ -11,27 +11,25 @@ from typing import Annotated
 
 import typer
 
-from txnlog.cli import (
+from txnlog.cli.commands import (
     bench,
     demo,
     doctor,
-    group_changes,
     groups,
-    hanging,
     index,
     kafka,
     log,
     offsets,
-    record_ends,
-    record_write,
     records,
     segments,
-    topic_config,
     topics,
-    transactions,
-    trim,
+    txns,
 )
-from txnlog.cli.grammar import HELP_NAMES
+from txnlog.cli.commands.groups import seek
+from txnlog.cli.commands.records import tail, write
+from txnlog.cli.commands.topics import config, trim
+from txnlog.cli.commands.txns import why
+from txnlog.cli.input.places import HELP_NAMES
 from txnlog.cli.session import ConfigOption, OutputOption, StorageOptions, StoreOption, remember
 
 app = typer.Typer(
@@ -43,24 +41,24 @@ app = typer.Typer(
     context_settings=HELP_NAMES,
 )
 topics.app.command("trim")(trim.trim_records)
-topics.app.add_typer(topic_config.app, name="config")
+topics.app.add_typer(config.app, name="config")
 app.add_typer(topics.app, name="topics")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(segments.app, name="segments")
 app.add_typer(index.app, name="index")
 app.add_typer(log.app, name="log")
-records.app.command("head")(record_ends.head_records)
-records.app.command("tail")(record_ends.tail_records)
-records.app.command("write")(record_write.write_records)
+records.app.command("head")(tail.head_records)
+records.app.command("tail")(tail.tail_records)
+records.app.command("write")(write.write_records)
 app.add_typer(records.app, name="records")
-groups.app.command("seek")(group_changes.seek_group)
-groups.app.command("delete")(group_changes.delete_groups)
-groups.app.command("delete-offsets")(group_changes.delete_offsets)
+groups.app.command("seek")(seek.seek_group)
+groups.app.command("delete")(seek.delete_groups)
+groups.app.command("delete-offsets")(seek.delete_offsets)
 app.add_typer(groups.app, name="groups")
-transactions.app.command("find-hanging")(hanging.find_hanging)
-transactions.app.command("why")(hanging.explain_stable_offset)
-transactions.app.command("abort")(hanging.abort_transaction)
-app.add_typer(transactions.app, name="txns")
+txns.app.command("find-hanging")(why.find_hanging)
+txns.app.command("why")(why.explain_stable_offset)
+txns.app.command("abort")(why.abort_transaction)
+app.add_typer(txns.app, name="txns")
 app.add_typer(kafka.app)
 app.add_typer(doctor.app)
 app.add_typer(demo.app)

@@ -6,8 +6,16 @@ import os
 import sys
 
 from txnlog.cli.app import app
-from txnlog.cli.exits import DAMAGE, FAILURE, INTERRUPTED, OK, OUTPUT_CLOSED, Damaged, OutputClosed
-from txnlog.cli.output import flush, warn
+from txnlog.cli.output.exits import (
+    DAMAGE,
+    FAILURE,
+    INTERRUPTED,
+    OK,
+    OUTPUT_CLOSED,
+    Damaged,
+    OutputClosed,
+)
+from txnlog.cli.output.output import flush, warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
 

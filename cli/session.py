@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.config_file import CONFIG_VARIABLE, Settings, read_settings
-from txnlog.cli.output import Output
-from txnlog.cli.storage_options import parse_storage_options
+from txnlog.cli.input.config_file import CONFIG_VARIABLE, Settings, read_settings
+from txnlog.cli.input.storage_options import parse_storage_options
+from txnlog.cli.output.output import Output
 
 if TYPE_CHECKING:
     from txnlog.store import Store
@@ -158,18 +158,18 @@ def _make_output(chosen: Format) -> Output:
 
 
 def _table_output() -> Output:
-    from txnlog.cli.tables import TableOutput
+    from txnlog.cli.output.tables import TableOutput
 
     return TableOutput()
 
 
 def _json_output() -> Output:
-    from txnlog.cli.json_output import JsonOutput
+    from txnlog.cli.output.json_output import JsonOutput
 
     return JsonOutput()
 
 
 def _jsonl_output() -> Output:
-    from txnlog.cli.json_output import JsonLinesOutput
+    from txnlog.cli.output.json_output import JsonLinesOutput
 
     return JsonLinesOutput()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,14 @@ from txnlog.testing import VirtualClock
 
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
 os.environ["PYTHONSAFEPATH"] = "1"
+
+# JVMs of tests live for seconds: the first compiler's code will do, and `make test` has archived
+# Spark's classes. What does not fit the archive goes without it, and must not say so on stdout.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+_ARCHIVED = f" -Xlog:disable -XX:SharedArchiveFile={_ARCHIVE}" if _ARCHIVE.exists() else ""
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS + _ARCHIVED)
 
 _COUNTER = itertools.count()
 

@@ -25,8 +25,11 @@ from txnlog.errors import (
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
-from txnlog.scan import SegmentRange, check_columns, read_range
-from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_reading_on, take_snapshot
+from txnlog.read.isolation import check_reading_on
+from txnlog.read.ranges import SegmentRange, read_range
+from txnlog.read.schema import check_columns
+from txnlog.read.view import OffsetAndTimestamp
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
 
 _RESETS = ("earliest", "latest", "none")

@@ -1,7 +1,7 @@
 """Shows a segment as it lies, damage and all: decodes what can be decoded, drops nothing.
 
-Modifies nothing. Knows a function that reads bytes, like the reader; unlike the reader it goes on
-behind damage, so what it shows must not be taken for the log's records.
+Modifies nothing. Unlike the reader it goes on behind damage, so what it shows must not be taken for
+the log's records.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from txnlog.segments.batches import (
     has_right_checksum,
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
+from txnlog.segments.file import SegmentFile
 from txnlog.segments.header import (
     MAGIC_COLUMNS,
     MAGIC_KAFKA,
@@ -29,10 +30,9 @@ from txnlog.segments.header import (
     BatchHeader,
     BytesLike,
 )
-from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
-from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
+from txnlog.segments.window import DEFAULT_CHUNK_BYTES, Window
 
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100
@@ -61,32 +61,30 @@ class DumpedBatch:
 
 
 def dump_segment(
-    read: ReadRange,
-    size_bytes: int,
+    file: SegmentFile,
     *,
-    name: str,
     joins_messages: bool = False,
-    identity: SegmentIdentity | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> Iterator[DumpedBatch]:
     """Yield every byte of the file once, in order, as batches and damaged stretches.
 
-    With ``joins_messages`` old messages that are not compressed come many at a time. With an
-    ``identity`` batches that cannot be of that segment are damage.
+    With ``joins_messages`` old messages that are not compressed come many at a time. Batches that
+    cannot be of the segment that the file should be are damage.
     Behind a damaged header the next batch is searched for: its checksum, and for columns its
     header check, make sure that it is one. Held in memory: one chunk and two batches. Raises
-    only what ``read`` raises, and CorruptRecord if the file is shorter than ``size_bytes``.
+    only what reading raises, and CorruptRecord if the file is shorter than it was said to be.
     """
-    window = Window(read, size_bytes, name)
+    window, name = Window(file), file.name
     position, last_offset = 0, -1
     # The newest batch waits for the next one, which may show that its offset cannot be right: no
     # checksum of Kafka's covers it.
     held: DumpedBatch | None = None
     before = -1
-    while position < size_bytes:
+    while position < file.size_bytes:
+        ahead_stop = position + chunk_bytes
         try:
-            header = read_header(window, position, position + chunk_bytes, last_offset)
+            header = read_header(window, position, ahead_stop, last_offset, check_identity=False)
         except CorruptRecord as error:
             if held is not None and _is_out_of_place(held, window, position, before):
                 yield _out_of_place(held, name)
@@ -101,14 +99,14 @@ def dump_segment(
             continue
         first = header
         if joins_messages:
-            header, data = read_batch(window, position, header, position + chunk_bytes)
+            header, data = read_batch(window, position, header, ahead_stop)
         else:
-            data = window.get(position, position + header.size_bytes, position + chunk_bytes)
+            data = window.get(position, position + header.size_bytes, ahead_stop)
         crc_ok = has_right_checksum(header, data)
         decoded, damage = None, None
         try:
-            if identity is not None:
-                identity.check(first, name, position)
+            if file.identity is not None:
+                file.identity.check(first, name, position)
             decoded = decode_batch(
                 data,
                 name=name,
@@ -135,7 +133,7 @@ def _is_out_of_place(held: DumpedBatch, window: Window, position: int, before: i
     """Whether a sound batch at ``position`` goes on where ``held`` should have, not behind it."""
     if held.damage is not None or held.header is None or held.header.is_self_checked:
         return False
-    stop = min(position + MAX_HEADER_BYTES, window.size_bytes)
+    stop = min(position + MAX_HEADER_BYTES, window.file.size_bytes)
     return _is_batch(window, position, bytes(window.get(position, stop, stop)), before)
 
 
@@ -161,21 +159,21 @@ def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
 
 def _next_batch(window: Window, start: int, last_offset: int) -> int:
     """Position of the next batch at or behind ``start`` that is whole; else the file's end."""
-    left = _SEARCH_TIMES * window.size_bytes
-    while start + _LEAST_BATCH_BYTES <= window.size_bytes and left > 0:
-        stop = min(start + _SEARCH_BYTES, window.size_bytes)
+    left = _SEARCH_TIMES * window.file.size_bytes
+    while start + _LEAST_BATCH_BYTES <= window.file.size_bytes and left > 0:
+        stop = min(start + _SEARCH_BYTES, window.file.size_bytes)
         block = bytes(window.get(start, stop, stop))
-        for candidate in _candidates(block, last_offset, window.size_bytes - start):
+        for candidate in _candidates(block, last_offset, window.file.size_bytes - start):
             head = block[candidate : candidate + MAX_HEADER_BYTES]
             left -= int.from_bytes(head[8:12], "big")
             if left < 0:
                 break
             if _is_batch(window, start + candidate, head, last_offset):
                 return start + candidate
-        if stop == window.size_bytes:
+        if stop == window.file.size_bytes:
             break
         start += len(block) - MAX_HEADER_BYTES + 1
-    return window.size_bytes
+    return window.file.size_bytes
 
 
 def _candidates(block: bytes, last_offset: int, left: int) -> list[int]:
@@ -193,10 +191,10 @@ def _candidates(block: bytes, last_offset: int, left: int) -> list[int]:
 
 def _is_batch(window: Window, position: int, head: bytes, last_offset: int) -> bool:
     try:
-        header = decode_header(head, name=window.name, position=position)
+        header = decode_header(head, name=window.file.name, position=position)
     except CorruptRecord:
         return False
     stop = position + header.size_bytes
-    if header.base_offset <= last_offset or stop > window.size_bytes:
+    if header.base_offset <= last_offset or stop > window.file.size_bytes:
         return False
-    return has_right_checksum(header, window.read(position, stop))
+    return has_right_checksum(header, window.file.read(position, stop))

@@ -8,28 +8,26 @@ from pathlib import Path
 import pytest
 from cli_command import cli, cli_each
 
-from txnlog.cli import (
-    batch_fields,
+from txnlog.cli.commands import (
     bench,
     demo,
     doctor,
-    group_changes,
     groups,
-    hanging,
     index,
     kafka,
     log,
     offsets,
-    record_fields,
-    record_write,
     records,
     segments,
-    topic_config,
     topics,
-    transactions,
-    trim,
+    txns,
 )
-from txnlog.cli.owners import owner_fields
+from txnlog.cli.commands.groups import seek
+from txnlog.cli.commands.records import write
+from txnlog.cli.commands.topics import config, trim
+from txnlog.cli.commands.txns import why
+from txnlog.cli.output import batch_fields, record_fields
+from txnlog.cli.output.transaction_refs import owner_fields
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CLI.md"
 COMMON = {"--store", "--storage-option", "--output", "-o", "--help", "-h"}
@@ -40,7 +38,7 @@ OWNER = [field.key for field in owner_fields()]
 PARTITION = [field.key for field in topics.PARTITIONS]
 GROUP = [field.key for field in groups.SUMMARY]
 CONTENT = [field.key for field in record_fields.CONTENT]
-TRANSACTION = [field.key for field in transactions.DETAILS]
+TRANSACTION = [field.key for field in txns.DETAILS]
 PARTS = [field.key for field in kafka.IMPORTED]
 DAMAGES = [field.key for field in kafka.DAMAGES]
 KEYS = {
@@ -73,8 +71,8 @@ KEYS = {
     "topics add-partitions": [],
     "topics delete": [],
     "topics trim": [field.key for field in trim.FIELDS],
-    "topics config get": [field.key for field in topic_config.SETTINGS],
-    "topics config set": [field.key for field in topic_config.CHANGES],
+    "topics config get": [field.key for field in config.SETTINGS],
+    "topics config set": [field.key for field in config.CHANGES],
     "topics config unset": [],
     "offsets ls": [field.key for field in offsets.FIELDS],
     "segments ls": [field.key for field in segments.FIELDS],
@@ -96,30 +94,30 @@ KEYS = {
         "partitions",
         *[field.key for field in records.COUNTS],
     ],
-    "records write": [field.key for field in record_write.WRITTEN],
+    "records write": [field.key for field in write.WRITTEN],
     "groups ls": GROUP,
     "groups describe": [field.key for field in groups.OFFSETS],
-    "groups seek": [field.key for field in group_changes.RESETS],
+    "groups seek": [field.key for field in seek.RESETS],
     "groups delete": [],
     "groups delete-offsets": [],
     "groups log": [
         *[field.key for field in groups.ENTRIES],
         *[field.key for field in groups.LOGGED],
     ],
-    "txns ls": [field.key for field in transactions.listed(0)],
+    "txns ls": [field.key for field in txns.listed(0)],
     "txns describe": [
-        *TRANSACTION[len(transactions.FIELDS) :],
+        *TRANSACTION[len(txns.FIELDS) :],
         "entries",
-        *[field.key for field in transactions.ENTRIES],
+        *[field.key for field in txns.ENTRIES],
     ],
-    "txns producers": [field.key for field in transactions.PRODUCERS],
-    "txns find-hanging": [field.key for field in hanging.HUNG],
+    "txns producers": [field.key for field in txns.PRODUCERS],
+    "txns find-hanging": [field.key for field in why.HUNG],
     "txns why": [
-        *[field.key for field in hanging.STABLE],
-        *[field.key for field in hanging.HOLDERS],
+        *[field.key for field in why.STABLE],
+        *[field.key for field in why.HOLDERS],
     ],
     "txns abort": [],
-    "txns log": [field.key for field in transactions.LOGGED],
+    "txns log": [field.key for field in txns.LOGGED],
 }
 
 

@@ -13,8 +13,8 @@ import typer
 from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
-from txnlog.cli.damage import Reporter
-from txnlog.cli.exits import Damaged
+from txnlog.cli.output.damage import Reporter
+from txnlog.cli.output.exits import Damaged
 from txnlog.errors import CorruptEntry, StorageError
 
 
@@ -189,7 +189,7 @@ def test_without_the_extra_the_remedy_is_named() -> None:
     without_typer = "import sys; sys.modules['typer'] = None; import txnlog.cli as cli\n"
     without_rich = (
         "import sys; sys.modules['rich'] = None\n"
-        "import txnlog.cli as cli, txnlog.cli.run as run, txnlog.cli.tables as tables\n"
+        "import txnlog.cli as cli, txnlog.cli.run as run, txnlog.cli.output.tables as tables\n"
         "run.run = lambda: tables._print_rich([], [])\n"
     )
     for script in (without_typer, without_rich):

@@ -14,8 +14,8 @@ import typer
 from cli_command import Finished, cli, cli_each, environment
 
 import txnlog
-from txnlog.cli.grammar import Offset, Time
-from txnlog.cli.ranges import FromEnd, FromStart, Range, parse_range
+from txnlog.cli.input.places import Offset, Time
+from txnlog.cli.input.ranges import FromEnd, FromStart, Range, parse_range
 
 NOON_MS = 1_714_564_800_000  # 2024-05-01T12:00:00Z
 

@@ -16,11 +16,12 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.counting import CountingStorage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
 
-class Folding(CountingStorage):
+class Folding(ForwardingStorage):
     """Finds a name in any case, and lists it as it was written first."""
 
     def __init__(self, inner: Storage) -> None:

@@ -223,7 +223,7 @@ def test_an_instance_that_sleeps_while_its_id_lives_and_dies(
     late = sleeper.producer(transactional_id="p")
     late.init_transactions()
     if asleep_at == 0:
-        assert late.begin_transaction(application_id="a", version=2)
+        assert late.begin_transaction(application_id="a", version=2).already_committed
     else:
         late.begin_transaction()
         late.send("t", b"late")

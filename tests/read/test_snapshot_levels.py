@@ -10,7 +10,8 @@ from steps import begin, new_store
 from txnlog.errors import ConcurrentTransactions, InvalidOption
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.snapshot import take_snapshot
+from txnlog.read.pinning import pin_topics
+from txnlog.snapshot import Snapshot
 from txnlog.state.topic import RECENT_ENTRIES
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -251,7 +252,8 @@ def test_a_marker_that_shows_before_the_rest_of_its_transaction(
         with pytest.raises(ConcurrentTransactions):
             store.snapshot(["u", "t"], isolation_level="snapshot")
     else:
-        whole = take_snapshot(store.logs, ["u", "t"], "snapshot", attempts=1)
+        pinned = pin_topics(store.logs, ["u", "t"], "snapshot", attempts=1)
+        whole = Snapshot(store.storage, pinned, "snapshot")
         assert [whole.scan(topic).record_count for topic in ("u", "t")] == [1, 1]
     assert listings[:2] == ["list topics/u/log", "list topics/t/log"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from golden_files import GOLDEN, GOLDEN_TAG, MARKER_OFFSET, ROWS, files
-from segment_samples import RecordingFile, Row, rows_of
+from segment_samples import Row, file_of, rows_of
 
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.identity import NO_TAG, SegmentIdentity
-from txnlog.segments.inspect.verify import verify
+from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.markers import COMMIT, ControlMarker
 from txnlog.segments.reader import read_segment
 
@@ -23,7 +23,7 @@ def test_golden_file(name: str) -> None:
     magic = 2 if "columns" in name else int(name.split("-v")[1][0])
     rows: list[Row] = []
     offsets: list[int] = []
-    for part in read_segment(RecordingFile(data), len(data), name=name):
+    for part in read_segment(file_of(data, name)):
         rows += rows_of(part.records)
         offsets += part.offsets().tolist()
     assert offsets == list(range(len(ROWS)))
@@ -31,7 +31,7 @@ def test_golden_file(name: str) -> None:
         (key, value, time if magic else -1, headers if magic == 2 else [])
         for key, value, time, headers in ROWS
     ]
-    assert not verify(RecordingFile(data), len(data), name=name).damages
+    assert not verify_segment(file_of(data, name)).damages
 
 
 def test_golden_transaction() -> None:
@@ -51,12 +51,12 @@ def test_golden_tag(name: str) -> None:
     data = (GOLDEN / name).read_bytes()
     for tag in (GOLDEN_TAG, NO_TAG):
         identity = SegmentIdentity(0, len(ROWS), tag)
-        parts = [*read_segment(RecordingFile(data), len(data), name=name, identity=identity)]
+        parts = [*read_segment(file_of(data, name, identity=identity))]
         assert sum(part.record_count for part in parts) == len(ROWS)
         assert [part.header.relative_sequence for part in parts] == [0]
     other = SegmentIdentity(0, len(ROWS), GOLDEN_TAG + 1)
     with pytest.raises(CorruptRecord, match="exchanged"):
-        next(read_segment(RecordingFile(data), len(data), name=name, identity=other))
+        next(read_segment(file_of(data, name, identity=other)))
 
 
 def test_no_golden_file_is_missing() -> None:

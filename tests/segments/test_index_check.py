@@ -6,20 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from segment_samples import RecordingFile, numbered, segment
+from segment_samples import file_of, numbered, segment
 
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
-from txnlog.segments.inspect.indexes import IndexProblems, check_indexes
-from txnlog.segments.inspect.verify import rebuild_indexes
+from txnlog.segments.inspect.indexes import IndexProblems, check_indexes, rebuild_indexes
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 SOUND = IndexProblems((), (), None)
 
 
 def checked(
-    data: bytes, index: OffsetIndex | None, times: TimeIndex | None, **options: object
+    data: bytes,
+    index: OffsetIndex | None,
+    times: TimeIndex | None,
+    *,
+    base_offset: int = 0,
+    exact: bool = True,
 ) -> IndexProblems:
-    return check_indexes(RecordingFile(data), len(data), index, times, name="x", **options)  # type: ignore[arg-type]
+    return check_indexes(file_of(data, base_offset=base_offset), index, times, exact=exact)
 
 
 @pytest.mark.parametrize("record_format", ["columns", "kafka"])
@@ -75,9 +79,7 @@ def test_kafkas_own_indexes_pass_and_are_made_anew() -> None:
         times = TimeIndex.decode(path.with_suffix(".timeindex").read_bytes())
         entries += len(index) + len(times)
         assert checked(data, index, times, base_offset=base, exact=False) == SOUND, path
-        anew = rebuild_indexes(
-            RecordingFile(data), len(data), name="x", interval_bytes=0, base_offset=base
-        )
+        anew = rebuild_indexes(file_of(data, base_offset=base), interval_bytes=0)
         assert checked(data, *anew, base_offset=base, exact=True) == SOUND, path
         wrong = times.entries.copy()
         wrong["timestamp"] -= np.int64(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from segment_samples import numbered
+from segment_samples import file_of, numbered
 
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
@@ -20,16 +20,7 @@ def messages(magic: int, count: int = COUNT, base_offset: int = 0) -> bytes:
 
 
 def read(data: bytes, start: int = 0, stop: int | None = None, **how: int) -> list[SegmentBatch]:
-    return list(
-        read_segment(
-            lambda first, end: data[first:end],
-            len(data),
-            name="old.log",
-            start_offset=start,
-            stop_offset=stop,
-            **how,
-        )
-    )
+    return list(read_segment(file_of(data, "old.log"), start_offset=start, stop_offset=stop, **how))
 
 
 def offsets(batches: list[SegmentBatch]) -> list[int]:
@@ -68,7 +59,7 @@ def test_damage_ends_a_run(magic: int) -> None:
 
 
 def _read_into(seen: list[int], data: bytes) -> None:
-    for batch in read_segment(lambda first, end: data[first:end], len(data), name="old.log"):
+    for batch in read_segment(file_of(data, "old.log")):
         seen += batch.offsets().tolist()
 
 
@@ -103,14 +94,7 @@ def test_a_dump_shows_messages_one_by_one_or_joined() -> None:
     data = bytearray(messages(1))
     data[-1] ^= 1
     for joins, count in ((False, COUNT), (True, 2)):
-        found = list(
-            dump_segment(
-                lambda first, end: bytes(data[first:end]),
-                len(data),
-                name="old.log",
-                joins_messages=joins,
-            )
-        )
+        found = list(dump_segment(file_of(bytes(data), "old.log"), joins_messages=joins))
         assert len(found) == count
         assert sum(batch.size_bytes for batch in found) == len(data)
         assert [batch.damage is None for batch in found] == [True] * (count - 1) + [False]

@@ -7,7 +7,7 @@ import pytest
 from message_layout import message
 from rows_layout import batch, record, resealed_rows
 from segment_layout import raw_batches
-from segment_samples import RecordingFile, Row, batch_of, numbered, rows_of, segment
+from segment_samples import RecordingFile, Row, batch_of, file_of, numbered, rows_of, segment
 
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
@@ -16,7 +16,8 @@ from txnlog.segments.formats.messages import encode_message_set
 from txnlog.segments.header import GUARDED_EPOCH
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment
-from txnlog.segments.inspect.verify import rebuild_indexes, verify
+from txnlog.segments.inspect.indexes import rebuild_indexes
+from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
 
 GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
@@ -54,7 +55,7 @@ def gapped_segment() -> bytes:
 
 def offsets_read(data: bytes, **named: object) -> list[int]:
     found: list[int] = []
-    for part in read_segment(RecordingFile(data), len(data), name="x.log", **named):  # type: ignore[arg-type]
+    for part in read_segment(file_of(data), **named):  # type: ignore[arg-type]
         found += part.offsets().tolist()
         assert [int(key) for key in part.records.column("key").to_pylist()] == (
             part.offsets().tolist()
@@ -104,7 +105,7 @@ def test_point_read_with_an_index() -> None:
     data, index, _ = rows_segment()
     largest = max(len(raw.raw) for raw in raw_batches(data))
     file = RecordingFile(data)
-    list(read_segment(file, len(data), name="x", start_offset=777, stop_offset=778, index=index))
+    list(read_segment(file.opened(), start_offset=777, stop_offset=778, index=index))
     assert len(file.requests) == 1
     assert file.bytes_read <= 2 * largest < len(data) / 5
 
@@ -134,7 +135,7 @@ def test_a_flipped_bit_never_changes_what_a_range_holds(make: object) -> None:
                     [o for o in everything if o >= start and (stop is None or o < stop)],
                 )
             try:
-                found = find_timestamp(RecordingFile(bytes(broken)), len(data), 95, name="x")
+                found = find_timestamp(file_of(bytes(broken)), 95)
             except CorruptRecord:
                 continue
             expected = next(o for o in everything if time_of[o] >= 95)
@@ -145,7 +146,7 @@ def _truth_or_corrupt(data: bytes, start: int, stop: int | None, expected: list[
     got: list[int] = []
     file = RecordingFile(data)
     try:
-        for part in read_segment(file, len(data), name="x", start_offset=start, stop_offset=stop):
+        for part in read_segment(file.opened(), start_offset=start, stop_offset=stop):
             got += part.offsets().tolist()
     except CorruptRecord:
         assert got == expected[: len(got)]
@@ -166,13 +167,13 @@ def test_times_against_a_plain_loop() -> None:
         expected = next(((n, t) for n, t in enumerate(times) if t >= wanted), None)
         for indexes in ({}, {"index": index, "time_index": time_index}):
             file = RecordingFile(data)
-            assert find_timestamp(file, len(data), wanted, name="x", **indexes) == expected
+            assert find_timestamp(file.opened(), wanted, **indexes) == expected
 
 
 def test_indexes_come_back() -> None:
     """Goal (42): what is rebuilt from the file is byte for byte what the writer made."""
     data, index, time_index = rows_segment()
-    again = rebuild_indexes(RecordingFile(data), len(data), name="x", interval_bytes=0)
+    again = rebuild_indexes(file_of(data), interval_bytes=0)
     assert [part.encode() for part in again] == [index.encode(), time_index.encode()]
 
 
@@ -191,11 +192,11 @@ def test_markers_take_offsets_and_are_no_records() -> None:
     assert offsets_read(data, start_offset=3) == [4, 5]
     assert offsets_read(data, start_offset=2, stop_offset=4) == [2]
     assert offsets_read(data, start_offset=6) == []
-    assert find_timestamp(RecordingFile(data), len(data), 1035, name="x") == (4, 1040)
-    assert find_timestamp(RecordingFile(data), len(data), 5000, name="x") is None
-    report = verify(RecordingFile(data), len(data), name="x")
+    assert find_timestamp(file_of(data), 1035) == (4, 1040)
+    assert find_timestamp(file_of(data), 5000) is None
+    report = verify_segment(file_of(data))
     assert (report.batch_count, report.record_count, report.next_offset) == (4, 5, 7)
-    dumped = list(dump_segment(RecordingFile(data), len(data), name="x"))
+    dumped = list(dump_segment(file_of(data)))
     assert [len(one.decoded.markers) for one in dumped if one.decoded] == [0, 1, 0, 1]
     broken = bytearray(data)
     broken[len(data) - 1] ^= 1
@@ -222,13 +223,13 @@ def test_formats_may_follow_each_other() -> None:
             expected = range(start, 16 if stop is None else min(stop, 16))
             assert offsets_read(data, start_offset=start, stop_offset=stop) == list(expected)
     # Messages of v0 have no time, so the first record that has one is that of offset 5.
-    assert find_timestamp(RecordingFile(data), len(data), 0, name="x") == (5, 1050)
-    assert find_timestamp(RecordingFile(data), len(data), 1075, name="x") == (8, 1080)
-    report = verify(RecordingFile(data), len(data), name="x")
+    assert find_timestamp(file_of(data), 0) == (5, 1050)
+    assert find_timestamp(file_of(data), 1075) == (8, 1080)
+    report = verify_segment(file_of(data))
     assert (report.batch_count, report.record_count, report.next_offset) == (7 + 1, 16, 16)
-    assert [
-        header.magic for _, header in scan_headers(RecordingFile(data), len(data), name="x")
-    ] == ([0, 0, 0, 1, 1, 1, 2, 100])
+    assert [header.magic for _, header in scan_headers(file_of(data))] == (
+        [0, 0, 0, 1, 1, 1, 2, 100]
+    )
 
 
 def test_dump_finds_batches_behind_damage() -> None:
@@ -242,7 +243,7 @@ def test_dump_finds_batches_behind_damage() -> None:
     )
     for rubbish in (bytes(3000), b"\x02" * 3000, bytes(range(256)) * 12, b"\xff" * 5):
         data = encode_batch(numbered(10), record_format="kafka") + rubbish + good
-        dumped = list(dump_segment(RecordingFile(data), len(data), name="x"))
+        dumped = list(dump_segment(file_of(data)))
         assert [one.header.base_offset if one.header else None for one in dumped] == (
             [0, None, 10, 13, 14]
         )
@@ -255,7 +256,7 @@ def test_dump_finds_batches_across_the_pieces_of_its_search() -> None:
     good = encode_batch(numbered(3), record_format="kafka")
     for size in ((1 << 20) + more for more in (-100, -64, -63, -30, -16, -1, 0, 1, 64)):
         data = bytes(size) + good
-        dumped = list(dump_segment(RecordingFile(data), len(data), name="x"))
+        dumped = list(dump_segment(file_of(data)))
         assert [(one.position, one.header is not None) for one in dumped] == [
             (0, False),
             (size, True),
@@ -266,7 +267,7 @@ def test_dump_does_not_believe_a_damaged_header() -> None:
     """Goal: a flipped last offset of rows is damage of that batch, not of those behind it."""
     data = bytearray(rows_segment()[0])
     data[23] ^= 0x40
-    dumped = list(dump_segment(RecordingFile(bytes(data)), len(data), name="x"))
+    dumped = list(dump_segment(file_of(bytes(data))))
     assert [one.crc_ok for one in dumped] == [False] + [True] * 19
     assert [one.damage is None for one in dumped] == [False] + [True] * 19
 
@@ -277,7 +278,7 @@ def test_batches_out_of_order() -> None:
     inner = encode_message_set(numbered(8), 0, compression=Compression.GZIP, base_offset=3)
     for wrong in (later + later, later + inner, inner + later):
         with pytest.raises(CorruptRecord, match="base offset"):
-            list(read_segment(RecordingFile(wrong), len(wrong), name="x"))
+            list(read_segment(file_of(wrong)))
 
 
 def test_a_length_that_reaches_into_the_next_batch() -> None:
@@ -287,12 +288,12 @@ def test_a_length_that_reaches_into_the_next_batch() -> None:
     for length in (size - 13, size - 11, 2 * size - 12, 49, 10):
         wrong = resealed_rows(data[:size], {8: length.to_bytes(4, "big")}) + data[size:]
         with pytest.raises(CorruptRecord, match="at byte 0"):
-            list(read_segment(RecordingFile(wrong), len(wrong), name="x"))
+            list(read_segment(file_of(wrong)))
 
 
 def test_records_of_a_cut_batch_keep_every_column() -> None:
     """Goal (39): cutting changes which rows come, not what is in them."""
     rows: list[Row] = [(b"%d" % n, b"v" * n, n, [("h", b"x")]) for n in range(20)]
     data, _ = segment(batch_of(rows), record_format="kafka")
-    (part,) = read_segment(RecordingFile(data), len(data), name="x", start_offset=7, stop_offset=12)
+    (part,) = read_segment(file_of(data), start_offset=7, stop_offset=12)
     assert rows_of(part.records) == rows[7:12]

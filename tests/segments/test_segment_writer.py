@@ -7,7 +7,7 @@ import io
 import pyarrow as pa
 import pytest
 from segment_layout import raw_batches
-from segment_samples import batch_of, numbered, random_records, segment
+from segment_samples import batch_of, file_of, numbered, random_records, segment
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat
@@ -19,7 +19,7 @@ from txnlog.segments.writer import SegmentWriter
 
 def read_back(data: bytes) -> pa.Table:
     """All records of a segment."""
-    batches = [b.records for b in read_segment(lambda a, b: data[a:b], len(data), name="x")]
+    batches = [b.records for b in read_segment(file_of(data))]
     return pa.Table.from_batches(batches)
 
 

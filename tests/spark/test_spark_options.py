@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
-from txnlog.spark.options import STAGING, parse_read, parse_write
-from txnlog.spark.positions import ByTime, parse_offsets
-from txnlog.spark.stream_options import parse_stream
+from txnlog.spark.options.option_names import STAGING
+from txnlog.spark.options.positions import ByTime, parse_offsets
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.stream_options import parse_stream
+from txnlog.spark.options.write_options import parse_write
 
 READ = {"path": "/store", "subscribe": "orders"}
 
@@ -33,7 +35,7 @@ def test_names_are_found_whatever_their_case() -> None:
 def test_storage_options_are_passed_on_without_their_prefix() -> None:
     """Goal: storage.* goes to the filesystem, unparsed."""
     options = parse_read({**READ, "storage.endpoint_url": "http://x", "storage.secret": "s"})
-    assert options.storage_options == {"endpoint_url": "http://x", "secret": "s"}
+    assert options.address.options == {"endpoint_url": "http://x", "secret": "s"}
 
 
 def test_kafka_spellings_mean_the_same() -> None:

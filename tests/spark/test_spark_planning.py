@@ -10,10 +10,11 @@ import pytest
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
-from txnlog.scan import SegmentRange
-from txnlog.spark.options import parse_read
-from txnlog.spark.planning import fair_shares, pin
-from txnlog.spark.tasks import MAX_TASK_BYTES, TaskSizes, group_ranges
+from txnlog.read.ranges import SegmentRange
+from txnlog.spark.batch.pinned_read import fair_shares, pin_read
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.task_sizes import MAX_TASK_BYTES, TaskSizes
 from txnlog.state.placement import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
@@ -82,7 +83,7 @@ def test_min_partitions_splits_further() -> None:
 
 def _pinned(store: Store, **options: str) -> list[tuple[int, int, int]]:
     given = {"path": "unused", **options}
-    return _records(pin(store, parse_read(given)).ranges)
+    return _records(pin_read(store, parse_read(given)).ranges)
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_planning_asks_for_nothing_per_segment(store: Store) -> None:
     storage = store.storage
     assert isinstance(storage, CountingStorage)
     storage.take()
-    pinned = pin(store, parse_read({"path": "unused", "subscribe": "t"}))
+    pinned = pin_read(store, parse_read({"path": "unused", "subscribe": "t"}))
     group_ranges(pinned.ranges, TaskSizes(4))
     assert storage.take() == {"list": 1}
 
@@ -196,7 +197,7 @@ def test_a_pattern_subscribes_to_all_topics_that_it_matches(timed: Store) -> Non
     """Goal: whole names are matched; a pattern that matches nothing is an error, not empty."""
     timed.create_topic("time")
     options = parse_read({"path": "unused", "subscribePattern": "time.*"})
-    assert {where.topic for where in pin(timed, options).offsets} == {"time", "timed"}
+    assert {where.topic for where in pin_read(timed, options).offsets} == {"time", "timed"}
     with pytest.raises(UnknownTopicOrPartition, match="'tim' matches none of the 3 topics"):
         _pinned(timed, subscribePattern="tim")
 

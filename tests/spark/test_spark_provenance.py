@@ -15,8 +15,9 @@ from spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 
 import txnlog
 from txnlog import Store
-from txnlog.spark import provenance, transaction
-from txnlog.spark.provenance import Origin
+from txnlog.spark import transaction
+from txnlog.spark.batch import provenance
+from txnlog.spark.batch.provenance import Origin
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage import first_write, open_storage
 

@@ -8,7 +8,7 @@ import pytest
 
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.segments.records import normalize
-from txnlog.spark import publishing
+from txnlog.spark.batch import commit
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -54,8 +54,8 @@ def test_an_interrupt_deletes_nothing_that_is_committed(
     segments = {"t": uploaded(store, "t")}
     storage.part = part
     with pytest.raises(KeyboardInterrupt):
-        publishing.commit_transaction(store, "p", 60_000, segments)
+        commit.commit_transaction(store, "p", 60_000, segments)
     fresh = attach(memory_storage)
     assert fresh.scan("t").to_arrow().column("value").to_pylist() == expected
-    publishing.commit_transaction(fresh, "p", 60_000, {"t": uploaded(fresh, "t")})
+    commit.commit_transaction(fresh, "p", 60_000, {"t": uploaded(fresh, "t")})
     assert fresh.scan("t").to_arrow().column("value").to_pylist() == [*expected, b"x"]

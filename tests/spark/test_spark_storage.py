@@ -17,8 +17,8 @@ import txnlog
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import SparkTransaction, catch_up, shuffle_by_partition, transaction
-from txnlog.spark.options import parse_read
-from txnlog.spark.store_options import store_options
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.store_options import store_options
 
 SECRET, NESTED = "the/secret+of+the+store", "the/nested+secret+of+the+store"
 _NUMBERS = itertools.count()
@@ -139,7 +139,7 @@ def test_options_come_back_as_they_were_given(s3_options: dict[str, Any]) -> Non
     assert options["path"] == url
     assert all(isinstance(value, str) for value in options.values())
     by_spark = {name.lower(): value for name, value in options.items()}
-    assert parse_read({**by_spark, "subscribe": "a"}).storage_options == given
+    assert parse_read({**by_spark, "subscribe": "a"}).address.options == given
 
 
 @pytest.mark.parametrize("value", [object(), b"bytes", {1: 2}, float("nan"), {"a": {SECRET}}])

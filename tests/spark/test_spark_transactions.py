@@ -30,7 +30,7 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.spark import SparkTransaction, transaction
-from txnlog.spark.staging import read_manifest, stage
+from txnlog.spark.batch.manifests import read_manifest, write_manifest
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 
@@ -427,7 +427,7 @@ def test_a_write_never_commits_the_offsets_of_another_read(
 
 def test_staged_manifests_are_checked(topics: Store) -> None:
     """Goal (hazard 8): a damaged manifest is refused, never half of it used."""
-    stage(topics.storage, "staging/x-000000.json", {})
+    write_manifest(topics.storage, "staging/x-000000.json", {})
     path = Path(topics.url, "staging", "x-000000.json")
     assert json.loads(path.read_text())["segments"] == {}
     path.write_text(path.read_text()[:-5])

@@ -17,9 +17,10 @@ from spark_helpers import data_files, fill, load, numbers, placed_files, save, s
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
 from txnlog.log.topic_log import TopicLog, UploadedSegment
-from txnlog.spark.options import parse_write
-from txnlog.spark.records import coalesced, work_bytes
-from txnlog.spark.writer import TxnlogWriter
+from txnlog.spark.batch.records import coalesce, work_bytes
+from txnlog.spark.batch.write_plan import WritePlan
+from txnlog.spark.batch.writer import TxnlogWriter
+from txnlog.spark.options.write_options import parse_write
 from txnlog.write.partitioner import make_partitioner
 
 
@@ -72,11 +73,11 @@ def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
     column = pa.array([bytes(1000)] * 1000)
     batches = [pa.record_batch({"n": pa.array([n] * 1000), "value": column}) for n in range(5)]
     large = pa.record_batch({"n": pa.array([9] * 3000), "value": pa.array([bytes(1000)] * 3000)})
-    joined = list(coalesced([*batches, large], 2 << 20))
+    joined = list(coalesce([*batches, large], 2 << 20))
     assert [batch.num_rows for batch in joined] == [3000, 5000]
     assert pa.Table.from_batches(joined).equals(pa.Table.from_batches([*batches, large]))
-    assert next(coalesced([large], 2 << 20)) is large
-    assert not list(coalesced([], 2 << 20))
+    assert next(coalesce([large], 2 << 20)) is large
+    assert not list(coalesce([], 2 << 20))
     assert [work_bytes(n) >> 20 for n in (0, 1, 32, 48, 64, 10_000)] == [2, 2, 2, 3, 4, 4]
 
 
@@ -323,7 +324,8 @@ def test_an_unknown_outcome_deletes_nothing(store: Store, monkeypatch: pytest.Mo
 def _writer(store: Store, topic: str) -> TxnlogWriter:
     """A writer as Spark would make it, in this process."""
     options = parse_write({"path": store.url, "topic": topic})
-    return TxnlogWriter(store, options, ("value",), ("value",), store.topic_spec(topic), None)
+    plan = WritePlan(store, options, ("value",), ("value",), store.topic_spec(topic))
+    return TxnlogWriter(plan)
 
 
 def test_appends_of_others_in_between_are_kept(store: Store) -> None:

@@ -20,11 +20,10 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from txnlog.scan import SegmentRange
-from txnlog.spark import stream_planning
-from txnlog.spark.stream_offsets import StreamOffset, proportional_shares
-from txnlog.spark.stream_options import Rates, parse_stream
-from txnlog.spark.stream_planning import StreamPlanner
+from txnlog.read.ranges import SegmentRange
+from txnlog.spark.options.stream_options import Rates, parse_stream
+from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
+from txnlog.spark.stream.planner import StreamPlanner
 from txnlog.state.group import OffsetCommit
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
@@ -400,7 +399,7 @@ def test_a_trigger_without_a_cut_waits_for_the_next(
         raise ConcurrentTransactions("no consistent cut")
 
     with monkeypatch.context() as patched:
-        patched.setattr(stream_planning, "take_snapshot", no_cut)
+        patched.setattr("txnlog.spark.stream.planner.take_snapshot", no_cut)
         assert stream.latest(at, ALL) is at
         with pytest.raises(ConcurrentTransactions):
             planner(store).initial()

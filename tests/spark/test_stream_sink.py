@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
-from txnlog.spark.batch_versions import query_batch
-from txnlog.spark.options import parse_write
-from txnlog.spark.stream_writer import TxnlogStreamWriter, UploadedForQuery
-from txnlog.spark.writer import upload
+from txnlog.spark.batch.uploads import upload
+from txnlog.spark.batch.write_plan import WritePlan
+from txnlog.spark.options.write_options import parse_write
+from txnlog.spark.stream.versions import query_batch
+from txnlog.spark.stream.writer import TxnlogStreamWriter, UploadedForQuery
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -35,10 +36,11 @@ class Driver:
 
     def __init__(self, storage: HeapStorage | FaultyStorage, seed: int, query: str = "q") -> None:
         self.store = attach(storage, clock=VirtualClock(seed=seed))
+        self._plan = WritePlan(self.store, OPTIONS, NAMES, NAMES, None)
         self._query = query
 
     def writer(self) -> TxnlogStreamWriter:
-        return TxnlogStreamWriter(self.store, OPTIONS, NAMES, NAMES, None)
+        return TxnlogStreamWriter(self._plan)
 
     def upload(self, batch: int) -> list[UploadedForQuery | None]:
         """What the tasks of a batch do: two of them with rows, one without."""
@@ -46,7 +48,7 @@ class Driver:
         for task in range(2):
             rows = [f"{batch}-{task}-{row}".encode() for row in range(4)]
             data = pa.record_batch([["a", "b"] * 2, rows], names=list(NAMES))
-            segments = upload(self.store, OPTIONS, NAMES, NAMES, None, [data])
+            segments = upload(self._plan, [data])
             messages.append(UploadedForQuery(segments, EXECUTION, self._query))
         return [*messages, UploadedForQuery((), EXECUTION, self._query)]
 

@@ -19,7 +19,7 @@ from txnlog.errors import InvalidOption, ObjectNotFound, PutIfAbsentBroken, Stor
 from txnlog.log.sequence_log import create_once
 from txnlog.storage import base, open_storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
-from txnlog.storage.counting import CountingStorage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.local import LocalStorage
 from txnlog.storage.probe import probe
 from txnlog.storage.s3 import S3Storage
@@ -79,7 +79,7 @@ def test_racing_creates_have_one_winner(any_storage: Storage) -> None:
             assert any_storage.get(name) == b"%d" % won.index(True)
 
 
-class LosesResponses(CountingStorage):
+class LosesResponses(ForwardingStorage):
     """The first creates take effect, but their callers are told that they failed."""
 
     lost = 2
@@ -272,7 +272,7 @@ def test_the_probe_passes_and_leaves_nothing(any_storage: Storage) -> None:
     assert list(any_storage.list_all("")) == []
 
 
-class IgnoresCondition(CountingStorage):
+class IgnoresCondition(ForwardingStorage):
     """A server that takes the header and ignores it."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:

@@ -424,13 +424,25 @@ def test_a_store_is_not_written_to_through_a_server_that_lies(
 def test_who_made_the_store_checks_no_more(
     s3_options: dict[str, Any], s3_requests: list[Any], bucket: str
 ) -> None:
-    """The probe at creation is all, for this process and bucket."""
+    """The probe at creation is all, for this process and bucket, whatever else it makes there."""
     since = len(s3_requests)
     store = attach(open_storage(f"s3://{bucket}/store", s3_options), create=True)
     assert probed(s3_requests, since) == 2 + CREATION_ROUNDS * PARALLEL_REQUESTS
     since = len(s3_requests)
     store.create_topic("t")
+    attach(open_storage(f"s3://{bucket}/another", s3_options), create=True).create_topic("t")
     assert probed(s3_requests, since) == 0
+
+
+@pytest.mark.s3
+def test_a_short_check_is_not_enough_to_make_a_store(
+    s3_options: dict[str, Any], s3_requests: list[Any], bucket: str
+) -> None:
+    """Who has only written there runs all the races when it makes a store."""
+    assert S3Storage(f"{bucket}/other", s3_options).put_if_absent("a", b"x")
+    since = len(s3_requests)
+    attach(open_storage(f"s3://{bucket}/store", s3_options), create=True)
+    assert probed(s3_requests, since) == 2 + CREATION_ROUNDS * PARALLEL_REQUESTS
 
 
 @pytest.mark.s3

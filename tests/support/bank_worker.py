@@ -29,7 +29,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.scan import read_range
+from txnlog.read.ranges import read_range
 from txnlog.snapshot import Snapshot
 
 PARTITIONS = {"a": 1, "b": 2, "c": 1, "d": 2}
@@ -228,9 +228,10 @@ class Teller:
         self.notes.add("begin", transfer)
         try:
             if self.versioned:
-                if producer.begin_transaction(
+                begun = producer.begin_transaction(
                     application_id=self.job.name, version=version_of(transfer)
-                ):
+                )
+                if begun.already_committed:
                     self.notes.add("abort", transfer)
                     return
             else:

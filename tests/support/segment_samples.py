@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.file import SegmentFile
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.records import RECORD_SCHEMA, normalize
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
 
@@ -106,3 +108,24 @@ class RecordingFile:
     @property
     def bytes_read(self) -> int:
         return sum(stop - start for start, stop in self.requests)
+
+    def opened(
+        self,
+        name: str = "x.log",
+        *,
+        base_offset: int = 0,
+        identity: SegmentIdentity | None = None,
+    ) -> SegmentFile:
+        """The file as those who read segments take it."""
+        return SegmentFile(self, len(self.data), name, base_offset, identity)
+
+
+def file_of(
+    data: bytes,
+    name: str = "x.log",
+    *,
+    base_offset: int = 0,
+    identity: SegmentIdentity | None = None,
+) -> SegmentFile:
+    """A segment's file in memory; only ranges inside it may be asked for."""
+    return RecordingFile(data).opened(name, base_offset=base_offset, identity=identity)

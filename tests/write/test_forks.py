@@ -172,7 +172,7 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store
     held, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store.logs._lock, log.lock, group.lock, producer._turn.lock:
+        with store.logs._lock, log.lock, group.lock, producer._lock.mutex:
             ends = log.state.partitions[0]
             ends.end_offset += 7
             held.set()

@@ -333,7 +333,8 @@ def run_batch(store: Store, version: int, application_id: str = "stream") -> boo
     """What a foreachBatch does: True if the batch was written."""
     with store.producer(transactional_id="sink") as producer:
         producer.init_transactions()
-        if producer.begin_transaction(application_id=application_id, version=version):
+        begun = producer.begin_transaction(application_id=application_id, version=version)
+        if begun.already_committed:
             return False
         producer.send("t", b"%s-%d" % (application_id.encode(), version))
         producer.commit_transaction()
@@ -359,23 +360,35 @@ def test_a_batch_that_comes_again_is_skipped(store: Store, clock: VirtualClock) 
     assert values(store) == expected
 
 
+def test_the_truth_of_a_beginning_is_deprecated(store: Store) -> None:
+    """For a release it stays what it was: True for a version that was committed already."""
+    run_batch(store, 1)
+    with store.producer(transactional_id="sink") as producer:
+        producer.init_transactions()
+        for version, known in ((1, True), (2, False)):
+            begun = producer.begin_transaction(application_id="stream", version=version)
+            with pytest.warns(DeprecationWarning, match="already_committed"):
+                assert bool(begun) is known
+        producer.abort_transaction()
+
+
 def test_an_aborted_version_may_come_again(store: Store) -> None:
     """Only a commit makes a version known; one without records does too."""
     with store.producer(transactional_id="sink") as producer:
         producer.init_transactions()
-        assert not producer.begin_transaction(application_id="a", version=1)
+        assert not producer.begin_transaction(application_id="a", version=1).already_committed
         producer.send("t", b"aborted")
         producer.flush()
         producer.abort_transaction()
         assert producer.committed_version("a") is None
-        assert not producer.begin_transaction(application_id="a", version=1)
+        assert not producer.begin_transaction(application_id="a", version=1).already_committed
         assert producer.commit_transaction() == {}
         assert producer.committed_version("a") == 1
         assert producer.commit_transaction() == {}
-        assert producer.begin_transaction(application_id="a", version=1)
+        assert producer.begin_transaction(application_id="a", version=1).already_committed
         with pytest.raises(InvalidTxnState, match="begin_transaction"):
             producer.send("t", b"x")
-        assert not producer.begin_transaction()
+        assert not producer.begin_transaction().already_committed
         producer.commit_transaction()
         assert producer.committed_version("a") == 1
     assert values(store) == []
@@ -401,10 +414,10 @@ def test_a_version_without_records_survives_a_put_in_doubt(
         return real(number, state, since)
 
     monkeypatch.setattr(store.logs.transactions, "put", put)
-    assert not producer.begin_transaction(application_id="a", version=1)
+    assert not producer.begin_transaction(application_id="a", version=1).already_committed
     producer.commit_transaction()
     assert failed
-    assert not producer.begin_transaction(application_id="a", version=2)
+    assert not producer.begin_transaction(application_id="a", version=2).already_committed
     producer.commit_transaction()
     assert store.describe_transaction("sink").versions == {"a": 2}
     assert store.describe_transaction("sink").number == 2

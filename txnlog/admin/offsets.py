@@ -13,7 +13,7 @@ from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.snapshot import take_snapshot
+from txnlog.read.pinning import pin_topics
 
 OffsetSpec: TypeAlias = Literal["earliest", "stable", "latest"]
 OFFSET_SPECS: tuple[OffsetSpec, ...] = ("earliest", "stable", "latest")
@@ -92,11 +92,9 @@ def _of_topic(
     timestamp_ms: int | None,
 ) -> Iterator[ListedOffset]:
     if timestamp_ms is not None:
-        snapshot = take_snapshot(logs, [topic])
-        for number in snapshot.partitions(topic) if partitions is None else partitions:
-            where = TopicPartition(topic, number)
-            snapshot.check_partition(where)
-            found = snapshot.offset_for_time(where, timestamp_ms)
+        view = pin_topics(logs, [topic]).views[topic]
+        for number in range(len(view.partitions)) if partitions is None else partitions:
+            found = view.offset_for_time(logs.storage, number, timestamp_ms)
             yield (
                 ListedOffset(topic, number, None)
                 if found is None

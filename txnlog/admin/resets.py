@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txnlog.errors import InvalidOption, NoOffsetForPartition, UnknownTopicOrPartition
+from txnlog.errors import InvalidOption, NoOffsetForPartition
 from txnlog.inspect.descriptions import OffsetReset
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
 from txnlog.log.logs import Logs
 from txnlog.names import TopicPartition, check_topic
-from txnlog.snapshot import Snapshot, take_snapshot
+from txnlog.read.pinning import pin_topics
+from txnlog.read.view import TopicView
+from txnlog.storage.base import Storage
 
 _ENDS = ("earliest", "latest")
 _FILE_COLUMNS = (3, 4)
@@ -111,21 +113,21 @@ def plan_reset(
         raise InvalidOption(
             f"there is nothing to reset: group {group.name!r} has no offsets; name the topics"
         )
-    found = take_snapshot(
+    views = pin_topics(
         logs,
         sorted({item if isinstance(item, str) else item[0] for item in chosen}),
         leave_out_missing=named is None and topics is None,
-    )
-    partitions = _partitions(found, chosen, leave_out_missing=named is None and topics is None)
-    topic_ids = {topic: found.view(topic).topic_id for topic in found.topics}
+    ).views
+    partitions = _partitions(views, chosen, leave_out_missing=named is None and topics is None)
+    topic_ids = {topic: view.topic_id for topic, view in views.items()}
     with group.reading() as state:
         before = {w: state.standing(*w, topic_ids[w.topic]) for w in partitions}
-    move = _mover(found, group.name, target, named)
+    move = _mover(logs.storage, views, group.name, target, named)
     resets = []
     for where in partitions:
         old = before[where].offset
-        view = found.view(where.topic)
-        begin = found.beginning_offsets(where.topic)[where.partition]
+        view = views[where.topic]
+        begin = view.partitions[where.partition].log_start_offset
         end = view.log_end_offsets[where.partition]
         new = min(max(move(where, old), begin), end)
         resets.append(OffsetReset(where.topic, where.partition, old, new))
@@ -133,26 +135,28 @@ def plan_reset(
 
 
 def _partitions(
-    snapshot: Snapshot, chosen: Iterable[str | TopicPartition], *, leave_out_missing: bool
+    views: Mapping[str, TopicView],
+    chosen: Iterable[str | TopicPartition],
+    *,
+    leave_out_missing: bool,
 ) -> list[TopicPartition]:
     found: set[TopicPartition] = set()
     for item in chosen:
         if isinstance(item, str):
-            found |= {TopicPartition(item, number) for number in snapshot.partitions(item)}
+            found |= {TopicPartition(item, number) for number in range(len(views[item].partitions))}
             continue
         where = TopicPartition(*item)
-        try:
-            snapshot.check_partition(where)
-        except UnknownTopicOrPartition:
-            if leave_out_missing:
-                continue
-            raise
+        view = views.get(where.topic)
+        if leave_out_missing and (view is None or where.partition >= len(view.partitions)):
+            continue
+        views[where.topic].check_partition(where.partition)
         found.add(where)
     return sorted(found)
 
 
 def _mover(
-    snapshot: Snapshot,
+    storage: Storage,
+    views: Mapping[str, TopicView],
     group_id: str,
     target: ResetTarget,
     named: Mapping[TopicPartition, int] | None,
@@ -169,11 +173,12 @@ def _mover(
         return old + target.shift_by
 
     def latest(where: TopicPartition) -> int:
-        return snapshot.end_offsets(where.topic)[where.partition]
+        return views[where.topic].partitions[where.partition].end_offset
 
     def at_time(where: TopicPartition) -> int:
         assert target.timestamp_ms is not None
-        found = snapshot.offset_for_time(where, target.timestamp_ms)
+        view = views[where.topic]
+        found = view.offset_for_time(storage, where.partition, target.timestamp_ms)
         return latest(where) if found is None else found.offset
 
     if named is not None:
@@ -183,7 +188,7 @@ def _mover(
     if target.timestamp_ms is not None:
         return lambda where, _: at_time(where)
     if target.to == "earliest":
-        return lambda where, _: snapshot.beginning_offsets(where.topic)[where.partition]
+        return lambda where, _: views[where.topic].partitions[where.partition].log_start_offset
     if target.to == "latest":
         return lambda where, _: latest(where)
     return lambda where, _: check_offset(where, target.to).offset  # type: ignore[arg-type]

@@ -236,7 +236,7 @@ class TransactionAdmin:
         check_text(reason, "reason", InvalidOption)
         transactions, settlement = self._logs.transactions, self._logs.settlement
         while True:
-            since = transactions.now()
+            since = self._logs.transactions.now()
             try:
                 head = transactions.describe(transactional_id)
             except CorruptTransactionState:
@@ -308,7 +308,7 @@ class TransactionAdmin:
         idle_ms = config.transactional_id_expiration_ms if older_than_ms is None else older_than_ms
         expired = []
         for transactional_id in transactions.ids():
-            since, now_ms = transactions.now(), clock.now_ms()
+            since, now_ms = self._logs.transactions.now(), clock.now_ms()
             head = self._head(transactional_id)
             if head is None or isinstance(head, CorruptEntry):
                 continue  # a damaged one stays for somebody to look at, and stops no other

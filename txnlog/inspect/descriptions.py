@@ -15,7 +15,7 @@ from txnlog.errors import StorageError, TxnlogError
 from txnlog.log.group_log import GroupLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentPaths, SegmentRef, TopicPartition
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
@@ -58,6 +58,11 @@ class SegmentDescription:
     aborted_count: int = 0
     aborted_crc: int = 0
     identity: SegmentIdentity | None = None
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """Its files, by their names within the store."""
+        return SegmentRef(self.topic, self.partition, self.name).paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txnlog.errors import InvalidOption, ObjectNotFound
+from txnlog.names import SegmentPaths
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 
@@ -50,9 +51,9 @@ class PartitionFolder:
         return next((base for base in self.base_offsets if base > base_offset), None)
 
 
-def segment_file(base_offset: int, ending: str = "log") -> str:
-    """``00000000000000001000.log``, or another file of that segment."""
-    return f"{base_offset:020d}.{ending}"
+def segment_paths(base_offset: int) -> SegmentPaths:
+    """``00000000000000001000.log`` and the other files of that segment, within their folder."""
+    return SegmentPaths(f"{base_offset:020d}")
 
 
 def base_offset_of(path: str) -> int | None:

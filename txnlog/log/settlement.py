@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, CorruptTransactionState, StorageError, TxnlogError
 from txnlog.log.deadlines import Deadlines
 from txnlog.log.state_log import StateLog
@@ -212,9 +212,7 @@ class Settlement:
 
     # -- ending transactions ---------------------------------------------------------------------
 
-    def abort_for_another(
-        self, head: Head, since: tuple[float, int], reason: str = ""
-    ) -> Head | None:
+    def abort_for_another(self, head: Head, since: Moment, reason: str = "") -> Head | None:
         """Decide to abort an open transaction of somebody else, and fence it.
 
         Args:
@@ -345,7 +343,7 @@ class Settlement:
         return found if marked else []
 
     def finish(
-        self, head: Head, since: tuple[float, int], own: Iterable[EntryRef] | None = None
+        self, head: Head, since: Moment, own: Iterable[EntryRef] | None = None
     ) -> Head | None:
         """Steps 5 and 6: write the markers of a prepared transaction and complete it.
 

@@ -16,7 +16,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageError
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
@@ -30,8 +30,6 @@ DELIVERY_TIMEOUT_MS = 120_000
 """How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
 _ATTEMPTS = 20
 """Listings in a row that may contradict themselves before a log is called damaged."""
-_STALL_FRACTION = 4
-"""A writer that took longer than this part of the cleaning age checks its put (hazard 3)."""
 
 _logger = logging.getLogger(__name__)
 
@@ -87,7 +85,7 @@ class StateLog(Generic[EntryT, StateT]):
         self._entry_decoder = entry_decoder
         self._checkpoint_decoder = checkpoint_decoder
         self._policy = policy
-        self._listed_at = self._now()
+        self._listed_at = Moment.now(clock)
         self._newest_checkpoint = -1
         self._looked_at = (-1, 0.0)
 
@@ -100,6 +98,12 @@ class StateLog(Generic[EntryT, StateT]):
         with self.reading() as state:
             return dict(state.undecided_entries())
 
+    @property
+    def next_entry(self) -> int:
+        """A number that the log has not passed yet, as far as is known here: 0 if nothing is."""
+        with self.lock:
+            return self.state.next_entry
+
     def looks_stuck(self) -> bool:
         """True if the oldest undecided entry is so old that its writer may be dead.
 
@@ -109,7 +113,7 @@ class StateLog(Generic[EntryT, StateT]):
             oldest = min(self.state.undecided_entries(), default=None)
             if oldest is None:
                 return False
-            now_s, now_ms = self._now()
+            now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
             known, since_s = self._looked_at
             if known == oldest and (now_s - since_s) * 1000 < HELP_AFTER_MS:
                 return False
@@ -157,7 +161,7 @@ class StateLog(Generic[EntryT, StateT]):
         """One attempt to refresh; False if the listing contradicts itself or files vanished."""
         state = self.state
         first = min([state.next_entry, *state.undecided_entries()])
-        listed_at = self._now()
+        listed_at = Moment.now(self.clock)
         listing = self.log.listing(first)
         if not state.undecided_entries().keys() <= set(listing.entries):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
@@ -427,14 +431,6 @@ class StateLog(Generic[EntryT, StateT]):
         now_ms = min(self.clock.now_ms(), self.state.log_time_ms)
         self.state.forget(now_ms - self._policy.recent_ms)
 
-    def _now(self) -> tuple[float, int]:
-        return self.clock.monotonic_s(), self.clock.now_ms()
-
     def _stalled(self) -> bool:
-        """True if the listing we built on is so old that cleaning may have overtaken us.
-
-        Both clocks are asked: the monotonic one may stand still while a machine sleeps.
-        """
-        monotonic_s, now_ms = self._now()
-        elapsed_ms = max((monotonic_s - self._listed_at[0]) * 1000, now_ms - self._listed_at[1])
-        return elapsed_ms > self._policy.cleanup_age_ms / _STALL_FRACTION
+        """True if the listing we built on is so old that cleaning may have overtaken us."""
+        return self._listed_at.stalled_past(self._policy.cleanup_age_ms, self.clock)

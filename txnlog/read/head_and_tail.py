@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.errors import InvalidOption
-from txnlog.scan import SegmentRange, read_range, scan_schema
+from txnlog.read.ranges import SegmentRange, read_range
+from txnlog.read.schema import scan_schema
 from txnlog.storage.base import Storage
 
 

@@ -118,17 +118,6 @@ class Partition(msgspec.Struct):
         """Whether nothing was ever written to it."""
         return self.end_offset == 0
 
-    def overlapping(self, start: int, end: int) -> list[Segment]:
-        """The segments that hold any offset of [start, end), in order."""
-        first = bisect_right(self.segments, start, key=lambda segment: segment.base_offset) - 1
-        found = []
-        for segment in self.segments[max(first, 0) :]:
-            if segment.base_offset >= end:
-                break
-            if segment.end_offset > start:
-                found.append(segment)
-        return found
-
 
 class RecentEntry(msgspec.Struct, frozen=True):
     """An append that is kept apart, so that a consistent cut can fall before it."""

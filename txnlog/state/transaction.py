@@ -49,6 +49,17 @@ class Outcome(str, Enum):
     ABORT = "abort"
 
 
+class Version(NamedTuple):
+    """An idempotence version: the number that an application gives to what it commits."""
+
+    application_id: str
+    number: int
+
+    def is_committed(self, versions: Mapping[str, int]) -> bool:
+        """Whether it, or a greater one, is among the last ones that applications committed."""
+        return versions.get(self.application_id, -1) >= self.number
+
+
 class TransactionKey(NamedTuple):
     """What tells a transaction from all others, of all time."""
 
@@ -176,7 +187,7 @@ def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
     return timeout_ms
 
 
-def check_version(application_id: str | None, version: int | None) -> tuple[str, int] | None:
+def check_version(application_id: str | None, version: int | None) -> Version | None:
     """Return an idempotence version if one is given, else None. Raises InvalidOption."""
     if application_id is None and version is None:
         return None
@@ -189,7 +200,7 @@ def check_version(application_id: str | None, version: int | None) -> tuple[str,
         raise InvalidOption(
             f"application {application_id!r} needs a version of 0 to 2^63 - 1, not {version!r}"
         )
-    return application_id, version
+    return Version(application_id, version)
 
 
 def decide_entry(
@@ -291,14 +302,14 @@ def prepare_commit(
     *,
     now_ms: int,
     nonce: str,
-    version: tuple[str, int] | None = None,
+    version: Version | None = None,
 ) -> TransactionState:
     """Decide to commit exactly ``entries`` (invariant T3). Putting this state is the commit."""
     if not state.open:
         raise InvalidTxnState(f"{state.ref} is {state.status.value}: there is nothing to commit")
     versions = dict(state.versions)
     if version is not None:
-        versions[version[0]] = version[1]
+        versions[version.application_id] = version.number
     return msgspec.structs.replace(
         state,
         status=Status.PREPARE_COMMIT,

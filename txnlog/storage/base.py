@@ -123,6 +123,10 @@ class Storage(ABC):
     def trust(self) -> None:  # noqa: B027 - most are not checked before they are written to
         """The probe has passed: an adapter that checks before the first write need not do so."""
 
+    def trusted(self) -> bool:
+        """Whether this process has seen the whole probe pass here: another store needs none."""
+        return False
+
     @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create the whole object: True if this call did, False if the name is taken."""

@@ -1,4 +1,4 @@
-"""Checks that are made once in a process, before its first write to some server.
+"""Checks that are made once in a process, before it makes a store on some server or writes there.
 
 Knows nothing of what is checked. What was found out is kept for the life of the process and of
 those that are forked from it: a server that was caught once is not asked until it seems to pass.
@@ -19,6 +19,8 @@ class _Check:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.passed = False
+        self.probed = False
+        """The longer check has passed, that of whoever makes a store."""
         self.refusal: str | None = None
 
 
@@ -65,6 +67,12 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
         known.passed = True
 
 
-def passed(server: Hashable) -> None:
-    """Take note that the server has passed a check."""
-    _of(server).passed = True
+def probed(server: Hashable) -> None:
+    """Take note that the server has passed the longer check, and so the one before a write."""
+    known = _of(server)
+    known.probed = known.passed = True
+
+
+def was_probed(server: Hashable) -> bool:
+    """Whether the server has passed the longer check."""
+    return _of(server).probed

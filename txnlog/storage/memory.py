@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from txnlog.errors import ObjectNotFound
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure
+from txnlog.storage.uploads import BufferedUpload
 
 _LOCK = threading.RLock()
 
@@ -62,7 +64,7 @@ class MemoryStorage(Storage):
             raise failure("creating", self.url, name, taken) from taken
 
     def upload(self, name: str) -> Upload:
-        return _MemoryUpload(self, name)
+        return BufferedUpload(partial(self.put, check_name(name)))
 
     def _buffer(self, name: str) -> memoryview:
         full = self._full(name)
@@ -106,27 +108,3 @@ class MemoryStorage(Storage):
         with _LOCK:
             for full in doomed:
                 self._files.pop(full, None)
-
-
-class _MemoryUpload(Upload):
-    """Bytes that become an object when they are complete."""
-
-    def __init__(self, storage: MemoryStorage, name: str) -> None:
-        check_name(name)
-        self._storage = storage
-        self._name = name
-        self._data: bytearray | None = bytearray()
-
-    def write(self, data: bytes) -> int:
-        if self._data is None:
-            raise ValueError("the upload is closed")
-        self._data += data
-        return len(data)
-
-    def close(self) -> None:
-        data, self._data = self._data, None
-        if data is not None:
-            self._storage.put(self._name, bytes(data))
-
-    def discard(self) -> None:
-        self._data = None

@@ -8,10 +8,9 @@ retries stay s3fs's. Knows keys and requests, and nothing of what objects mean.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import (
@@ -22,9 +21,10 @@ from txnlog.errors import (
 )
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
-from txnlog.storage.first_write import check_once, passed
+from txnlog.storage.first_write import check_once, probed, was_probed
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.spool import Spool
+from txnlog.storage.uploads import SpooledUpload
 
 if TYPE_CHECKING:
     from txnlog.storage.s3_client import S3Client
@@ -148,7 +148,10 @@ class S3Storage(Storage):
     # -- writing ---------------------------------------------------------------------------------
 
     def trust(self) -> None:
-        passed(self._server)
+        probed(self._server)
+
+    def trusted(self) -> bool:
+        return was_probed(self._server)
 
     @property
     def _server(self) -> tuple[str, str, str]:
@@ -202,7 +205,14 @@ class S3Storage(Storage):
             raise self._failure("creating", name, error) from error
 
     def upload(self, name: str) -> Upload:
-        return _S3Upload(self, name)
+        put_spooled = partial(self._put_spooled, check_name(name))
+        return SpooledUpload(self.url, name, put_spooled)
+
+    def _put_spooled(self, name: str, spool: Spool) -> None:
+        if spool.size_bytes > _SMALL_BYTES:
+            self.put_file(name, spool.name)
+        else:
+            self.put(name, spool.read())
 
     def put_file(self, name: str, path: str) -> None:
         """Upload a local file, in parts if it is large; it shows when it is complete."""
@@ -320,47 +330,6 @@ class S3Storage(Storage):
             if not page.get("IsTruncated"):
                 return
             arguments["ContinuationToken"] = page["NextContinuationToken"]
-
-
-class _S3Upload(Upload):
-    """Spooled to a local temporary file, so that memory stays small, and uploaded at the end."""
-
-    def __init__(self, storage: S3Storage, name: str) -> None:
-        check_name(name)
-        self._storage = storage
-        self._name = name
-        self._size_bytes = 0
-        try:
-            self._spool = Spool()
-        except OSError as error:
-            raise self._spooling_failed(error) from error
-
-    def write(self, data: bytes) -> int:
-        try:
-            self._size_bytes += len(data)
-            return self._spool.write(data)
-        except OSError as error:
-            raise self._spooling_failed(error) from error
-
-    def close(self) -> None:
-        if self._spool.closed:
-            return
-        with closing(self._spool):
-            if self._size_bytes > _SMALL_BYTES:
-                self._storage.put_file(self._name, self._spool.name)
-                return
-            try:
-                data = self._spool.read()
-            except OSError as error:
-                raise self._spooling_failed(error) from error
-            self._storage.put(self._name, data)
-
-    def discard(self) -> None:
-        self._spool.close()
-
-    def _spooling_failed(self, error: OSError) -> StorageError:
-        where = f"spooling to {tempfile.gettempdir()} (set TMPDIR for another folder) for"
-        return failure(where, self._storage.url, self._name, error)
 
 
 _CONNECTING = threading.Lock()

@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, redact, redact_url, secrets_of
 from txnlog.storage.spool import Spool
+from txnlog.storage.uploads import SpooledUpload
 
 _TEMPORARY = ".tmp"
 _LOCK = threading.Lock()
@@ -124,7 +125,11 @@ class SingleWriterStorage(Storage):
             raise
 
     def upload(self, name: str) -> Upload:
-        return _SingleWriterUpload(self, name)
+        put_spooled = partial(self._put_spooled, check_name(name))
+        return SpooledUpload(self.url, name, put_spooled)
+
+    def _put_spooled(self, name: str, spool: Spool) -> None:
+        self.put_file(name, spool.name)
 
     def put_file(self, name: str, local_path: str) -> None:
         """Copy a local file to a name."""
@@ -231,31 +236,3 @@ def _check_moved(filesystem: Any, path: str) -> None:
     """Some filesystems answer that they refuse, and the client does not look."""
     if not _is_there(filesystem, path):
         raise OSError("the filesystem took the move, and did not make it")
-
-
-class _SingleWriterUpload(Upload):
-    """Collected in a local temporary file and copied at the end."""
-
-    def __init__(self, storage: SingleWriterStorage, name: str) -> None:
-        check_name(name)
-        self._storage = storage
-        self._name = name
-        try:
-            self._spool = Spool()
-        except OSError as error:
-            raise failure("spooling", storage.url, name, error) from error
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._spool.write(data)
-        except OSError as error:
-            raise failure("spooling", self._storage.url, self._name, error) from error
-
-    def close(self) -> None:
-        if self._spool.closed:
-            return
-        with closing(self._spool):
-            self._storage.put_file(self._name, self._spool.name)
-
-    def discard(self) -> None:
-        self._spool.close()

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.uploads import BufferedUpload
 from txnlog.testing.faults import Fault
 from txnlog.testing.heap_storage import HeapStorage, one_by_one, one_race
 
@@ -24,7 +26,7 @@ class ProcessStopped(BaseException):
     """What a process that is no more raises at whatever it tries."""
 
 
-class FaultyStorage(Storage):
+class FaultyStorage(ForwardingStorage):
     """Passes requests on to a real storage, unless a fault is due.
 
     Requests run one by one, so that their order is the program's; an upload is one request, made
@@ -52,8 +54,7 @@ class FaultyStorage(Storage):
         amid: Callable[[str], None] | None = None,
         seed: int = 0,
     ) -> None:
-        self.inner = inner
-        self.url = inner.url
+        super().__init__(inner)
         self.faults = dict(faults or {})
         self.requests: list[str] = []
         """The text of every request so far: the kind, then the name."""
@@ -207,9 +208,6 @@ class FaultyStorage(Storage):
                 self._check_running(text)
             self.inner.delete(portion)
 
-    def folds_case(self) -> bool:
-        return self.inner.folds_case()
-
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self._request(
             f"put_if_absent {name}", lambda: self.inner.put_if_absent(name, data), puts=name
@@ -219,7 +217,11 @@ class FaultyStorage(Storage):
         self._request(f"put {name}", lambda: self.inner.put(name, data), puts=name)
 
     def upload(self, name: str) -> Upload:
-        return _FaultyUpload(self, name)
+        return BufferedUpload(
+            lambda data: self._request(
+                f"upload {name}", lambda: self.inner.put(name, data), puts=name
+            )
+        )
 
     def get(self, name: str) -> bytes:
         return self._request(f"get {name}", lambda: self.inner.get(name))
@@ -274,29 +276,3 @@ class FaultyStorage(Storage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
         return one_race(call)
-
-
-class _FaultyUpload(Upload):
-    """An upload is one request, made when it is closed."""
-
-    def __init__(self, storage: FaultyStorage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-        self._data: bytearray | None = bytearray()
-
-    def write(self, data: bytes) -> int:
-        if self._data is None:
-            raise ValueError("the upload is closed")
-        self._data += data
-        return len(data)
-
-    def close(self) -> None:
-        taken, self._data = self._data, None
-        if taken is not None:
-            data, name, inner = bytes(taken), self._name, self._storage.inner
-            self._storage._request(  # noqa: SLF001 - two halves of one thing
-                f"upload {name}", lambda: inner.put(name, data), puts=name
-            )
-
-    def discard(self) -> None:
-        self._data = None

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
+from txnlog.storage.uploads import BufferedUpload
 
 T = TypeVar("T")
 
@@ -150,7 +151,7 @@ class HeapStorage(Storage):
             raise StorageError(f"creating {self.url}/{name} failed: the name is taken")
 
     def upload(self, name: str) -> Upload:
-        return _HeapUpload(self, check_name(name))
+        return BufferedUpload(partial(self.put, check_name(name)))
 
     def get(self, name: str) -> bytes:
         folder, _, last = check_name(name).rpartition("/")
@@ -213,26 +214,3 @@ class HeapStorage(Storage):
 
 def _living(url: str) -> HeapStorage:
     return _LIVING[url]
-
-
-class _HeapUpload(Upload):
-    """Bytes that become an object when they are complete."""
-
-    def __init__(self, storage: HeapStorage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-        self._data: bytearray | None = bytearray()
-
-    def write(self, data: bytes) -> int:
-        if self._data is None:
-            raise ValueError("the upload is closed")
-        self._data += data
-        return len(data)
-
-    def close(self) -> None:
-        data, self._data = self._data, None
-        if data is not None:
-            self._storage.put(self._name, bytes(data))
-
-    def discard(self) -> None:
-        self._data = None

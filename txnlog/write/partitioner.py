@@ -2,7 +2,8 @@
 
 Kafka's default: murmur2 of the key, so that a key lands where a Kafka producer with the same
 number of partitions would put it; by CRC-32 it lands where librdkafka's clients put it. Records
-without a key take turns. An explicit partition wins.
+without a key take turns. An explicit partition wins; null is none, and a negative one is an
+error, as for Kafka's producer and Spark's Kafka sink.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, InvalidRecord
 
 Int32Array = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint32]
@@ -225,3 +227,40 @@ def check_partitioner(name: str) -> str:
 def make_partitioner(name: str, partitions: int, first: int = 0) -> Partitioner:
     """A partitioner for one topic; ``first`` is whose turn it is among records without a key."""
     return _PARTITIONERS[name](partitions, first)
+
+
+def check_explicit(column: pa.Array, topic: str, partitions: int) -> pa.Array:
+    """A column of explicit partitions as int32, null where there is none.
+
+    Raises InvalidRecord: it holds no integers, or one that is no partition of the topic.
+    """
+    if not pa.types.is_integer(column.type):
+        raise InvalidRecord(f"column 'partition' is {column.type}; an integer type is needed")
+    if column.null_count < len(column):
+        low, high = (bound.as_py() for bound in pc.min_max(column).values())
+        if low < 0 or high >= partitions:
+            raise InvalidRecord(
+                f"column 'partition' has {low if low < 0 else high}, but topic {topic!r} has "
+                f"{partitions} partitions, numbered from 0; null, or no such column, chooses by key"
+            )
+    return column.cast(pa.int32())
+
+
+def choose_partitions(
+    keys: pa.Array, explicit: pa.Array | None, partitioner: Partitioner
+) -> Int32Array:
+    """The partition of each record: the explicit one, and where there is none the partitioner's.
+
+    Args:
+        keys: of the records, binary.
+        explicit: int32, null where there is none; None if no record has one.
+        partitioner: sees the keys of records without an explicit partition, and no others.
+    """
+    if explicit is None or explicit.null_count == len(explicit):
+        return partitioner(keys)
+    if not explicit.null_count:
+        return np.asarray(explicit)
+    chosen = np.array(explicit.fill_null(0), dtype=np.int32)
+    free = explicit.is_null()
+    chosen[np.asarray(free)] = partitioner(keys.filter(free))
+    return chosen

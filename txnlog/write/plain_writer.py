@@ -34,7 +34,7 @@ class _Unplaced:
 
     topic: str
     segments: list[UploadedSegment]
-    since: int
+    since_entry: int
 
 
 class PlainWriter:
@@ -48,8 +48,8 @@ class PlainWriter:
 
     def add(self, topic: str, segments: list[UploadedSegment]) -> None:
         """Let segments of one topic wait for :meth:`place`."""
-        since = self._logs.topic(topic).state.next_entry
-        self._unplaced.append(_Unplaced(topic, segments, since))
+        since_entry = self._logs.topic(topic).next_entry
+        self._unplaced.append(_Unplaced(topic, segments, since_entry))
 
     @property
     def waiting(self) -> str | None:
@@ -87,7 +87,7 @@ class PlainWriter:
             .place(
                 waiting.segments,
                 writer=self._writers[topic],
-                since=waiting.since,
+                since_entry=waiting.since_entry,
                 timeout_ms=self._retries.delivery_timeout_ms,
             )
             .offsets

@@ -9,15 +9,13 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from txnlog.config import WriterCodec
 from txnlog.errors import InvalidRecord
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import UploadedSegment
-from txnlog.storage.base import Storage
-from txnlog.write.partitioner import DEFAULT_PARTITIONER
 from txnlog.write.record_checks import Headers
-from txnlog.write.topic_buffer import HowToWrite, TopicBuffer
-from txnlog.write.uploads import DEFAULT_MEMORY_BYTES, UploadBudget
+from txnlog.write.topic_buffer import TopicBuffer
+from txnlog.write.uploads import UploadBudget
+from txnlog.write.writer_settings import WriterSettings
 
 
 class RecordBuffers:
@@ -26,16 +24,11 @@ class RecordBuffers:
     def __init__(
         self,
         logs: Logs,
-        *,
-        memory_bytes: int | None = None,
-        codec: WriterCodec | None = None,
-        partitioner: str = DEFAULT_PARTITIONER,
-        storage: Storage | None = None,
+        settings: WriterSettings | None = None,
     ) -> None:
         self._logs = logs
-        self._memory_bytes = memory_bytes or DEFAULT_MEMORY_BYTES
-        self._how = HowToWrite(storage or logs.storage, codec, partitioner)
-        self._budget = UploadBudget(self._memory_bytes)
+        self._settings = settings or WriterSettings()
+        self._budget = UploadBudget(self._settings.memory_bytes)
         self._topics: dict[str, TopicBuffer] = {}
         self._interrupted = False
 
@@ -79,7 +72,7 @@ class RecordBuffers:
         """
         if topic not in self._topics:
             spec = self._logs.topic_spec(topic)
-            self._topics[topic] = TopicBuffer(self._logs, spec, self._how, self._budget)
+            self._topics[topic] = TopicBuffer(self._logs, spec, self._settings, self._budget)
         buffer = self._topics[topic]
         unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
         if unknown or buffer.outdated:
@@ -104,7 +97,7 @@ class RecordBuffers:
         """Give all buffers away; new ones go on with what is known of the topics."""
         for buffer in self._topics.values():
             buffer.flush_rows()
-        handed, self._budget = self._topics, UploadBudget(self._memory_bytes)
+        handed, self._budget = self._topics, UploadBudget(self._settings.memory_bytes)
         self._topics = {name: of.successor(self._budget) for name, of in handed.items()}
         return handed
 

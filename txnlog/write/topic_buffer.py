@@ -8,12 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from txnlog.config import TopicConfig, WriterCodec
+from txnlog.config import TopicConfig
 from txnlog.errors import (
     InvalidRecord,
     RecordTooLarge,
@@ -24,17 +22,17 @@ from txnlog.errors import (
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import TopicSpec, UploadedSegment
 from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size
-from txnlog.storage.base import Storage
-from txnlog.write.partitioner import DEFAULT_PARTITIONER, Int32Array, make_partitioner
+from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
     check_headers,
     check_partition,
     check_timestamp,
-    partition_column,
+    explicit_partitions,
     to_bytes,
 )
 from txnlog.write.uploads import SegmentUploader, UploadBudget, discard_segments
+from txnlog.write.writer_settings import WriterSettings
 
 METADATA_MAX_AGE_S = 300.0
 """How long a producer relies on what it knows of a topic: Kafka's metadata.max.age.ms."""
@@ -56,7 +54,7 @@ class _Rows:
         self.values: list[bytes | None] = []
         self.timestamps: list[int | None] = []
         self.headers: list[list[tuple[str, bytes | None]]] = []
-        self.partitions: list[int] = []
+        self.partitions: list[int | None] = []
         self.size_bytes = 0
 
     def add(
@@ -65,7 +63,7 @@ class _Rows:
         value: bytes | None,
         timestamp_ms: int | None,
         headers: list[tuple[str, bytes | None]],
-        partition: int,
+        partition: int | None,
     ) -> None:
         self.keys.append(key)
         self.values.append(value)
@@ -90,41 +88,35 @@ class _Rows:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HowToWrite:
-    """How a producer writes to its topics. ``codec`` None: each topic's own."""
-
-    storage: Storage
-    codec: WriterCodec | None = None
-    partitioner: str = DEFAULT_PARTITIONER
-
-
 class TopicBuffer:
     """What is buffered for one topic: rows, and the uploader that bounds memory.
 
     It is ``lost`` once an error has taken records that were sent.
     """
 
-    def __init__(self, logs: Logs, spec: TopicSpec, how: HowToWrite, budget: UploadBudget) -> None:
+    def __init__(
+        self, logs: Logs, spec: TopicSpec, settings: WriterSettings, budget: UploadBudget
+    ) -> None:
         self.lost = False
         self._rows = _Rows()
         self._logs = logs
-        self._how = how
+        self._settings = settings
+        self._storage = settings.uploads_to(logs.storage)
         self._budget = budget
         self._uploader: SegmentUploader | None = None
         self._finished: list[UploadedSegment] = []
         self._use(spec)
 
     def _use(self, spec: TopicSpec) -> None:
-        self._written = spec.written_with(self._how.codec)
+        self._written = spec.written_with(self._settings.codec)
         self.spec = spec
-        self._partitioner = make_partitioner(self._how.partitioner, spec.partitions)
+        self._partitioner = make_partitioner(self._settings.partitioner, spec.partitions)
         self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
         self._looked_at_s = self._logs.clock.monotonic_s()
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
         """An empty buffer that goes on with what is known of the topic."""
-        after = TopicBuffer(self._logs, self.spec, self._how, budget)
+        after = TopicBuffer(self._logs, self.spec, self._settings, budget)
         after._looked_at_s = self._looked_at_s
         return after
 
@@ -206,9 +198,9 @@ class TopicBuffer:
 
     def _records_of(
         self, batch: pa.RecordBatch, partition: int | None
-    ) -> tuple[pa.RecordBatch, Int32Array | None]:
+    ) -> tuple[pa.RecordBatch, pa.Array | None]:
         """A user's batch as records, and the partitions that are named. Raises InvalidRecord."""
-        explicit = partition_column(batch, partition, self.spec)
+        explicit = explicit_partitions(batch, partition, self.spec)
         if "partition" in batch.schema.names:
             batch = batch.drop_columns(["partition"])
         try:
@@ -223,24 +215,16 @@ class TopicBuffer:
         with self._losing():
             rows, self._rows = self._rows, _Rows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-            self._add(records, np.array(rows.partitions, dtype=np.int32))
+            self._add(records, pa.array(rows.partitions, pa.int32()))
 
-    def _add(self, records: pa.RecordBatch, explicit: Int32Array | None) -> None:
-        """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
+    def _add(self, records: pa.RecordBatch, explicit: pa.Array | None) -> None:
+        """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._losing():
-            if explicit is None:
-                partitions = self._partitioner(records.column("key"))
-            else:
-                partitions = explicit
-                free = np.flatnonzero(explicit < 0)
-                if free.size:
-                    partitions = explicit.copy()
-                    keys = records.column("key").take(pa.array(free))
-                    partitions[free] = self._partitioner(keys)
+            partitions = choose_partitions(records.column("key"), explicit, self._partitioner)
             if self._uploader is None:
-                clock = self._logs.clock
-                storage, budget = self._how.storage, self._budget
-                self._uploader = SegmentUploader(storage, self._written, clock, budget)
+                self._uploader = SegmentUploader(
+                    self._storage, self._written, self._logs.clock, self._budget
+                )
             self._uploader.write(records, partitions)
 
     def upload(self) -> None:
@@ -270,7 +254,7 @@ class TopicBuffer:
         uploader, self._uploader = self._uploader, None
         if uploader:
             uploader.discard()
-        discard_segments(self._how.storage, self._finished)
+        discard_segments(self._storage, self._finished)
         self._finished = []
 
     @contextmanager

@@ -173,7 +173,8 @@ class SegmentUploader:
     def _new_segment(self, partition: int) -> _OpenSegment:
         name = names.segment_name(self._writer_token, self._counter)
         self._counter += 1
-        upload = self._storage.upload(names.segment_file(self._spec.topic, partition, name))
+        ref = names.SegmentRef(self._spec.topic, partition, name)
+        upload = self._storage.upload(ref.paths.log)
         writer = SegmentWriter(
             upload,
             record_format=self._config.record_format,
@@ -201,7 +202,6 @@ class SegmentUploader:
         """What ends segments, which are encoded one after the other while others are sent."""
         for segment in segments:
             summary = segment.writer.finish()
-            where = (self._spec.topic, segment.partition, segment.name)
             self._finished.append(
                 UploadedSegment(
                     topic=self._spec.topic,
@@ -219,9 +219,9 @@ class SegmentUploader:
             yield segment.upload.close
             if summary.batch_count > 1:
                 # Accelerators: a reader that does not find them reads the segment itself.
-                put = self._storage.put
-                yield partial(put, names.offset_index_file(*where), summary.index)
-                yield partial(put, names.time_index_file(*where), summary.time_index)
+                ref = names.SegmentRef(self._spec.topic, segment.partition, segment.name)
+                yield partial(self._storage.put, ref.paths.offset_index, summary.index)
+                yield partial(self._storage.put, ref.paths.time_index, summary.time_index)
 
     @property
     def written_bytes(self) -> int:
@@ -247,40 +247,16 @@ class SegmentUploader:
         self._finished.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFiles:
-    """Which files a segment has: it has indexes if it has more than one batch."""
-
-    topic: str
-    partition: int
-    name: str
-    batch_count: int
-    has_aborted: bool = False
-
-    def paths(self) -> list[str]:
-        where = (self.topic, self.partition, self.name)
-        paths = [names.segment_file(*where)]
-        if self.batch_count > 1:
-            paths += [names.offset_index_file(*where), names.time_index_file(*where)]
-        if self.has_aborted:
-            paths.append(names.transaction_index_file(*where))
-        return paths
+def discard_segments(storage: Storage, segments: Iterable[UploadedSegment]) -> None:
+    """Delete the files of segments that no log entry names, best effort; see discard_files."""
+    discard_files(storage, [file for segment in segments for file in segment.files])
 
 
-def discard_segments(storage: Storage, segments: Sequence[SegmentFiles | UploadedSegment]) -> None:
-    """Delete the files of segments that no log entry names (any more), best effort.
+def discard_files(storage: Storage, files: Sequence[str]) -> None:
+    """Delete files of segments that no log entry names (any more), best effort.
 
     Never after a commit whose outcome is unknown (hazard 2).
     """
-    files = [
-        path
-        for s in segments
-        for path in (
-            s
-            if isinstance(s, SegmentFiles)
-            else SegmentFiles(s.topic, s.partition, s.name, s.batch_count)
-        ).paths()
-    ]
     try:
         storage.delete(files)
     except StorageError as error:

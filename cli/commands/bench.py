@@ -1,0 +1,225 @@
+"""``txnlog bench``: how fast a store is, from here: writing, reading, committing."""
+
+# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from txnlog.cli.input.places import HELP_NAMES
+from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.output.output import warn
+from txnlog.cli.output.progress import progress_bar
+from txnlog.cli.session import (
+    OutputOption,
+    StorageOptions,
+    StoreOption,
+    explicit_store,
+    open_session,
+)
+
+if TYPE_CHECKING:
+    from txnlog.storage.counting import CountingStorage
+    from txnlog.store import Store
+
+app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
+
+_ID: Final = "txnlog-bench"
+_BATCH_BYTES: Final = 8 << 20
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One phase: how much, how long, and (of single commits) how long one took."""
+
+    phase: str
+    count: int
+    size_bytes: int
+    duration_ms: int
+    request_count: int
+    p50_us: int | None = None
+    p99_us: int | None = None
+
+    @property
+    def per_second(self) -> int:
+        return self.count * 1000 // max(self.duration_ms, 1)
+
+    @property
+    def bytes_per_second(self) -> int:
+        return self.size_bytes * 1000 // max(self.duration_ms, 1)
+
+
+def _megabytes(measured: Measured) -> str:
+    return f"{measured.bytes_per_second / 1e6:.1f}"
+
+
+def _milliseconds(microseconds: int | None) -> str:
+    return "-" if microseconds is None else f"{microseconds / 1000:.1f}"
+
+
+MEASURED: list[Field[Measured]] = [
+    text("phase", "PHASE", lambda measured: measured.phase),
+    number("count", "COUNT", lambda measured: measured.count),
+    number("size_bytes", None, lambda measured: measured.size_bytes),
+    number("duration_ms", "MS", lambda measured: measured.duration_ms),
+    number("per_second", "PER S", lambda measured: measured.per_second),
+    Field("bytes_per_second", "MB/S", lambda m: m.bytes_per_second, _megabytes, numeric=True),
+    Field("p50_us", "P50 MS", lambda m: m.p50_us, lambda m: _milliseconds(m.p50_us), numeric=True),
+    Field("p99_us", "P99 MS", lambda m: m.p99_us, lambda m: _milliseconds(m.p99_us), numeric=True),
+    number("request_count", "REQUESTS", lambda measured: measured.request_count),
+]
+
+
+@app.command("bench")
+def bench(
+    ctx: typer.Context,
+    records: Annotated[
+        int, typer.Option("--records", min=1, help="How many are written and read.")
+    ] = 1_000_000,
+    record_bytes: Annotated[
+        int, typer.Option("--record-bytes", min=0, max=1_000_000, help="Size of a value.")
+    ] = 100,
+    commits: Annotated[
+        int, typer.Option("--commits", min=1, help="How many small transactions.")
+    ] = 100,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, max=1000, help="Of the topic that is written.")
+    ] = 4,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Measure how fast records are written and read, and small transactions are committed.
+
+    On a store that --store names, in a topic of its own that is deleted afterwards; otherwise
+    in a temporary folder. TXNLOG_STORE is not touched. Values are random bytes, so compression
+    does not flatter. REQUESTS go to the storage.
+
+    \b
+    Example:
+      txnlog bench --records 100000
+      txnlog bench --store s3://bucket/store --commits 20
+    """
+    named = explicit_store(ctx, store)
+    session = open_session(ctx, named, storage_option, output)
+    with _bench_store(named, session.storage_options) as (opened, counting):
+        topic = f"{_ID}-{secrets.token_hex(4)}"
+        opened.create_topic(topic, partitions=partitions)
+        counting.take()
+        try:
+            measured = [*_measure(opened, counting, topic, records, record_bytes, commits)]
+        finally:
+            opened.delete_topic(topic)
+    session.output.rows(MEASURED, measured)
+
+
+@contextmanager
+def _bench_store(
+    named: str | None, storage_options: dict[str, object]
+) -> Iterator[tuple[Store, CountingStorage]]:
+    from txnlog.storage import open_storage
+    from txnlog.storage.counting import CountingStorage
+    from txnlog.store import attach
+
+    if named is not None:
+        counting = CountingStorage(open_storage(named, storage_options))
+        yield attach(counting), counting
+        return
+    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as folder:
+        warn(f"measuring in {folder}; name another place with --store")
+        counting = CountingStorage(open_storage(str(Path(folder) / "store")))
+        yield attach(counting, create=True), counting
+
+
+def _measure(
+    store: Store,
+    counting: CountingStorage,
+    topic: str,
+    records: int,
+    record_bytes: int,
+    commits: int,
+) -> Iterator[Measured]:
+    phases: list[tuple[str, Callable[[Progress], tuple[int, int, list[int]]], int]] = [
+        ("write", lambda progress: _write(store, topic, records, record_bytes, progress), records),
+        ("read", lambda progress: _read(store, topic, progress), records),
+        ("commit", lambda progress: _commit(store, topic, commits, progress), commits),
+    ]
+    for phase, run, total in phases:
+        with progress_bar(phase, unit="records") as shown:
+            progress = shown or (lambda _done, _total: None)
+            progress(0, total)
+            began_ns = time.monotonic_ns()
+            count, size_bytes, took_us = run(progress)
+            duration_ms = (time.monotonic_ns() - began_ns) // 1_000_000
+        requests = sum(counting.take().values())
+        took_us.sort()
+        yield Measured(
+            phase,
+            count,
+            size_bytes,
+            duration_ms,
+            requests,
+            took_us[len(took_us) // 2] if took_us else None,
+            took_us[len(took_us) * 99 // 100] if took_us else None,
+        )
+
+
+def _write(
+    store: Store, topic: str, records: int, record_bytes: int, progress: Progress
+) -> tuple[int, int, list[int]]:
+    """One atomic write of all of them, keys and values in columns."""
+    import numpy as np
+    import pyarrow as pa
+
+    random = np.random.default_rng(0)
+    rows = min(records, max(_BATCH_BYTES // max(record_bytes, 8), 1))
+    with store.producer() as producer:
+        for first in range(0, records, rows):
+            count = min(rows, records - first)
+            keys = pa.array(np.arange(first, first + count)).cast(pa.string()).cast(pa.binary())
+            data = pa.py_buffer(random.bytes(count * record_bytes))
+            ends = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(record_bytes))
+            values = pa.Array.from_buffers(pa.binary(), count, [None, ends, data])
+            producer.send_batch(topic, pa.record_batch({"key": keys, "value": values}))
+            progress(first + count, records)
+        producer.flush()
+    return records, records * record_bytes, []
+
+
+def _read(store: Store, topic: str, progress: Progress) -> tuple[int, int, list[int]]:
+    import pyarrow.compute as pc
+
+    scan = store.scan(topic)
+    count = size_bytes = 0
+    for batch in scan.to_batches():
+        count += batch.num_rows
+        size_bytes += pc.sum(pc.binary_length(batch.column("value"))).as_py() or 0
+        progress(count, scan.record_count)
+    return count, size_bytes, []
+
+
+def _commit(
+    store: Store, topic: str, commits: int, progress: Progress
+) -> tuple[int, int, list[int]]:
+    """Transactions of one record each, one after the other."""
+    took_us = []
+    with store.producer(transactional_id=_ID) as producer:
+        producer.init_transactions()
+        for done in range(1, commits + 1):
+            began_ns = time.monotonic_ns()
+            producer.begin_transaction()
+            producer.send(topic, b"x")
+            producer.commit_transaction()
+            took_us.append((time.monotonic_ns() - began_ns) // 1000)
+            progress(done, commits)
+    return commits, commits, took_us

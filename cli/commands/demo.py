@@ -1,0 +1,211 @@
+"""``txnlog demo``: a small store to look at, with the two isolation levels side by side."""
+
+# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from txnlog.cli.input.places import HELP_NAMES
+from txnlog.cli.output.fields import Field, flag, json_bytes, number, printable_bytes, text
+from txnlog.cli.output.output import flush
+from txnlog.cli.session import (
+    OutputOption,
+    StorageOptions,
+    StoreOption,
+    explicit_store,
+    open_session,
+)
+
+if TYPE_CHECKING:
+    from txnlog.producer import Producer
+    from txnlog.store import Store
+
+app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
+
+_TOPICS: Final = ("orders", "payments")
+_COMMITTED: Final = "checkout-1"
+_ABORTED: Final = "checkout-2"
+_OPEN: Final = "checkout-3"
+_TIMEOUT_MS: Final = 900_000
+_NEXT: Final = """
+Look around:
+  export TXNLOG_STORE={url}
+  txnlog topics ls
+  txnlog txns ls
+  txnlog txns why orders
+  txnlog groups describe billing
+  txnlog records tail payments"""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRecord:
+    """A record, whose transaction it is of, and whether read_committed shows it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    transactional_id: str
+    outcome: str
+    read_committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A store that was filled."""
+
+    url: str
+    records: list[DemoRecord]
+
+
+DEMO: list[Field[Demo]] = [text("store", "STORE", lambda demo: demo.url)]
+RECORDS: list[Field[DemoRecord]] = [
+    text("topic", "TOPIC", lambda record: record.topic),
+    number("partition", None, lambda record: record.partition),
+    number("offset", "OFFSET", lambda record: record.offset),
+    Field("key", "KEY", lambda at: json_bytes(at.key), lambda at: printable_bytes(at.key)),
+    text("transactional_id", "TXN ID", lambda record: record.transactional_id),
+    text("outcome", "OUTCOME", lambda record: record.outcome),
+    Field(
+        "value", "READ_UNCOMMITTED", lambda at: json_bytes(at.value), lambda at: _shown(at, True)
+    ),
+    flag("read_committed", None, lambda record: record.read_committed, "yes", "no"),
+    Field(
+        "committed_value",
+        "READ_COMMITTED",
+        lambda at: json_bytes(at.value) if at.read_committed else None,
+        lambda at: _shown(at, at.read_committed),
+    ),
+]
+
+
+def _shown(record: DemoRecord, shows: bool) -> str:
+    return printable_bytes(record.value) if shows else "-"
+
+
+@app.command("demo")
+def make_demo(
+    ctx: typer.Context,
+    directory: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DIR]", help="A new or empty folder, or a URL.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Make a small store to look at, and show what readers see of its transactions.
+
+    One transaction over two topics and a group commits, one aborts, and one is left open as by
+    a crash. Without DIR it is in a new temporary folder; nothing is ever overwritten, and
+    TXNLOG_STORE is not touched.
+
+    \b
+    Example:
+      txnlog demo
+      txnlog demo ./demo-store
+    """
+    named = directory or explicit_store(ctx, store)
+    session = open_session(ctx, named, storage_option, output)
+    with _folder(named) as url:
+        made = _fill(url, {} if named is None else session.storage_options)
+    with session.output.document() as document:
+        document.fields(DEMO, made)
+        document.rows("records", "What readers see", RECORDS, made.records)
+    flush()
+    print(_NEXT.format(url=shlex.quote(made.url)), file=sys.stderr)
+
+
+@contextmanager
+def _folder(named: str | None) -> Iterator[str]:
+    """Where the store is to be: a temporary folder that goes again if anything fails."""
+    if named is not None:
+        yield named
+        return
+    folder = Path(tempfile.mkdtemp(prefix="txnlog-demo-"))
+    try:
+        yield str(folder / "store")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _fill(url: str, storage_options: dict[str, object]) -> Demo:
+    """Raises StoreExists if the store has topics already; nothing is changed then."""
+    import txnlog
+    from txnlog.errors import StoreExists
+    from txnlog.names import TopicPartition
+
+    store = txnlog.open(url, create=True, storage_options=storage_options)
+    if store.topics():
+        raise StoreExists(f"{store.url} has topics already; the demo needs a folder of its own")
+    for topic in _TOPICS:
+        store.create_topic(topic)
+    with _began(store, _COMMITTED) as producer:
+        producer.send("orders", "2 teapots", "alice")
+        producer.send("orders", "1 kettle", "bob")
+        producer.send("payments", "40 EUR", "alice")
+        producer.send("payments", "25 EUR", "bob")
+        producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, "billing")
+        producer.commit_transaction()
+    with _began(store, _ABORTED) as producer:
+        producer.send("orders", "9 samovars", "carol")
+        producer.send("payments", "450 EUR", "carol")
+        producer.flush()
+        producer.abort_transaction()
+    # Not closed, which would abort it: this is what a crash leaves.
+    producer = _began(store, _OPEN)
+    producer.send("orders", "1 teacup", "dave")
+    producer.flush()
+    return Demo(store.url, _records(store))
+
+
+def _began(store: Store, transactional_id: str) -> Producer:
+    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=_TIMEOUT_MS)
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer
+
+
+def _records(store: Store) -> list[DemoRecord]:
+    ids = {
+        store.describe_transaction(name).producer_id: name for name in (_COMMITTED, _ABORTED, _OPEN)
+    }
+    everything = store.snapshot(_TOPICS, isolation_level="read_uncommitted")
+    committed = store.snapshot(_TOPICS)
+    found = []
+    for topic in _TOPICS:
+        visible = {*committed.scan(topic).to_arrow().column("offset").to_pylist()}
+        placed = {
+            offset: segment
+            for segment in store.segments(topic)
+            for offset in range(segment.base_offset, segment.end_offset)
+        }
+        for row in everything.scan(topic).to_arrow().to_pylist():
+            segment = placed[row["offset"]]
+            found.append(
+                DemoRecord(
+                    topic=topic,
+                    partition=row["partition"],
+                    offset=row["offset"],
+                    key=row["key"],
+                    value=row["value"],
+                    transactional_id=ids[segment.producer_id],
+                    outcome=segment.outcome,
+                    read_committed=row["offset"] in visible,
+                )
+            )
+    return found

@@ -1,0 +1,116 @@
+"""``txnlog doctor``: is everything in the store as it should be?"""
+
+# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.durations import parse_duration
+from txnlog.cli.input.places import HELP_NAMES
+from txnlog.cli.output.exits import FAILURE, HANGING, Damaged
+from txnlog.cli.output.fields import Field, number, printable, text
+from txnlog.cli.output.output import warn
+from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+
+if TYPE_CHECKING:
+    from txnlog.doctor.finding import Finding
+
+app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
+
+
+def _detail(finding: Finding) -> str:
+    # A reason names its file mostly.
+    known = finding.path is None or finding.path in finding.detail
+    rule = "" if finding.rule is None else f"{finding.rule}: "
+    return printable(rule + (finding.detail if known else f"{finding.path}: {finding.detail}"))
+
+
+FIELDS: list[Field[Finding]] = [
+    text("state", "STATE", lambda finding: finding.state),
+    text("check", "CHECK", lambda finding: finding.check),
+    text("subject", "SUBJECT", lambda finding: finding.subject),
+    text("rule", None, lambda finding: finding.rule),
+    text("path", None, lambda finding: finding.path),
+    number("size_bytes", None, lambda finding: finding.size_bytes),
+    Field("detail", "DETAIL", lambda finding: finding.detail, _detail),
+]
+
+
+@app.command("doctor")
+def examine(
+    ctx: typer.Context,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Only these topics.", show_default=False),
+    ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every segment and every index, too.")
+    ] = False,
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Do not write to the storage to try it out.")
+    ] = False,
+    orphan_age: Annotated[
+        str | None,
+        typer.Option(
+            "--orphan-age",
+            metavar="AGE",
+            help="When a file that nothing refers to is an orphan, such as 90m or 7d.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Look a store over: the storage's promises, the rules of every log, files, damage.
+
+    Reads only, but for the probe, which creates some small files and deletes them; ends no
+    transaction; may run while others write. L1, T3 and so on are rules in docs/PROTOCOL.md.
+    Orphans, files that nothing refers to, are no damage: they take room. Younger than
+    --orphan-age (24h if the store says nothing else) they may be on their way: a note.
+
+    What cannot be read is told, and the rest is looked at. Exit code 3 if there is damage, 1 if
+    something could not be read, 4 if there are only transactions that hang.
+
+    \b
+    Example:
+      txnlog doctor
+      txnlog doctor orders --deep --no-probe
+    """
+    age_ms = None if orphan_age is None else parse_duration(orphan_age)
+    session = open_session(ctx, store, storage_option, output)
+    found = session.open_store().examine(
+        topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
+    )
+    states: Counter[str] = Counter()
+    orphan_bytes = 0
+
+    def counted() -> Iterator[Finding]:
+        nonlocal orphan_bytes
+        for finding in found:
+            states[finding.state] += 1
+            if finding.state == "orphan":
+                orphan_bytes += finding.size_bytes or 0
+            yield finding
+
+    session.output.rows(FIELDS, counted(), streamed=True)
+    if states["orphan"]:
+        warn(f"{states['orphan']} orphans take {orphan_bytes} bytes")
+    if states["hanging"]:
+        warn(f"{states['hanging']} transactions hang; `txnlog txns describe` tells more")
+    if states["damage"]:
+        warn(f"{states['damage']} damages were found")
+    if states["unreadable"]:
+        warn(
+            f"{states['unreadable']} objects could not be read, nor judged; mend that, run it again"
+        )
+    if states["damage"]:
+        raise Damaged
+    if states["unreadable"]:
+        raise typer.Exit(FAILURE)
+    if states["hanging"]:
+        raise typer.Exit(HANGING)

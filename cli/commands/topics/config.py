@@ -1,0 +1,135 @@
+"""``txnlog topics config``: a topic's settings, under Kafka's names."""
+
+# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.commands.topics import TopicArgument
+from txnlog.cli.input.places import HELP_NAMES, parse_config
+from txnlog.cli.output.confirmation import DryRunOption, tell_dry_run
+from txnlog.cli.output.fields import Field, text
+from txnlog.cli.session import OutputOption, Session, StorageOptions, StoreOption, open_session
+
+if TYPE_CHECKING:
+    from txnlog.config import Setting
+
+app = typer.Typer(
+    help="Settings of a topic, with Kafka's names.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=HELP_NAMES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting before and after."""
+
+    key: str
+    before: str
+    after: str
+
+
+SETTINGS: list[Field[Setting]] = [
+    text("key", "KEY", lambda setting: setting.key),
+    text("value", "VALUE", lambda setting: setting.value),
+    text("default", "DEFAULT", lambda setting: setting.default, wide=True),
+    text("source", "SOURCE", lambda setting: "topic" if setting.is_set else "default"),
+    text("meaning", "MEANING", lambda setting: setting.meaning, wide=True),
+]
+CHANGES: list[Field[Change]] = [
+    text("key", "KEY", lambda change: change.key),
+    text("before", "BEFORE", lambda change: change.before),
+    text("after", "AFTER", lambda change: change.after),
+]
+
+
+@app.command("get")
+def get_config(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="Only these settings.", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Show a topic's settings: all of them with where they come from, or some.
+
+    \b
+    Example:
+      txnlog topics config get orders
+      txnlog topics config get orders compression.type segment.bytes
+    """
+    session = open_session(ctx, store, storage_option, output)
+    described = session.open_store().describe_topic(topic)
+    from txnlog.config import topic_settings
+
+    session.output.rows(SETTINGS, topic_settings(described.config, keys or ()))
+
+
+@app.command("set")
+def set_config(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    settings: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE", help="What is to hold from now on.")
+    ],
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Change settings of a topic, all of them or (if one is wrong) none.
+
+    They hold for what is written from now on; records that are there stay as they are.
+
+    \b
+    Example:
+      txnlog topics config set orders compression.type=zstd segment.bytes=268435456
+    """
+    changes = parse_config(settings)
+    session = open_session(ctx, store, storage_option, output)
+    _change(session, topic, changes, dry_run=dry_run)
+
+
+@app.command("unset")
+def unset_config(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Which settings.")],
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Take settings of a topic back to their defaults.
+
+    \b
+    Example:
+      txnlog topics config unset orders compression.type
+    """
+    session = open_session(ctx, store, storage_option, output)
+    _change(session, topic, dict.fromkeys(keys), dry_run=dry_run)
+
+
+def _change(
+    session: Session, topic: str, changes: Mapping[str, str | None], *, dry_run: bool
+) -> None:
+    from txnlog.config import topic_setting
+
+    opened = session.open_store()
+    before = opened.describe_topic(topic).config
+    after = opened.alter_topic(topic, config=changes, dry_run=dry_run).config
+    session.output.rows(
+        CHANGES,
+        [Change(key, topic_setting(before, key), topic_setting(after, key)) for key in changes],
+    )
+    tell_dry_run(dry_run)

@@ -1,0 +1,136 @@
+"""``txnlog topics trim``: records below an offset or older than a time are no more."""
+
+# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.places import Offset, Place, Target, Time, parse_place, parse_target
+from txnlog.cli.output.confirmation import DryRunOption, YesOption, require_consent, tell_dry_run
+from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+
+if TYPE_CHECKING:
+    from txnlog.inspect.descriptions import RecordDeletion
+    from txnlog.store import Store
+
+FIELDS: list[Field[RecordDeletion]] = [
+    text("topic", "TOPIC", lambda plan: plan.topic),
+    number("partition", "PART", lambda plan: plan.partition),
+    number("log_start_offset", "START", lambda plan: plan.log_start_offset),
+    number("new_log_start_offset", "NEW START", lambda plan: plan.new_log_start_offset),
+    number("record_count", "RECORDS", lambda plan: plan.offset_count),
+]
+
+
+def trim_records(
+    ctx: typer.Context,
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]", help="What is to be trimmed.", show_default=False
+        ),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="PLACE",
+            help="The new start: an offset (with TOPIC:PARTITION), @time, or latest for all.",
+            show_default=False,
+        ),
+    ] = None,
+    offset_json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--offset-json-file",
+            metavar="PATH",
+            help="Instead: a file as kafka-delete-records takes it.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    storage_option: StorageOptions = None,
+    output: OutputOption = None,
+) -> None:
+    """Move the start of partitions up: records below are no longer a part of the topic.
+
+    No further than the last stable offset. RECORDS counts offsets, aborted ones too. The
+    files stay where they are, for readers that are at work; `doctor` lists them later.
+    Asks first on a terminal; elsewhere it needs --yes.
+
+    \b
+    Example:
+      txnlog topics trim orders:0 --before 1000 --dry-run
+      txnlog topics trim orders --before @2024-05-01 --yes
+    """
+    if (before is None) == (offset_json_file is None) or bool(targets) == bool(offset_json_file):
+        raise typer.BadParameter(
+            "name TOPIC[:PARTITION] and --before PLACE, or give --offset-json-file PATH alone"
+        )
+    wanted = [parse_target(target) for target in targets or ()]
+    place = None if before is None else parse_place(before)
+    if isinstance(place, Offset) and any(target.partition is None for target in wanted):
+        raise typer.BadParameter("--before OFFSET is of one partition: name TOPIC:PARTITION")
+    if place == "earliest":
+        raise typer.BadParameter("--before earliest would change nothing")
+    from_file = None if offset_json_file is None else _read_file(offset_json_file)
+    session = open_session(ctx, store, storage_option, output)
+    opened = session.open_store()
+    groups = [(wanted, place)] if from_file is None else [([at], to) for at, to in from_file]
+    plans = [plan for group, to in groups for plan in _plan(opened, group, to)]
+    doomed = [plan for plan in plans if plan.offset_count]
+    if doomed and not dry_run:
+        count = sum(plan.offset_count for plan in doomed)
+        require_consent(f"delete the records before the new start: {count} offsets", yes=yes)
+        _delete(opened, doomed)
+    session.output.rows(FIELDS, plans)
+    tell_dry_run(dry_run)
+
+
+def _plan(store: Store, targets: list[Target], place: Place | None) -> list[RecordDeletion]:
+    from txnlog.names import TopicPartition
+
+    chosen = [
+        target.topic if target.partition is None else TopicPartition(target.topic, target.partition)
+        for target in targets
+    ]
+    return store.plan_delete_records(
+        chosen,
+        before=place.offset if isinstance(place, Offset) else None,
+        timestamp_ms=place.timestamp_ms if isinstance(place, Time) else None,
+    )
+
+
+def _delete(store: Store, plans: list[RecordDeletion]) -> None:
+    from txnlog.names import TopicPartition
+
+    store.delete_records(
+        {TopicPartition(plan.topic, plan.partition): plan.new_log_start_offset for plan in plans}
+    )
+
+
+def _read_file(path: Path) -> list[tuple[Target, Place | None]]:
+    """``{"partitions": [{"topic": "t", "partition": 0, "offset": 9}]}``; -1 is latest."""
+    try:
+        found = json.loads(path.read_bytes())
+        wanted = [
+            (Target(str(item["topic"]), int(item["partition"])), int(item["offset"]))
+            for item in found["partitions"]
+        ]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise typer.BadParameter(
+            f"--offset-json-file {path} is not as kafka-delete-records takes it, "
+            f'{{"partitions": [{{"topic": "t", "partition": 0, "offset": 9}}]}}: {error!r}'
+        ) from error
+    if len({where for where, _ in wanted}) < len(wanted):
+        raise typer.BadParameter(f"--offset-json-file {path} names a partition twice")
+    if any(offset < -1 for _, offset in wanted):
+        raise typer.BadParameter(f"--offset-json-file {path} has an offset below -1")
+    return [(where, None if at == -1 else Offset(at)) for where, at in wanted]

@@ -1,0 +1,1 @@
+"""What users type: places in a log, ranges, durations, options, config files."""

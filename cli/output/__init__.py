@@ -1,0 +1,1 @@
+"""What users see: fields, tables, JSON, messages, progress, exit codes."""

@@ -1,0 +1,205 @@
+"""How ``segments dump`` shows a batch: with the topic's offsets where they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txnlog.cli.output.fields import Field, Json, as_json, flag, number, text, time
+from txnlog.cli.output.record_fields import CONTENT, PAYLOAD, Record, content_line, stored_contents
+
+if TYPE_CHECKING:
+    from txnlog.inspect.descriptions import SegmentDescription
+    from txnlog.segments.file import SegmentFile
+    from txnlog.segments.header import BatchHeader
+    from txnlog.segments.inspect.dump import DumpedBatch
+    from txnlog.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A batch in a file, and the segment that the file is; None for a file without a store."""
+
+    path: str
+    dumped: DumpedBatch
+    segment: SegmentDescription | None
+
+    @property
+    def base_offset(self) -> int | None:
+        """Of the topic if the segment is known, else as in the file."""
+        header = self.dumped.header
+        return None if header is None else header.base_offset + self._first_offset
+
+    @property
+    def last_offset(self) -> int | None:
+        header = self.dumped.header
+        return None if header is None else header.last_offset + self._first_offset
+
+    @property
+    def producer_id(self) -> int | None:
+        header, placed = self.dumped.header, self._placed
+        if placed is not None:
+            return None if placed.producer_id < 0 else placed.producer_id
+        return None if header is None or header.producer_id < 0 else header.producer_id
+
+    @property
+    def producer_epoch(self) -> int | None:
+        header, placed = self.dumped.header, self._placed
+        if placed is not None:
+            return None if placed.producer_epoch < 0 else placed.producer_epoch
+        return None if header is None or header.producer_epoch < 0 else header.producer_epoch
+
+    @property
+    def base_sequence(self) -> int | None:
+        """As the producer numbers it if the segment is known, else as in the file."""
+        header, placed = self.dumped.header, self._placed
+        if header is None or header.relative_sequence < 0:
+            return None
+        if placed is None:
+            return header.relative_sequence
+        from txnlog.state.producers import advance_sequence
+
+        if placed.base_sequence < 0:
+            return None
+        return advance_sequence(placed.base_sequence, header.relative_sequence)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """Of the last record, as the base sequence is."""
+        header, base = self.dumped.header, self.base_sequence
+        if header is None or base is None:
+            return None
+        from txnlog.state.producers import advance_sequence
+
+        return advance_sequence(base, header.last_offset_delta)
+
+    @property
+    def timestamp_type(self) -> str | None:
+        header = self.dumped.header
+        if header is None:
+            return None
+        return "LogAppendTime" if header.is_log_append_time else "CreateTime"
+
+    @property
+    def marker(self) -> str | None:
+        """What one of Kafka's control batches says of its producer's transaction."""
+        decoded = self.dumped.decoded
+        if decoded is None or not decoded.markers:
+            return None
+        from txnlog.segments.markers import ABORT, COMMIT
+
+        names = {ABORT: "abort", COMMIT: "commit"}
+        return ", ".join(names.get(m.type, f"type {m.type}") for m in decoded.markers)
+
+    @property
+    def codec(self) -> str | None:
+        from txnlog.errors import UnsupportedCompression
+
+        header = self.dumped.header
+        try:
+            return None if header is None else header.codec.kafka_name
+        except UnsupportedCompression:
+            return "unknown"
+
+    @property
+    def _placed(self) -> SegmentDescription | None:
+        """What the log says instead of the file; nothing of a file that came from Kafka."""
+        return None if self.segment is None or self.segment.from_kafka else self.segment
+
+    @property
+    def _first_offset(self) -> int:
+        return 0 if self._placed is None else self._placed.base_offset
+
+    def records(self) -> Iterator[Record]:
+        """The records, if they can be decoded."""
+        decoded = self.dumped.decoded
+        if decoded is None:
+            return
+        first = decoded.header.base_offset + self._first_offset
+        deltas = decoded.offset_deltas
+        for row, content in enumerate(stored_contents(decoded.records)):
+            offset = first + (row if deltas is None else int(deltas[row]))
+            yield Record(None, None, None, offset, content)
+
+
+def _header_number(get: Callable[[BatchHeader], int]) -> Callable[[Batch], int | None]:
+    return lambda batch: None if batch.dumped.header is None else get(batch.dumped.header)
+
+
+def _header_flag(get: Callable[[BatchHeader], bool]) -> Callable[[Batch], bool | None]:
+    return lambda batch: None if batch.dumped.header is None else get(batch.dumped.header)
+
+
+def _records_json(shown: Sequence[Field[Record]]) -> Callable[[Batch], Json]:
+    def get(batch: Batch) -> Json:
+        if batch.dumped.decoded is None:
+            return None
+        return [as_json(shown, record) for record in batch.records()]
+
+    return get
+
+
+def batch_fields(*, with_records: bool, metadata: bool = True) -> list[Field[Batch]]:
+    """What to show of a batch; of its records without ``metadata`` only keys and values."""
+    fields: list[Field[Batch]] = [
+        text("topic", None, lambda batch: batch.segment.topic if batch.segment else None),
+        number("partition", None, lambda batch: batch.segment.partition if batch.segment else None),
+        text("segment", None, lambda batch: batch.segment.name if batch.segment else None),
+        text("path", None, lambda batch: batch.path),
+        number("base_offset", "BASE", lambda batch: batch.base_offset),
+        number("last_offset", "LAST", lambda batch: batch.last_offset),
+        number("position", "POSITION", lambda batch: batch.dumped.position),
+        number("size_bytes", "BYTES", lambda batch: batch.dumped.size_bytes),
+        number("record_count", "RECORDS", _header_number(lambda head: head.record_count)),
+        text("codec", "CODEC", lambda batch: batch.codec),
+        text("marker", "MARKER", lambda batch: batch.marker, wide=True),
+        Field("crc", "CRC", _header_number(lambda head: head.crc), _crc, numeric=True, wide=True),
+        flag("crc_ok", "VALID", lambda batch: batch.dumped.crc_ok, "ok", "BAD"),
+        number("magic", "MAGIC", _header_number(lambda head: head.magic), wide=True),
+        time("max_timestamp_ms", "MAX TIMESTAMP", _header_number(lambda h: h.max_timestamp_ms)),
+        time(
+            "base_timestamp_ms",
+            "BASE TIMESTAMP",
+            _header_number(lambda head: head.base_timestamp_ms),
+            wide=True,
+        ),
+        number("producer_id", "PRODUCER", lambda batch: batch.producer_id, wide=True),
+        number("producer_epoch", "EPOCH", lambda batch: batch.producer_epoch, wide=True),
+        number("base_sequence", "SEQUENCE", lambda batch: batch.base_sequence, wide=True),
+        number("last_sequence", None, lambda batch: batch.last_sequence),
+        number("leader_epoch", None, _header_number(lambda head: head.kafka_leader_epoch)),
+        text("timestamp_type", None, lambda batch: batch.timestamp_type),
+        flag("transactional", None, _header_flag(lambda head: head.is_transactional), "yes", "no"),
+        flag("control", None, _header_flag(lambda head: head.is_control), "yes", "no"),
+        text("damage", None, lambda batch: batch.dumped.damage),
+    ]
+    if with_records:
+        shown = CONTENT if metadata else PAYLOAD
+        fields.append(Field("records", None, _records_json(shown), lambda _: ""))
+    return fields
+
+
+def record_lines(batch: Batch, *, metadata: bool = True) -> Iterator[str]:
+    """The records of a batch for people, one a line."""
+    return (content_line(record, metadata=metadata) for record in batch.records())
+
+
+def _crc(batch: Batch) -> str:
+    return "-" if batch.dumped.header is None else f"{batch.dumped.header.crc:08x}"
+
+
+def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
+    """What lies in a segment of a store."""
+    from txnlog.inspect.segments import dump_placed_segment
+
+    for dumped in dump_placed_segment(storage, segment):
+        yield Batch(segment.paths.log, dumped, segment)
+
+
+def file_batches(file: SegmentFile) -> Iterator[Batch]:
+    """What lies in a segment file outside a store."""
+    from txnlog.segments.inspect.dump import dump_segment
+
+    for dumped in dump_segment(file):
+        yield Batch(file.name, dumped, None)

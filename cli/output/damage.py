@@ -1,0 +1,55 @@
+"""Damage that does not end a command: reported at once, remembered for the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+import typer
+
+from txnlog.cli.output.exits import FAILURE, Damaged
+from txnlog.cli.output.output import warn
+from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
+
+T = TypeVar("T")
+
+
+class Reporter:
+    """Says on stderr what is damaged; at the end of its block the command ends with exit code 3.
+
+    What could not be read for another reason is no damage: then the exit code is 1.
+    """
+
+    def __init__(self) -> None:
+        self._found = self._failed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is None and self._found:
+            raise Damaged
+        if kind is None and self._failed:
+            raise typer.Exit(FAILURE)
+
+    def report(self, reason: str) -> None:
+        """Say what is damaged."""
+        self._found = True
+        warn(reason)
+
+    def healthy(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
+        """The items that could be read; those that could not are reported."""
+        for item in items:
+            if isinstance(item, (CorruptEntry, CorruptRecord)):
+                self.report(str(item))
+            elif isinstance(item, TxnlogError):
+                self._failed = True
+                warn(str(item))
+            else:
+                yield item

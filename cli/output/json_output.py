@@ -1,0 +1,101 @@
+"""Output for programs: JSON in UTF-8, as one document or one object a line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from txnlog.cli.output.exits import OutputClosed
+from txnlog.cli.output.fields import Field, Json, as_json, json_text
+from txnlog.cli.output.output import write
+
+T = TypeVar("T")
+
+
+class _JsonDocument:
+    """Collects the parts of one object."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, Json] = {}
+
+    def fields(self, fields: Sequence[Field[T]], item: T) -> None:
+        self.content.update(as_json(fields, item))
+
+    def rows(self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T]) -> None:
+        del title  # for people
+        self.content[key] = [as_json(fields, item) for item in items]
+
+
+class JsonOutput:
+    """One document: an array for a list, an object for one thing."""
+
+    def __init__(self) -> None:
+        _use_utf8()
+
+    def rows(
+        self,
+        fields: Sequence[Field[T]],
+        items: Iterable[T],
+        *,
+        streamed: bool = False,
+        live: bool = False,
+        heading: Callable[[T], str] | None = None,
+        below: Callable[[T], Iterable[str]] | None = None,
+    ) -> None:
+        del streamed, live, heading, below  # arrays are always streamed; the rest is for people
+        write("[")
+        separator = "\n"
+        closing = True
+        try:
+            for item in items:
+                write(separator + json_text(as_json(fields, item)))
+                separator = ",\n"
+        except OutputClosed:
+            closing = False
+            raise
+        finally:
+            # Also after an error half way: what was read is then still a whole document.
+            if closing:
+                write("]\n" if separator == "\n" else "\n]\n")
+
+    @contextmanager
+    def document(self) -> Iterator[_JsonDocument]:
+        document = _JsonDocument()
+        yield document
+        write(json_text(document.content, indent=2) + "\n")
+
+
+class JsonLinesOutput:
+    """One object a line, for a list as for one thing."""
+
+    def __init__(self) -> None:
+        _use_utf8()
+
+    def rows(
+        self,
+        fields: Sequence[Field[T]],
+        items: Iterable[T],
+        *,
+        streamed: bool = False,
+        live: bool = False,
+        heading: Callable[[T], str] | None = None,
+        below: Callable[[T], Iterable[str]] | None = None,
+    ) -> None:
+        del streamed, live, heading, below  # lines are always streamed; the rest is for people
+        for item in items:
+            write(json_text(as_json(fields, item)) + "\n")
+
+    @contextmanager
+    def document(self) -> Iterator[_JsonDocument]:
+        document = _JsonDocument()
+        yield document
+        write(json_text(document.content) + "\n")
+
+
+def _use_utf8() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A lone surrogate in a name becomes \udcXX, which is what JSON writes for it.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,168 @@
+"""Output for people: tables in colour on a terminal, plain aligned text in a pipe."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import TypeVar
+
+from txnlog.cli.output.fields import Field
+from txnlog.cli.output.output import write
+
+T = TypeVar("T")
+
+_WIDE_CHARS = 120
+"""Terminals from this width on show all columns."""
+_MEASURED_ROWS = 100
+"""A stream's columns are as wide as its first rows need."""
+
+
+class TableOutput:
+    """Tables. On a terminal with rich, elsewhere with nothing but spaces."""
+
+    def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+    def rows(
+        self,
+        fields: Sequence[Field[T]],
+        items: Iterable[T],
+        *,
+        streamed: bool = False,
+        live: bool = False,
+        heading: Callable[[T], str] | None = None,
+        below: Callable[[T], Iterable[str]] | None = None,
+    ) -> None:
+        columns = self._columns(fields)
+        if self._terminal and not (streamed or live or heading or below):
+            _print_rich(columns, items)
+        else:
+            _print_plain(columns, items, 1 if live else _MEASURED_ROWS, heading, below)
+
+    @contextmanager
+    def document(self) -> Iterator[_TableDocument]:
+        yield _TableDocument(self)
+
+    def _columns(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
+        all_fit = not self._terminal or shutil.get_terminal_size().columns >= _WIDE_CHARS
+        return [field for field in fields if field.title and (all_fit or not field.wide)]
+
+
+class _TableDocument:
+    """Properties line by line, then a table for each part."""
+
+    def __init__(self, output: TableOutput) -> None:
+        self._output = output
+
+    def fields(self, fields: Sequence[Field[T]], item: T) -> None:
+        shown = [field for field in fields if field.title]
+        width = max(len(field.title or "") for field in shown)
+        for field in shown:
+            write(f"{(field.title or '').lower():{width}}  {field.show(item)}\n")
+
+    def rows(self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T]) -> None:
+        del key  # for programs
+        found = list(items)
+        if not found:
+            write(f"\n{title}: none\n")
+            return
+        write(f"\n{title}:\n")
+        self._output.rows(fields, found)
+
+
+def _print_plain(
+    columns: Sequence[Field[T]],
+    items: Iterable[T],
+    measured: int,
+    heading: Callable[[T], str] | None,
+    below: Callable[[T], Iterable[str]] | None,
+) -> None:
+    # What is shown of an item is kept until the columns are measured; an item may be large.
+    source = (
+        (
+            heading(item) if heading else None,
+            _cells(columns, item),
+            partial(below, item) if below else tuple[str],
+        )
+        for item in items
+    )
+    first, failure = _take(source, measured)
+    if failure is not None and not first:
+        raise failure
+    widths = [
+        max(len(column.title or ""), *(len(cells[number]) for _, cells, _ in first), 0)
+        for number, column in enumerate(columns)
+    ]
+    _write_row(columns, widths, [column.title or "" for column in columns])
+    current = None
+    for found, shown, lines in chain(first, source if failure is None else ()):
+        if found is not None and found != current:
+            current = found
+            write(f"{current}\n")
+        if measured == 1:
+            # Nothing is known of what will come: columns grow with it.
+            widths = [max(width, len(cell)) for width, cell in zip(widths, shown, strict=True)]
+        _write_row(columns, widths, shown)
+        for line in lines():
+            write(f"  {line}\n")
+    if failure is not None:
+        raise failure
+
+
+def _take(source: Iterator[T], count: int) -> tuple[list[T], Exception | None]:
+    """Up to ``count`` items, and the error that ended them early."""
+    taken: list[T] = []
+    try:
+        for item in source:
+            taken.append(item)
+            if len(taken) == count:
+                break
+    except Exception as error:  # noqa: BLE001 - the caller raises it again, after printing
+        return taken, error
+    return taken, None
+
+
+def _cells(columns: Sequence[Field[T]], item: T) -> list[str]:
+    return [column.show(item) for column in columns]
+
+
+def _write_row(columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequence[str]) -> None:
+    padded = [
+        cell.rjust(width) if column.numeric else cell.ljust(width)
+        for column, width, cell in zip(columns, widths, cells, strict=True)
+    ]
+    write("  ".join(padded).rstrip(" ") + "\n")
+
+
+def _print_rich(columns: Sequence[Field[T]], items: Iterable[T]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+        padding=(0, 1, 0, 0),  # with the box's own column: two spaces, as in a pipe
+    )
+    for column in columns:
+        table.add_column(
+            column.title or "", justify="right" if column.numeric else "left", overflow="fold"
+        )
+    for item in items:
+        # As Text, because a name may look like rich's own markup.
+        table.add_row(*(Text(column.show(item)) for column in columns))
+    console = Console(file=sys.stdout, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    write(captured.get())
