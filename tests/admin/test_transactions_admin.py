@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from steps import begin_with, elsewhere, new_store, stop_before_marking, values
 
+from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -310,7 +311,7 @@ def test_a_newer_instance_gives_its_reason(store: Store, clock: VirtualClock) ->
     log = []
     put = second.logs.transactions.put
 
-    def recording(number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+    def recording(number: int, state: TransactionState, since: Moment) -> bool:
         log.append((state.status.value, state.reason))
         return put(number, state, since)
 

@@ -14,8 +14,11 @@ from typing import Any, Literal
 import msgspec
 import pytest
 from copy_job import PREPARED, TOTAL, copy_all
-from workload import CALM, ROUGH, STALLING, STORMY, World, feed, prepare, settle, survived, transfer
-from workload import copy as copying
+from long_runs.readers import settle
+from long_runs.run import CALM, ROUGH, STALLING, STORMY
+from long_runs.world import World, prepare, survived
+from long_runs.writers import copy as copying
+from long_runs.writers import feed, transfer
 
 from txnlog import names
 from txnlog.doctor.finding import Finding

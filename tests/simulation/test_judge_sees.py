@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ledger import Violation
-from workload import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_run
+from long_runs.judge import Violation
+from long_runs.run import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_run
 
 from txnlog import snapshot
 from txnlog.clock import Clock

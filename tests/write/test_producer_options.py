@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from steps import new_store, values
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptRecord,
@@ -405,7 +405,7 @@ def test_a_version_without_records_survives_a_put_in_doubt(
     real = store.logs.transactions.put
     failed: list[int] = []
 
-    def put(number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+    def put(number: int, state: TransactionState, since: Moment) -> bool:
         if state.status.value == failing and not failed:
             failed.append(number)
             if effect:

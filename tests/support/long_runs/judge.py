@@ -49,7 +49,7 @@ class Intent:
     learnt: int | None = None
     """By when its writer had learnt where its group was, if that group may be reset."""
     asked: int = 0
-    """When its writer first asked to commit it. Both are ticks of the ledger."""
+    """When its writer first asked to commit it. Both are ticks of the judge."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Meaning:
     amount: int
 
 
-class Ledger:
+class Judge:
     """All that was meant and seen in one store."""
 
     def __init__(self) -> None:
