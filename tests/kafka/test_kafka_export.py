@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from broker_folders import BROKER, OLD_TOPICS, TOPICS, Record, expected, read
-from folder_judges import JUDGES, batches, committed, uncommitted
+from folder_judges import JUDGES, batches, committed_records, records_of_batches
 
 from txnlog import Producer, Store, TopicPartition
 from txnlog.errors import (
@@ -86,7 +86,7 @@ def _send(
         end()
 
 
-def moved(records: list[Record], markers: list[int]) -> list[Record]:
+def shift_offsets(records: list[Record], markers: list[int]) -> list[Record]:
     """Records with the offsets that they have in a folder with markers at these offsets."""
     result = []
     for record in records:
@@ -112,9 +112,9 @@ def test_independent_libraries_read_an_export(
         found = batches(tmp_path / "out" / f"t-{part.partition}", judge)
         markers = [batch.base_offset for batch in found if batch.commit is not None]
         assert len(markers) == part.marker_count == 5
-        for level, view in zip(LEVELS, (committed, uncommitted), strict=True):
-            assert view(found) == moved(read(store, "t", part.partition, level), markers)
-        taken = markers + [record[0] for record in uncommitted(found)]
+        for level, view in zip(LEVELS, (committed_records, records_of_batches), strict=True):
+            assert view(found) == shift_offsets(read(store, "t", part.partition, level), markers)
+        taken = markers + [record[0] for record in records_of_batches(found)]
         assert sorted(taken) == list(range(part.end_offset))
 
 
@@ -134,7 +134,7 @@ def test_an_export_comes_back_as_the_same_topic(
             for level in LEVELS:
                 # Without markers nothing can be aborted: what was is left out.
                 wanted = read(store, "t", number, "read_committed" if keep else level)
-                assert read(store, copy, number, level) == moved(wanted, markers)
+                assert read(store, copy, number, level) == shift_offsets(wanted, markers)
             ends = [store.describe_topic(t).partitions[number].end_offset for t in ("t", copy)]
             assert ends[1] == ends[0] + len(markers)
 
@@ -155,7 +155,7 @@ def test_old_readers_get_what_is_committed(
             (offset, time if magic else -1, 0, key, value, [])
             for offset, time, _, key, value, _ in read(store, "t", number, "read_committed")
         ]
-        assert uncommitted(batches(tmp_path / f"t-{number}", judge)) == wanted
+        assert records_of_batches(batches(tmp_path / f"t-{number}", judge)) == wanted
     store.import_kafka("back", [str(tmp_path)])
     assert read(store, "back", 0, "read_committed") == [
         (offset, time if magic else -1, 0, key, value, [])
@@ -199,7 +199,7 @@ def test_large_topics_become_batches_and_segments_that_brokers_take(
         times = TimeIndex.decode(path.with_suffix(".timeindex").read_bytes())
         latest = max(record[1] for batch in found for record in batch.records)
         assert times.entries["timestamp"][-1] == latest
-    records = uncommitted(batches(tmp_path / "t-0", "kafka-python"))
+    records = records_of_batches(batches(tmp_path / "t-0", "kafka-python"))
     assert [(record[4] or b"")[:10] for record in records] == [b"%010d" % n for n in range(60_000)]
 
 
@@ -212,7 +212,7 @@ def test_log_append_time_is_said(memory_storage: Storage, tmp_path: Path) -> Non
             producer.send("t", b"%d" % number, timestamp_ms=5)
             producer.flush()
     store.export_kafka("t", str(tmp_path))
-    found = uncommitted(batches(tmp_path / "t-0", "kafka-python"))
+    found = records_of_batches(batches(tmp_path / "t-0", "kafka-python"))
     assert found == read(store, "t", 0, "read_committed")
     assert {record[2] for record in found} == {1}
 
@@ -230,7 +230,7 @@ def test_deleted_records_stay_behind(store: Store, tmp_path: Path) -> None:
         done = store.export_kafka(topic, str(tmp_path / topic))
         assert done.partitions[0].start_offset == start
         found = batches(tmp_path / topic / f"{topic}-0", "kafka-python")
-        for level, view in zip(LEVELS, (committed, uncommitted), strict=True):
+        for level, view in zip(LEVELS, (committed_records, records_of_batches), strict=True):
             assert view(found) == read(store, topic, 0, level)
 
 
@@ -244,7 +244,7 @@ def test_undecided_records_wait_for_a_later_export(store: Store, tmp_path: Path)
     producer.send("t", b"2")
     producer.flush()
     store.export_kafka("t", str(tmp_path))
-    assert [r[4] for r in uncommitted(batches(tmp_path / "t-0", "aiokafka"))] == [b"1"]
+    assert [r[4] for r in records_of_batches(batches(tmp_path / "t-0", "aiokafka"))] == [b"1"]
 
 
 def test_an_empty_partition_has_a_folder(store: Store, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_hanging_transaction_is_ended(store: Store, tmp_path: Path) -> None:
     store.export_kafka("hanging", str(tmp_path))
     found = batches(tmp_path / "hanging-0", "aiokafka")
     assert (found[-1].commit, found[-1].base_offset) == (False, 109)
-    assert committed(found) == read(store, "hanging", 0, "read_committed")
+    assert committed_records(found) == read(store, "hanging", 0, "read_committed")
     (last,) = sorted((tmp_path / "hanging-0").glob("*.txnindex"))[-1:]
     entry = TransactionIndex.decode(last.read_bytes()).aborted[-1]
     assert entry[1:] == (25, 109, 110)
@@ -309,9 +309,9 @@ def test_records_of_both_kinds(store: Store, tmp_path: Path, keep: bool) -> None
     assert done.partitions[1].marker_count == (0 if keep else 1)
     found = batches(tmp_path / "out" / "t-1", "kafka-python")
     added = [] if keep else [216 + 1]
-    for level, view in zip(LEVELS, (committed, uncommitted), strict=True):
-        assert view(found) == moved(read(store, "t", 1, level), added)
-    assert [record[4] for record in committed(found)][-2:] == [b"ours", b"from a broker"]
+    for level, view in zip(LEVELS, (committed_records, records_of_batches), strict=True):
+        assert view(found) == shift_offsets(read(store, "t", 1, level), added)
+    assert [record[4] for record in committed_records(found)][-2:] == [b"ours", b"from a broker"]
 
 
 def _send_to_end(store: Store, folder: Path) -> None:
@@ -402,6 +402,6 @@ def test_offsets_and_expected_records_of_the_broker_are_real() -> None:
         for judge in JUDGES if name[:-2] in TOPICS else ["kafka-python"]:
             found = batches(BROKER / name, judge)
             start = known.beginning_offset
-            shown = [record for record in uncommitted(found) if record[0] >= start]
+            shown = [record for record in records_of_batches(found) if record[0] >= start]
             assert shown == known.uncommitted
-            assert [r for r in committed(found) if r[0] >= start] == known.committed
+            assert [r for r in committed_records(found) if r[0] >= start] == known.committed

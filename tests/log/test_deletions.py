@@ -233,7 +233,7 @@ def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> 
         run(at, part, context)
 
 
-def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
+def decide_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
     """Two processes that have read as far, of which only the first knows of a commit.
 
     What was committed lies behind a checkpoint that is old enough to be cleaned up behind.
@@ -256,7 +256,7 @@ def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Stor
 def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
     """Invariant L10: the one that won calls undecided what the loser would clean away."""
     clock = VirtualClock()
-    storage, store, other = decided_behind_a_back(clock)
+    storage, store, other = decide_behind_a_back(clock)
     other.logs.topic("t").checkpoint()
     before = storage.list_names("topics/t/log")
     store.logs.topic("t").checkpoint()
@@ -268,7 +268,7 @@ def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
 def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
     """Invariant L10: what it calls undecided is gone; the one before it knows the outcome."""
     clock = VirtualClock()
-    storage, store, other = decided_behind_a_back(clock)
+    storage, store, other = decide_behind_a_back(clock)
     late = upload(attach(storage, clock=clock), b"late")
     store.logs.topic("t").checkpoint()
     assert f"{1:020d}.json" not in storage.list_names("topics/t/log")

@@ -37,7 +37,7 @@ def fill(store: Store, count: int) -> None:
             producer.send("t", b"%d" % number, partition=0)
 
 
-def committed(store: Store, where: TopicPartition = T0) -> tuple[int, str] | None:
+def committed_offset(store: Store, where: TopicPartition = T0) -> tuple[int, str] | None:
     found = another(store).consumer("t", group_id="g").committed(where)
     return (found.offset, found.metadata) if found else None
 
@@ -52,13 +52,13 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
         consumer.assign([T0])
         assert consumer.position(T0) == 5
         assert [(o.offset, o.lag) for o in reader.describe_group("g").offsets] == [(5, 5)]
-    assert committed(store) == (5, "")
+    assert committed_offset(store) == (5, "")
     if commits:
         producer.commit_transaction()
     else:
         producer.abort_transaction()
     expected = 8 if commits else 5
-    assert committed(store) == (expected, "")
+    assert committed_offset(store) == (expected, "")
     assert [o.offset for o in store.describe_group("g").offsets] == [expected]
 
 
@@ -78,7 +78,7 @@ def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) 
         jobs[1].commit_transaction()
     for producer in jobs:
         producer.abort_transaction()
-    assert committed(store) == (8, "")
+    assert committed_offset(store) == (8, "")
     assert another(store).scan("t", {0: 10, 1: 0}).record_count == 1
 
 
@@ -93,9 +93,9 @@ def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: Virtual
     producer = begin(another(store), "p")
     producer.send_offsets_to_transaction({T0: 4}, "g")
     producer.commit_transaction()
-    assert committed(store) == (4, "")
+    assert committed_offset(store) == (4, "")
     other.commit({T0: 6})
-    assert committed(store) == (6, "")
+    assert committed_offset(store) == (6, "")
 
 
 @POLICIES
@@ -142,7 +142,7 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
     last = commits - 1
     files = store.storage.list_names("groups/g")
     assert any(name.endswith(".checkpoint") for name in files) is (commits > 32)
-    assert committed(store) == (3 + last % 7, f"by hand {last}")
+    assert committed_offset(store) == (3 + last % 7, f"by hand {last}")
     assert another(store).groups() == ["g"]
     (listed,) = another(store).describe_groups()
     assert listed == another(store).describe_group("g")
@@ -153,10 +153,10 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
     for reset, expected in ((consumer.seek_to_end, 10), (consumer.seek_to_beginning, 3)):
         reset()
         consumer.commit()
-        assert committed(store) == (expected, "")
+        assert committed_offset(store) == (expected, "")
         again = another(store).consumer("t", group_id="g", auto_offset_reset="none")
         assert [record.offset for record in again] == list(range(expected, 10))
-    assert committed(store, T1) == (0, "")
+    assert committed_offset(store, T1) == (0, "")
 
 
 @POLICIES

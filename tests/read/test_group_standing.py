@@ -56,7 +56,7 @@ def read(consumer: Consumer, producer: Producer) -> None:
     producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
 
 
-def committed(store: Store) -> int | None:
+def committed_offset(store: Store) -> int | None:
     found = another(store).consumer("t", group_id="g").committed(T0)
     return found.offset if found else None
 
@@ -77,7 +77,7 @@ def test_who_read_before_a_reset_cannot_commit_after_it(store: Store, through: l
         before.commit_transaction()
     before.abort_transaction()
     after.commit_transaction()
-    assert (committed(store), output(store)) == (6, 1)
+    assert (committed_offset(store), output(store)) == (6, 1)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -97,7 +97,7 @@ def test_who_found_no_offset_before_a_deletion_cannot_commit_after_it(
         before.commit_transaction()
     before.abort_transaction()
     after.commit_transaction()
-    assert (committed(store), output(store)) == (2, 2)
+    assert (committed_offset(store), output(store)) == (2, 2)
 
 
 def test_deleting_other_offsets_disturbs_nobody(store: Store) -> None:
@@ -108,7 +108,7 @@ def test_deleting_other_offsets_disturbs_nobody(store: Store) -> None:
     _, producer = job(store, "p")
     store.delete_group_offsets("g", [u0])
     producer.commit_transaction()
-    assert committed(store) == 2
+    assert committed_offset(store) == 2
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -133,7 +133,7 @@ def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None
         consumer._start_entries.clear()
     read(consumer, producer)
     producer.commit_transaction()
-    assert committed(store) == 10
+    assert committed_offset(store) == 10
 
 
 def test_a_bare_group_id_stands_where_it_stood_when_it_was_given(store: Store) -> None:
@@ -162,7 +162,7 @@ def test_of_two_resets_at_a_time_one_is_refused(
     monkeypatch.setattr("txnlog.admin.groups.plan_reset", slow)
     with pytest.raises(CommitFailed):
         store.reset_group_offsets("g", "t", shift_by=1)
-    assert committed(store) == 4
+    assert committed_offset(store) == 4
 
 
 def test_what_older_versions_wrote_is_compared_by_value(store: Store) -> None:
@@ -181,7 +181,7 @@ def test_what_older_versions_wrote_is_compared_by_value(store: Store) -> None:
     producer.init_transactions()
     with producer.transaction():
         producer.send_offsets_to_transaction({T0: 6}, GroupMetadata("g", {T0: 4}))
-    assert committed(store) == 6
+    assert committed_offset(store) == 6
     consumed = b'{"group_id":"g","topic":"t","partition":0,"start":4,"end":6}'
     assert msgspec.json.decode(consumed, type=ConsumedOffset).start_entry is None
     checkpoint = b'{"kind":"group-checkpoint","next_entry":9,"committed":{"t":{"0":%s}}}'

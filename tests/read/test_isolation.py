@@ -147,7 +147,7 @@ def test_the_stable_offset_stays_at_the_log_start(store: Store) -> None:
 # -- readers and writers that meet ---------------------------------------------------------------
 
 
-def prepared(seed: int, *topics: str) -> Simulation:
+def prepare(seed: int, *topics: str) -> Simulation:
     simulation = Simulation(seed)
     store = simulation.store()
     for topic in topics:
@@ -155,7 +155,7 @@ def prepared(seed: int, *topics: str) -> Simulation:
     return simulation
 
 
-def aborting(times: int) -> Body:
+def aborter(times: int) -> Body:
     """A process that appends single records in transactions and aborts each."""
 
     def body(process: Process) -> None:
@@ -172,7 +172,7 @@ def aborting(times: int) -> Body:
     return body
 
 
-def polling(times: int, polls: list[int]) -> Body:
+def poller(times: int, polls: list[int]) -> Body:
     """A process that polls with one consumer, and with a new one each time; nothing may come."""
 
     def body(process: Process) -> None:
@@ -190,9 +190,9 @@ def test_a_reader_that_polls_at_any_moment_sees_nothing_aborted() -> None:
     """Goal (30): every interleaving with one switch, then random ones; no record, ever."""
 
     def run(choose: Choose) -> tuple[int, list[int]]:
-        simulation, polls = prepared(1, "t"), list[int]()
-        simulation.spawn("aborting", aborting(4))
-        simulation.spawn("polling", polling(8, polls))
+        simulation, polls = prepare(1, "t"), list[int]()
+        simulation.spawn("aborting", aborter(4))
+        simulation.spawn("polling", poller(8, polls))
         simulation.run(choose)
         return len(simulation.order), polls
 
@@ -209,7 +209,7 @@ TOPICS = ("a", "b", "c", "d")
 WRITERS, TURNS = 8, 2
 
 
-def committing(number: int) -> Body:
+def committer(number: int) -> Body:
     """A process whose transactions write to all topics, in several appends; it aborts some."""
 
     def body(process: Process) -> None:
@@ -230,7 +230,7 @@ def committing(number: int) -> Body:
     return body
 
 
-def looking(seen: list[int]) -> Body:
+def looker(seen: list[int]) -> Body:
     """A process that takes snapshots of all topics, opening the store anew for every other one."""
 
     def body(process: Process) -> None:
@@ -255,11 +255,11 @@ def test_snapshots_of_all_topics_while_eight_writers_commit() -> None:
     seen: list[int] = []
     total = sum((n + turn) % 4 != 3 for n in range(WRITERS) for turn in range(TURNS))
     for seed in range(6):
-        simulation = prepared(seed, *TOPICS)
+        simulation = prepare(seed, *TOPICS)
         for number in range(WRITERS):
-            simulation.spawn(f"writer {number}", committing(number))
+            simulation.spawn(f"writer {number}", committer(number))
         for number in range(2):
-            simulation.spawn(f"reader {number}", looking(seen))
+            simulation.spawn(f"reader {number}", looker(seen))
         simulation.run(random_choice(seed))
         store = simulation.store()
         assert [store.scan(topic).record_count for topic in TOPICS] == [total] * len(TOPICS)

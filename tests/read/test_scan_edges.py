@@ -42,7 +42,7 @@ def store(memory_storage: Storage) -> Store:
     return store
 
 
-def merged(store: Store) -> list[tuple[int, int]]:
+def merge_by_time(store: Store) -> list[tuple[int, int]]:
     """Partition and offset of every record, by the greatest time seen so far in its partition."""
     rows = store.scan("t", columns=["partition", "offset", "timestamp"]).to_arrow().to_pylist()
     keyed = []
@@ -56,7 +56,7 @@ def merged(store: Store) -> list[tuple[int, int]]:
 
 def test_head_is_the_oldest_in_the_order_of_times(store: Store) -> None:
     """For every count; offsets ascend in each partition; only the columns asked for."""
-    everything = merged(store)
+    everything = merge_by_time(store)
     scan = store.scan("t", columns=["partition", "offset"])
     for count in (0, 1, 5, len(everything), len(everything) + 5):
         found = scan.head(count)

@@ -43,7 +43,7 @@ SLEEPY = replace(STALLING, delay=0.0, pause=0.01, pause_ms=(500, 20_000))
 Mutate = Callable[[Patch], None]
 
 
-def judged(seed: int, rates: FaultRates, **options: Any) -> str:
+def failing_check(seed: int, rates: FaultRates, **options: Any) -> str:
     """Which check fails first in this run; "" if none does."""
     try:
         long_run(seed, rates, **options)
@@ -71,7 +71,7 @@ def check_caught(
         with monkeypatch.context() as patch:
             prepare(patch)
             mutate(patch)
-            found = judged(seed, rates, **options)
+            found = failing_check(seed, rates, **options)
         if found:
             break
     else:
@@ -79,7 +79,7 @@ def check_caught(
     assert found in checks, f"seed {seed}"
     with monkeypatch.context() as patch:
         prepare(patch)
-        assert judged(seed, rates, **options) == "", f"seed {seed}, without the mutation"
+        assert failing_check(seed, rates, **options) == "", f"seed {seed}, without the mutation"
 
 
 def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> None:

@@ -126,7 +126,7 @@ def copy(world: World, process: Process, transactional_id: str = "") -> None:
             process.clock.sleep(1)
             return
         intent = world.new_intent(process)
-        ranges = consumed(records)
+        ranges = consumed_ranges(records)
 
         def fill() -> None:
             for _ in records:
@@ -147,7 +147,7 @@ def copy(world: World, process: Process, transactional_id: str = "") -> None:
     take_turns(world, process, transactional_id or process.name, turn)
 
 
-def consumed(records: list[ConsumerRecord]) -> dict[Place, range]:
+def consumed_ranges(records: list[ConsumerRecord]) -> dict[Place, range]:
     """By partition, what these records span; offsets of ``in`` have no gaps."""
     found: dict[Place, list[int]] = {}
     for record in records:
@@ -230,7 +230,7 @@ def recopy(world: World, process: Process) -> None:
                 continue
             intent = world.new_intent(process)
             intent.learnt = learnt
-            moved = {TopicPartition(*p): at.stop for p, at in consumed(records).items()}
+            moved = {TopicPartition(*p): at.stop for p, at in consumed_ranges(records).items()}
             process.clock.sleep(chance.choice([0, 0, 2]))
 
             def fill(
