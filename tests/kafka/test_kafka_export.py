@@ -105,7 +105,7 @@ def shift_offsets(records: list[Record], markers: list[int]) -> list[Record]:
 def test_independent_libraries_read_an_export(
     store: Store, tmp_path: Path, config: dict[str, str], judge: str
 ) -> None:
-    """Goal: record for record, with real markers; an offset grows by the markers before it."""
+    """Record for record, with real markers; an offset grows by the markers before it."""
     fill(store, "t", **config)
     done = store.export_kafka("t", str(tmp_path / "out"))
     for part in done.partitions:
@@ -122,7 +122,7 @@ def test_independent_libraries_read_an_export(
 def test_an_export_comes_back_as_the_same_topic(
     store: Store, tmp_path: Path, config: dict[str, str]
 ) -> None:
-    """Goal: import(export(topic)) is the topic; with keep_offsets, offset by offset."""
+    """import(export(topic)) is the topic; with keep_offsets, offset by offset."""
     fill(store, "t", **config)
     for copy, keep in (("marked", False), ("kept", True)):
         store.export_kafka("t", str(tmp_path / copy), keep_offsets=keep)
@@ -145,7 +145,7 @@ def test_an_export_comes_back_as_the_same_topic(
 def test_old_readers_get_what_is_committed(
     store: Store, tmp_path: Path, magic: int, judge: str, codec: str | None
 ) -> None:
-    """Goal: magic 0 and 1 keep offsets, keys and values; what they cannot say is left out."""
+    """Magic 0 and 1 keep offsets, keys and values; what they cannot say is left out."""
     if (magic, judge, codec) == (0, "aiokafka", "lz4"):
         codec = "gzip"  # aiokafka does not know the wrong checksum of that time
     fill(store, "t", **FORMATS[1])
@@ -164,7 +164,7 @@ def test_old_readers_get_what_is_committed(
 
 
 def test_sequences_go_on_from_batch_to_batch(store: Store, tmp_path: Path) -> None:
-    """Goal: a broker that takes the folder over finds each producer's sequences without a gap."""
+    """A broker that takes the folder over finds each producer's sequences without a gap."""
     fill(store, "t", **{"record.format": "kafka"})
     store.export_kafka("t", str(tmp_path))
     following: dict[int, int] = {}
@@ -178,7 +178,7 @@ def test_sequences_go_on_from_batch_to_batch(store: Store, tmp_path: Path) -> No
 def test_large_topics_become_batches_and_segments_that_brokers_take(
     store: Store, tmp_path: Path
 ) -> None:
-    """Goal: batches under 1 MB, segments of segment.bytes, and indexes that fit them."""
+    """Batches under 1 MB, segments of segment.bytes, and indexes that fit them."""
     config = {"segment.bytes": "3000000", "compression.type": "none"}
     store.create_topic("t", config=config)
     with store.producer() as producer:
@@ -204,7 +204,7 @@ def test_large_topics_become_batches_and_segments_that_brokers_take(
 
 
 def test_log_append_time_is_said(memory_storage: Storage, tmp_path: Path) -> None:
-    """Goal: the timestamp's type survives, though a batch has one such time only."""
+    """The timestamp's type survives, though a batch has one such time only."""
     store = attach(memory_storage, create=True)
     store.create_topic("t", config={"message.timestamp.type": "LogAppendTime"})
     with store.producer() as producer:
@@ -218,7 +218,7 @@ def test_log_append_time_is_said(memory_storage: Storage, tmp_path: Path) -> Non
 
 
 def test_deleted_records_stay_behind(store: Store, tmp_path: Path) -> None:
-    """Goal: the folder begins where the log does, in the middle of a segment too."""
+    """The folder begins where the log does, in the middle of a segment too."""
     store.create_topic("t")
     with store.producer() as producer:
         for number in range(10):
@@ -235,7 +235,7 @@ def test_deleted_records_stay_behind(store: Store, tmp_path: Path) -> None:
 
 
 def test_undecided_records_wait_for_a_later_export(store: Store, tmp_path: Path) -> None:
-    """Goal: an export ends at the last stable offset."""
+    """An export ends at the last stable offset."""
     store.create_topic("t")
     producer = _transactional(store, "open")
     with producer.transaction():
@@ -248,7 +248,7 @@ def test_undecided_records_wait_for_a_later_export(store: Store, tmp_path: Path)
 
 
 def test_an_empty_partition_has_a_folder(store: Store, tmp_path: Path) -> None:
-    """Goal: all partitions are there, and an empty one says which offset comes next."""
+    """All partitions are there, and an empty one says which offset comes next."""
     store.create_topic("t", partitions=2)
     with store.producer() as producer:
         producer.send("t", b"1", partition=1)
@@ -266,7 +266,7 @@ def test_an_empty_partition_has_a_folder(store: Store, tmp_path: Path) -> None:
 def test_what_came_from_kafka_goes_back_byte_for_byte(
     store: Store, tmp_path: Path, topic: str
 ) -> None:
-    """Goal: logs and transaction indexes are the broker's own, in both ways of exporting."""
+    """Logs and transaction indexes are the broker's own, in both ways of exporting."""
     store.import_kafka(topic, [str(BROKER)])
     for keep in (False, True):
         out = tmp_path / str(keep)
@@ -284,7 +284,7 @@ def test_what_came_from_kafka_goes_back_byte_for_byte(
 
 
 def test_a_hanging_transaction_is_ended(store: Store, tmp_path: Path) -> None:
-    """Goal: a broker that took the folder over would wait for it for ever."""
+    """A broker that took the folder over would wait for it for ever."""
     store.import_kafka("hanging", [str(BROKER)])
     store.export_kafka("hanging", str(tmp_path))
     found = batches(tmp_path / "hanging-0", "aiokafka")
@@ -297,7 +297,7 @@ def test_a_hanging_transaction_is_ended(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_records_of_both_kinds(store: Store, tmp_path: Path, keep: bool) -> None:
-    """Goal: own transactions behind what came from Kafka, and Kafka's behind those: moved on."""
+    """Own transactions behind what came from Kafka, and Kafka's behind those: moved on."""
     store.import_kafka("t", [str(BROKER / "orders-1")])
     first = _transactional(store, "id")
     with first.transaction():
@@ -327,7 +327,7 @@ def _send_to_end(store: Store, folder: Path) -> None:
 
 
 def test_leader_epochs_never_fall(store: Store, tmp_path: Path) -> None:
-    """Goal: records of our own take the epoch of what came from Kafka before them."""
+    """Records of our own take the epoch of what came from Kafka before them."""
     store.import_kafka("orders", [str(BROKER)])
     with store.producer() as producer:
         producer.send("orders", b"ours", partition=0)
@@ -343,7 +343,7 @@ def test_leader_epochs_never_fall(store: Store, tmp_path: Path) -> None:
 
 
 def test_wrong_exports_are_explained(store: Store, tmp_path: Path) -> None:
-    """Goal: nothing is overwritten, and every mistake has its own message."""
+    """Nothing is overwritten, and every mistake has its own message."""
     store.create_topic("t")
     with pytest.raises(UnknownTopicOrPartition):
         store.export_kafka("nothing", str(tmp_path))
@@ -361,7 +361,7 @@ def test_wrong_exports_are_explained(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_failed_export_leaves_nothing(store: Store, tmp_path: Path) -> None:
-    """Goal: damage found on the way is reported, and what was written before it goes."""
+    """Damage found on the way is reported, and what was written before it goes."""
     fill(store, "t", **FORMATS[0])
     store.import_kafka("orders", [str(BROKER)])
     for topic in ("t", "orders"):
@@ -379,7 +379,7 @@ def test_a_failed_export_leaves_nothing(store: Store, tmp_path: Path) -> None:
 def test_exports_go_anywhere(
     any_storage: Storage, store: Store, s3_options: dict[str, str]
 ) -> None:
-    """Goal: to and from S3 as to and from a disk."""
+    """To and from S3 as to and from a disk."""
     fill(store, "t", **FORMATS[0])
     options = s3_options if any_storage.url.startswith("s3") else {}
     told: list[tuple[int, int]] = []
@@ -396,7 +396,7 @@ def test_exports_go_anywhere(
 
 
 def test_offsets_and_expected_records_of_the_broker_are_real() -> None:
-    """Goal: the judges agree with Kafka's own consumer on Kafka's own files."""
+    """The judges agree with Kafka's own consumer on Kafka's own files."""
     for name, known in expected().items():
         # aiokafka does not know the wrong checksum that lz4 has with magic 0.
         for judge in JUDGES if name[:-2] in TOPICS else ["kafka-python"]:

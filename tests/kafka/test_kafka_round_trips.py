@@ -131,7 +131,7 @@ def _check_transaction_indexes(folder: Path) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_what_goes_out_comes_back(part: int, tmp_path: Path) -> None:
-    """Goal: import(export(topic)) is the topic: with markers by values, without by offsets too."""
+    """import(export(topic)) is the topic: with markers by values, without by offsets too."""
     kinds = set()
     for seed in range(part, SEEDS, 4):
         topic = Topic(seed, tmp_path)

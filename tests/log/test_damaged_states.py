@@ -60,11 +60,12 @@ BEHIND = [[b"behind it"], [b"behind it"]]
 BOTH = [[b"p", b"behind it"], [b"p", b"behind it"]]
 
 
+@pytest.mark.condition(20)
 @pytest.mark.parametrize("timed", [False, True])
 def test_readers_go_on_past_it_by_the_timeout(
     heap: HeapStorage, clock: VirtualClock, timed: bool
 ) -> None:
-    """Goal (20): what it left open is aborted then, for everybody, and its producer is fenced."""
+    """What it left open is aborted then, for everybody, and its producer is fenced."""
     storage = TimedStorage(heap, clock) if timed else heap
     producer = begin_everywhere(elsewhere(storage, clock))
     damage(heap, states(heap)[-1])

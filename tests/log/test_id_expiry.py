@@ -57,8 +57,9 @@ def remove_all(store: Store, clock: VirtualClock) -> None:
     store.expire_transactional_ids()
 
 
+@pytest.mark.condition(19)
 def test_only_idle_ids_expire(store: Store, clock: VirtualClock) -> None:
-    """Goal (19): empty and Complete* past the expiration, and never any other."""
+    """Empty and Complete* past the expiration, and never any other."""
     store.producer(transactional_id="empty").init_transactions()
     begin_with(store, "committed", b"x").commit_transaction()
     begin_with(store, "aborted", b"x").abort_transaction()
@@ -97,11 +98,12 @@ def test_only_idle_ids_expire(store: Store, clock: VirtualClock) -> None:
     assert values(store) == [b"x", b"x"]
 
 
+@pytest.mark.condition(19)
 @pytest.mark.parametrize(
     "status", [s for s in Status if s not in transitions.IDLE], ids=lambda s: s.value
 )
 def test_what_is_under_way_does_not_expire(status: Status) -> None:
-    """Goal (19): the same in the state machine itself."""
+    """The same in the state machine itself."""
     state = transitions.TransactionState("p", status, 1, 0, 1, 1000, 5, "n")
     with pytest.raises(InvalidTxnState, match="does not expire"):
         transitions.expire(state, now_ms=9, nonce="m", reason="idle")

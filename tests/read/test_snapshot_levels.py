@@ -157,13 +157,14 @@ def test_whole_transactions_over_topics(heap: HeapStorage, clock: VirtualClock) 
     assert values_by_topic(store, "snapshot", "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
 
 
+@pytest.mark.condition(31)
 @pytest.mark.parametrize("level", ["read_committed", "snapshot"])
 @pytest.mark.parametrize("topics", [("t",), ("t", "u")])
 @pytest.mark.parametrize("begins", ["before it", "meanwhile"])
 def test_a_commit_at_any_request_of_a_snapshot(
     clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...], begins: str
 ) -> None:
-    """Goal (31): it shows whole or not at all, and once it was committed before, it shows."""
+    """It shows whole or not at all, and once it was committed before, it shows."""
     for number in itertools.count():
         storage = heap.copy()
         producer = begin_at(storage, clock, "p")
@@ -384,8 +385,9 @@ def test_a_reader_that_sleeps_between_its_listings(
     assert len(counts) == 1 or not snapshot.is_atomic
 
 
+@pytest.mark.condition(32)
 def test_a_cut_does_not_fall_below_the_log_start(heap: HeapStorage, clock: VirtualClock) -> None:
-    """Goal (32): what it would hide was deleted: the snapshot is empty there, not negative."""
+    """What it would hide was deleted: the snapshot is empty there, not negative."""
     store = process(heap, clock)
     waiting = begin(store, "open")
     place(waiting, b"open", "u")

@@ -59,8 +59,9 @@ def count_values(storage: HeapStorage) -> Counter[tuple[str, bytes]]:
     )
 
 
+@pytest.mark.condition(22)
 def test_an_abort_after_a_topic_joined_in_doubt() -> None:
-    """Goal (22): a put that joins a topic to the open transaction has landed though it failed."""
+    """A put that joins a topic to the open transaction has landed though it failed."""
     storage, _ = prepare()
     outages = Outages(storage, random.Random(0))
     producer = begin(attach(outages, clock=VirtualClock(seed=1)), "p")
@@ -124,9 +125,10 @@ def insist(outages: Outages, call: object) -> None:
     raise AssertionError("it does not get through")
 
 
+@pytest.mark.condition(22, 23)
 @pytest.mark.parametrize("first_seed", range(0, 80, 20))
 def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
-    """Goal (22, 23): what it was told is so, and after an abort the next transaction works."""
+    """What it was told is so, and after an abort the next transaction works."""
     ends: Counter[bool] = Counter()
     for seed in range(first_seed, first_seed + 20):
         storage, _ = prepare()

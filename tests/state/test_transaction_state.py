@@ -54,8 +54,9 @@ def complete(state: TransactionState) -> TransactionState:
     return transitions.complete(state, now_ms=40, nonce="n3")
 
 
+@pytest.mark.condition(11)
 def test_an_empty_transactional_id_is_refused() -> None:
-    """Goal (11): an id must have at least one character."""
+    """An id must have at least one character."""
     from txnlog.errors import InvalidTransactionalId
 
     with pytest.raises(InvalidTransactionalId):
@@ -111,46 +112,52 @@ def test_what_cannot_follow_a_state(state: TransactionState, later: TransactionS
     assert not transitions.may_follow(later, state)
 
 
+@pytest.mark.condition(11)
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1001, True, 1.5])
 def test_bad_timeouts_are_refused(timeout_ms: int) -> None:
-    """Goal (11): -1, 0 and max + 1 are no timeouts."""
+    """-1, 0 and max + 1 are no timeouts."""
     with pytest.raises(InvalidTransactionTimeout, match="1 to 1000"):
         transitions.check_timeout(timeout_ms, 1000)
 
 
+@pytest.mark.condition(11)
 @pytest.mark.parametrize("timeout_ms", [1, 1000])
 def test_the_limits_of_timeouts_are_accepted(timeout_ms: int) -> None:
-    """Goal (11): 1 and max are."""
+    """1 and max are."""
     assert transitions.check_timeout(timeout_ms, 1000) == timeout_ms
 
 
+@pytest.mark.condition(12)
 def test_the_first_init_has_epoch_0() -> None:
-    """Goal (12): a new id gets the fresh producer id and epoch 0."""
+    """A new id gets the fresh producer id and epoch 0."""
     state = initialize()
     assert (state.status, state.producer_id, state.producer_epoch) == (Status.EMPTY, 42, 0)
 
 
+@pytest.mark.condition(12)
 @pytest.mark.parametrize(
     "before", [initialize(), complete(committed_state()), complete(aborted_state())]
 )
 def test_init_again_bumps_the_epoch_once_and_keeps_the_producer_id(
     before: TransactionState,
 ) -> None:
-    """Goal (12): from Empty and Complete*, epoch + 1 and the same producer id and number."""
+    """From Empty and Complete*, epoch + 1 and the same producer id and number."""
     state = initialize(before, fresh_producer_id=99)
     assert (state.producer_id, state.producer_epoch) == (42, before.producer_epoch + 1)
     assert state.number == before.number
 
 
+@pytest.mark.condition(13, 14)
 @pytest.mark.parametrize("before", [ongoing_state(), committed_state(), aborted_state()])
 def test_init_does_not_pass_over_an_unfinished_transaction(before: TransactionState) -> None:
-    """Goal (13, 14): what is open or prepared must be ended first."""
+    """What is open or prepared must be ended first."""
     with pytest.raises(InvalidTxnState):
         initialize(before)
 
 
+@pytest.mark.condition(15)
 def test_an_init_that_has_fenced_does_not_bump_the_epoch_twice() -> None:
-    """Goal (15): at most one bump per completed init."""
+    """At most one bump per completed init."""
     fenced = transitions.prepare_abort(ongoing_state(), now_ms=30, nonce="n2", fence=True)
     state = initialize(complete(fenced), owned_epoch=fenced.producer_epoch)
     assert state.producer_epoch == ongoing_state().producer_epoch + 1
@@ -163,8 +170,9 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     assert (state.producer_id, state.producer_epoch) == (99, 0)
 
 
+@pytest.mark.condition(16)
 def test_only_an_open_transaction_can_be_decided() -> None:
-    """Goal (16): commit and abort need Ongoing."""
+    """Commit and abort need Ongoing."""
     for state in (
         initialize(),
         committed_state(),
@@ -188,16 +196,18 @@ def test_only_a_prepared_transaction_can_be_completed() -> None:
     assert complete(aborted_state()).outcome is Outcome.ABORT
 
 
+@pytest.mark.condition(17)
 @pytest.mark.parametrize(("producer_id", "epoch"), [(42, 1), (41, 0)])
 def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) -> None:
-    """Goal (17): whoever is not the owner is refused."""
+    """Whoever is not the owner is refused."""
     transitions.check_owner(ongoing_state(), 42, 0)
     with pytest.raises(ProducerFenced, match="fenced"):
         transitions.check_owner(ongoing_state(), producer_id, epoch)
 
 
+@pytest.mark.condition(18)
 def test_only_ongoing_times_out() -> None:
-    """Goal (18): past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
+    """Past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
     clock = VirtualClock(20 + 1000 + CLOCK_MARGIN_MS)
     deadlines = Deadlines(TransactionLog(HeapStorage(), clock, 10**9), clock)
     assert not deadlines.overdue(Head(1, ongoing_state()))

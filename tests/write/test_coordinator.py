@@ -96,8 +96,9 @@ def owner(store: Store) -> tuple[str, int, int]:
     return found.status, found.producer_epoch, found.producer_id
 
 
+@pytest.mark.condition(11)
 def test_bad_ids_and_timeouts_are_refused(store: Store) -> None:
-    """Goal (11): refused before anything is written; the limits themselves are accepted."""
+    """Refused before anything is written; the limits themselves are accepted."""
     with pytest.raises(InvalidTransactionalId):
         store.producer(transactional_id="")
     for timeout_ms in (-1, 0, MAX_TIMEOUT_MS + 1):
@@ -109,8 +110,9 @@ def test_bad_ids_and_timeouts_are_refused(store: Store) -> None:
         assert store.describe_transaction("p").timeout_ms == timeout_ms
 
 
+@pytest.mark.condition(12)
 def test_init_when_nothing_is_open(store: Store) -> None:
-    """Goal (12): the first has epoch 0; each later one the next, and the same producer id."""
+    """The first has epoch 0; each later one the next, and the same producer id."""
     initialize(store)
     status, epoch, producer_id = owner(store)
     assert (status, epoch) == ("Empty", 0)
@@ -124,8 +126,9 @@ def test_init_when_nothing_is_open(store: Store) -> None:
     assert owner(store) == ("Empty", 4, producer_id)
 
 
+@pytest.mark.condition(13)
 def test_init_while_a_transaction_is_open(store: Store) -> None:
-    """Goal (13): it is aborted under a bumped epoch, which the new instance has: one bump."""
+    """It is aborted under a bumped epoch, which the new instance has: one bump."""
     old = begin_transaction(store)
     new = initialize(another(store))
     assert owner(store)[:2] == ("Empty", 1)
@@ -137,9 +140,10 @@ def test_init_while_a_transaction_is_open(store: Store) -> None:
     assert values(store) == [b"new"]
 
 
+@pytest.mark.condition(14)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
-    """Goal (14): what was decided is finished first, whichever it was."""
+    """What was decided is finished first, whichever it was."""
     decide(store, end)
     assert owner(store)[0] == {"commit": "PrepareCommit", "abort": "PrepareAbort"}[end]
     initialize(store)
@@ -149,10 +153,11 @@ def test_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
     assert values(store) == ([b"x"] if end == "commit" else [])
 
 
+@pytest.mark.condition(15)
 @pytest.mark.parametrize("before", ["new", "empty", "ongoing", "commit", "abort"])
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
 def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None:
-    """Goal (15): after each request of an init it can be repeated; the epoch is bumped once."""
+    """After each request of an init it can be repeated; the epoch is bumped once."""
     for number in range(100):
         clock = VirtualClock()
         storage = open_storage(f"memory://init-{next(_STORES)}")
@@ -188,9 +193,10 @@ def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None
     raise AssertionError("an init has no end of requests")
 
 
+@pytest.mark.condition(15)
 @pytest.mark.parametrize("effect", [True, False])
 def test_an_init_whose_puts_are_in_doubt(store: Store, clock: VirtualClock, effect: bool) -> None:
-    """Goal (15): storage fails at each put of an init in turn; called again, one bump in all."""
+    """Storage fails at each put of an init in turn; called again, one bump in all."""
     for doubtful in range(3):
         begin_transaction(store)
         epoch = owner(store)[1]
@@ -208,9 +214,10 @@ def test_an_init_whose_puts_are_in_doubt(store: Store, clock: VirtualClock, effe
     assert values(store) == [b"works"] * 3
 
 
+@pytest.mark.condition(16)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_an_end_may_be_repeated(store: Store, end: str) -> None:
-    """Goal (16): success, and not one request that writes."""
+    """Success, and not one request that writes."""
     producer = begin_transaction(store)
     getattr(producer, f"{end}_transaction")()
     before = states(store.storage)
@@ -219,10 +226,11 @@ def test_an_end_may_be_repeated(store: Store, end: str) -> None:
     assert states(store.storage) == before
 
 
+@pytest.mark.condition(17)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("wrong", ["producer_id", "producer_epoch"])
 def test_a_wrong_owner_changes_nothing(store: Store, end: str, wrong: str) -> None:
-    """Goal (17): commit and abort of another producer id or an older epoch are refused."""
+    """Commit and abort of another producer id or an older epoch are refused."""
     stale = begin_transaction(store)
     head = store.logs.transactions.describe("p")
     changed = {wrong: getattr(head.state, wrong) + 1, "nonce": "0" * 32}
@@ -235,8 +243,9 @@ def test_a_wrong_owner_changes_nothing(store: Store, end: str, wrong: str) -> No
     assert store.logs.transactions.describe("p").state == newer
 
 
+@pytest.mark.condition(18)
 def test_only_open_transactions_time_out(clock: VirtualClock) -> None:
-    """Goal (18): any other state is left or finished as it was decided, however late."""
+    """Any other state is left or finished as it was decided, however late."""
     for before, expected in (
         ("empty", ("Empty", 0)),
         ("committed", ("CompleteCommit", 0)),
