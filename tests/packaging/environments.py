@@ -26,9 +26,12 @@ def run(python: str | Path, *arguments: str, cwd: Path) -> str:
 def build(folder: Path, *, symlinks: bool) -> Path:
     """The wheel of a copy of the sources, with or without the three symlinks, built offline."""
     sources = folder / "sources"
-    skipped = shutil.ignore_patterns("__pycache__", *([] if symlinks else CODE_FOLDERS))
     for name in CODE_FOLDERS:
-        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=skipped)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=ignored)
+    for link in (sources / "txnlog").iterdir():
+        if link.is_symlink() and not symlinks:
+            link.unlink()
     for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_txnlog.py"):
         shutil.copy(ROOT / name, sources)
     command = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]

@@ -120,10 +120,13 @@ class Storage(ABC):
         """
         return self
 
-    def trust(self) -> None:  # noqa: B027 - most are not checked before they are written to
-        """The probe has passed: an adapter that checks before the first write need not do so."""
+    def trust(self, *, probed: bool = False) -> None:  # noqa: B027 - most need no check
+        """Whoever checks before the first write need not do so: somebody has, of the same job.
 
-    def trusted(self) -> bool:
+        With ``probed`` the whole probe has passed, in this process.
+        """
+
+    def was_probed(self) -> bool:
         """Whether this process has seen the whole probe pass here: another store needs none."""
         return False
 

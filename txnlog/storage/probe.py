@@ -73,7 +73,7 @@ def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
         raise
     storage.delete(files)
     _expect(storage, storage.list_names(folder) == [], _LISTING)
-    storage.trust()
+    storage.trust(probed=True)
     return ProbeReport(
         storage.url, ("create twice", "race", "read", "ranged read", "list", "delete")
     )

@@ -22,7 +22,7 @@ from txnlog.errors import (
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
 from txnlog.storage.probe import FOLDER, check_before_first_write
-from txnlog.storage.server_checks import check_once, mark_probed, was_probed
+from txnlog.storage.server_checks import check_once, mark_passed, was_probed
 from txnlog.storage.spool import Spool
 from txnlog.storage.uploads import SpooledUpload
 
@@ -147,10 +147,10 @@ class S3Storage(Storage):
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def trust(self) -> None:
-        mark_probed(self._server)
+    def trust(self, *, probed: bool = False) -> None:
+        mark_passed(self._server, probed=probed)
 
-    def trusted(self) -> bool:
+    def was_probed(self) -> bool:
         return was_probed(self._server)
 
     @property

@@ -67,10 +67,11 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
         known.passed = True
 
 
-def mark_probed(server: Hashable) -> None:
-    """Take note that the server has passed the longer check, and so the one before a write."""
+def mark_passed(server: Hashable, *, probed: bool) -> None:
+    """Take note that the server has passed the check before a write, or (probed) the longer one."""
     known = _check_of(server)
-    known.probed = known.passed = True
+    known.passed = True
+    known.probed = known.probed or probed
 
 
 def was_probed(server: Hashable) -> bool:
