@@ -55,20 +55,20 @@ def open_storage(
             package for it is not installed.
         InvalidOption: the URL or an option is malformed.
     """
-    given: object = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(given, str) or not given.strip():
-        raise InvalidOption(f"a store's path must be a non-empty string, not {given!r}")
-    if "\0" in given:
+    location: object = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(location, str) or not location.strip():
+        raise InvalidOption(f"a store's path must be a non-empty string, not {location!r}")
+    if "\0" in location:
         raise InvalidOption("a store's path must not contain NUL")
-    if _CHAIN.match(given):
+    if _CHAIN.match(location):
         raise InvalidOption(
             "a chain of filesystems (::) cannot carry a store: caches in it would show old listings"
         )
     options = _parse_options(storage_options or {})
-    match = _SCHEME.match(given)
+    match = _SCHEME.match(location)
     if match is None:
-        return _open_local(given, options)
-    protocol, rest = match[1].lower(), given[match.end() :]
+        return _open_local(location, options)
+    protocol, rest = match[1].lower(), location[match.end() :]
     if protocol in ("file", "local"):
         return _open_local(_path_in_url(match, rest), options)
     if not match[2]:
@@ -90,7 +90,7 @@ def open_storage(
     if unsafe_single_writer:
         from txnlog.storage.single_writer import SingleWriterStorage
 
-        return SingleWriterStorage(given, options)
+        return SingleWriterStorage(location, options)
     raise UnsupportedFilesystem(
         f"{protocol}:// has no atomic put-if-absent that txnlog knows how to use yet. Supported "
         "are local paths, s3:// (and s3a://) and memory://; Google Cloud Storage, Azure and HDFS "
