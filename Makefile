@@ -38,6 +38,7 @@ lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	for conftest in tests/*/conftest.py; do .venv/bin/mypy $$conftest || exit 1; done
 
 format: .venv/.dependencies  ## Rewrite the sources in the project's format
 	.venv/bin/ruff check --fix-only --quiet .

@@ -6,6 +6,7 @@ Counted on a storage in memory: the numbers are the same on every machine and fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -90,9 +91,7 @@ def _transaction(store: Store) -> dict[str, int]:
         segments = group_by_topic(segment for message in uploaded for segment in message.segments)
         offsets = offset_commits(pinned.consumed("g"))
         assert sum(len(span) for span in pinned.offsets.values()) == 10, start
-        counted = _counted(
-            store, lambda s=segments, o=offsets: place_and_commit(store, coordinator, s, o)
-        )
+        counted = _counted(store, partial(place_and_commit, store, coordinator, segments, offsets))
     return counted
 
 

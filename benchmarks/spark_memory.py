@@ -71,7 +71,7 @@ def _idle_mb(spark: SparkSession) -> float:
         yield from batches
 
     with _peak() as idle:
-        _drain(spark.range(10).mapInArrow(nothing, "id long"))  # type: ignore[arg-type]
+        _drain(spark.range(10).mapInArrow(nothing, "id long"))
     return idle[0]
 
 

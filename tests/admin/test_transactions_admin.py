@@ -6,10 +6,12 @@ Clocks are virtual, so ages and timeouts are exact.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import cast
 
 import pytest
 from steps import begin_with, elsewhere, new_store, stop_before_marking, values
 
+from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -19,11 +21,17 @@ from txnlog.errors import (
     ProducerFenced,
     StorageError,
     TransactionalIdNotFound,
+    TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.inspect.descriptions import TransactionDescription, describe_producers
+from txnlog.inspect.descriptions import (
+    HangingTransaction,
+    TransactionDescription,
+    describe_producers,
+)
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
+from txnlog.state.transaction import TransactionState
 from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
@@ -130,6 +138,13 @@ def test_an_open_transaction_of_an_older_epoch_is_still_shown(store: Store) -> N
 # -- hanging ------------------------------------------------------------------------------------
 
 
+def hanging(store: Store) -> list[HangingTransaction]:
+    """The transactions that hang, none of which is damaged."""
+    found = store.hanging_transactions()
+    assert not any(isinstance(each, TxnlogError) for each in found)
+    return cast("list[HangingTransaction]", found)
+
+
 def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: VirtualClock) -> None:
     """Past their timeout by how much, and what ends them; finding them ends nothing."""
     begin_with(store, "stuck", b"x")
@@ -137,13 +152,13 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     begin_with(store, "fine", b"x")
     decide(store, "half")
     clock.time_ms += TIMEOUT_MS - 1000
-    found = store.hanging_transactions()
+    found = hanging(store)
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [("half", 49_000)]
     assert found[0].ended_by.startswith("it is decided; finished by whoever")
     clock.time_ms += CLOCK_MARGIN_MS
     assert len(elsewhere(store.storage, clock).hanging_transactions()) == 1
     clock.time_ms += 7
-    found = elsewhere(store.storage, clock).hanging_transactions()
+    found = hanging(elsewhere(store.storage, clock))
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [
         ("half", 49_007 + CLOCK_MARGIN_MS),
         ("stuck", 7 + CLOCK_MARGIN_MS),
@@ -152,7 +167,7 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     assert "'stuck'" in found[1].ended_by
     assert store.describe_transaction("stuck").status == "Ongoing"
     values(store)
-    found = store.hanging_transactions()
+    found = hanging(store)
     assert "stuck" not in {h.transaction.transactional_id for h in found}
     ended = store.describe_transaction("stuck")
     assert (ended.status, ended.reason) == ("CompleteAbort", "it was open for longer than 60000 ms")
@@ -275,7 +290,7 @@ def test_an_abort_that_fails_can_be_repeated(clock: VirtualClock, fault: Fault) 
 def test_an_abort_that_loses_a_race_looks_again(store: Store, clock: VirtualClock) -> None:
     """The producer commits between the operator's look and its put: nothing is aborted."""
     producer = begin_with(store, "p", b"x")
-    raced = []
+    raced: list[str] = []
 
     def meanwhile(request: str) -> None:
         if request.startswith("put_if_absent transactions/p") and not raced:
@@ -296,11 +311,11 @@ def test_a_newer_instance_gives_its_reason(store: Store, clock: VirtualClock) ->
     log = []
     put = second.logs.transactions.put
 
-    def recording(number: int, state: object, since: tuple[float, int]) -> bool:
-        log.append((state.status.value, state.reason))  # type: ignore[attr-defined]
-        return put(number, state, since)  # type: ignore[arg-type]
+    def recording(number: int, state: TransactionState, since: Moment) -> bool:
+        log.append((state.status.value, state.reason))
+        return put(number, state, since)
 
-    second.logs.transactions.put = recording  # type: ignore[method-assign, assignment]
+    second.logs.transactions.put = recording  # type: ignore[method-assign]
     second.producer(transactional_id="p").init_transactions()
     why = "a newer producer was initialised with its transactional id"
     assert log == [("PrepareAbort", why), ("CompleteAbort", why), ("Empty", "")]

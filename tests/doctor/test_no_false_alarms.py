@@ -8,8 +8,11 @@ from contextlib import suppress
 import pytest
 from broken_store import DAY_MS, SMALL, BrokenStore, examine
 from copy_job import PREPARED, TOTAL, copy_all
-from workload import CALM, ROUGH, STALLING, STORMY, World, feed, prepare, settle, survived, transfer
-from workload import copy as copying
+from long_runs.readers import settle
+from long_runs.run import CALM, ROUGH, STALLING, STORMY
+from long_runs.world import World, prepare, survived
+from long_runs.writers import copy as copying
+from long_runs.writers import feed, transfer
 
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition

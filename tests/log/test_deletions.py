@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from steps import append, begin_with, begin_with_offsets, checkpoint, new_store, upload, values
@@ -25,18 +26,23 @@ EXPIRATION_MS = 10_000_000
 Part = Callable[[Sequence[str]], Sequence[str]]
 
 
+def only(indexes: Sequence[int], names: Sequence[str]) -> list[str]:
+    return [names[index] for index in indexes]
+
+
+def without(index: int, names: Sequence[str]) -> list[str]:
+    return [*names[:index], *names[index + 1 :]]
+
+
 def parts(count: int) -> Iterator[tuple[str, Part]]:
     """Ways in which a deletion of so many objects can stop: their names, and what is deleted."""
     for index in range(count):
-        yield f"only {index}", lambda names, index=index: [names[index]]
-        yield f"all but {index}", lambda names, index=index: [*names[:index], *names[index + 1 :]]
+        yield f"only {index}", partial(only, [index])
+        yield f"all but {index}", partial(without, index)
     for seed in range(2):
         order = random.Random(seed).sample(range(count), count)
         for end in range(count + 1):
-            yield (
-                f"{end} in order {order}",
-                lambda names, order=order, end=end: [names[index] for index in order[:end]],
-            )
+            yield f"{end} in order {order}", partial(only, order[:end])
 
 
 class Cutting(FaultyStorage):
@@ -178,9 +184,11 @@ def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
                     checkpoint(scene.newcomer())
 
         scene.amid = amid
-        scene.slow.shows = lambda name, listings=listings: (
-            len(listings) > 1 and name.endswith(shown)
-        )
+
+        def shows(name: str, listings: list[str] = listings) -> bool:
+            return len(listings) > 1 and name.endswith(shown)
+
+        scene.slow.shows = shows
         found = values(scene.holder)
         context = f"in the middle of listing {at} of {listings}"
         assert found == EXPECTED[: len(found)], context
@@ -225,7 +233,7 @@ def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> 
         run(at, part, context)
 
 
-def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
+def decide_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
     """Two processes that have read as far, of which only the first knows of a commit.
 
     What was committed lies behind a checkpoint that is old enough to be cleaned up behind.
@@ -248,7 +256,7 @@ def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Stor
 def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
     """Invariant L10: the one that won calls undecided what the loser would clean away."""
     clock = VirtualClock()
-    storage, store, other = decided_behind_a_back(clock)
+    storage, store, other = decide_behind_a_back(clock)
     other.logs.topic("t").checkpoint()
     before = storage.list_names("topics/t/log")
     store.logs.topic("t").checkpoint()
@@ -260,7 +268,7 @@ def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
 def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
     """Invariant L10: what it calls undecided is gone; the one before it knows the outcome."""
     clock = VirtualClock()
-    storage, store, other = decided_behind_a_back(clock)
+    storage, store, other = decide_behind_a_back(clock)
     late = upload(attach(storage, clock=clock), b"late")
     store.logs.topic("t").checkpoint()
     assert f"{1:020d}.json" not in storage.list_names("topics/t/log")

@@ -48,11 +48,12 @@ def stall(sleepers: VirtualClock, until_ms: int, clocks: str) -> None:
         sleepers.set_wall(begun_ms)
 
 
+@pytest.mark.condition(52)
 @CLOCKS
 def test_a_stalled_writer_does_not_believe_in_a_reused_name(
     store: Store, clock: VirtualClock, clocks: str
 ) -> None:
-    """Goal (52): a writer that slept wins a name that was freed, and looks again (hazard 3)."""
+    """A writer that slept wins a name that was freed, and looks again (hazard 3)."""
     own = VirtualClock(clock.time_ms, seed=5)
     sleeper = attach(store.storage, clock=own)
     segments = upload(sleeper, b"late")
@@ -103,11 +104,12 @@ def test_a_listing_is_as_old_as_its_beginning(store: Store, clock: VirtualClock)
     assert values(another(store)) == expected
 
 
+@pytest.mark.condition(52)
 @CLOCKS
 def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
     store: Store, clock: VirtualClock, clocks: str
 ) -> None:
-    """Goal (52): a decision put into a freed name of an id's log commits nothing (hazard 3)."""
+    """A decision put into a freed name of an id's log commits nothing (hazard 3)."""
     own = VirtualClock(clock.time_ms, seed=5)
     sleeper = begin(attach(store.storage, clock=own), "p")
     sleeper.send("t", b"late")

@@ -31,7 +31,7 @@ def test_the_whole_code_is_looked_at() -> None:
 
 
 def test_nothing_but_tests_imports_what_is_for_tests() -> None:
-    """Goal: faults are not a part of what runs."""
+    """Faults are not a part of what runs."""
     wrong = [
         module.where
         for module in MODULES
@@ -42,7 +42,7 @@ def test_nothing_but_tests_imports_what_is_for_tests() -> None:
 
 
 def test_every_third_party_import_is_a_declared_dependency() -> None:
-    """Goal: what is imported is installed: by the core dependencies, or by the right extra."""
+    """What is imported is installed: by the core dependencies, or by the right extra."""
     project = PYPROJECT["project"]
     core = names_of(project["dependencies"])
     extras = {key: names_of(value) for key, value in project["optional-dependencies"].items()}
@@ -62,20 +62,20 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
 
 
 def test_files_are_short() -> None:
-    """Goal: a file is about one thing and can be read in one sitting."""
+    """A file is about one thing and can be read in one sitting."""
     lines = {module.where: len(module.path.read_text().splitlines()) for module in MODULES}
     assert {where: n for where, n in lines.items() if n > LONGEST_FILE_LINES} == {}
 
 
 def test_modules_say_what_they_are_for() -> None:
-    """Goal: a module is named for what it does, and its first lines tell it."""
+    """A module is named for what it does, and its first lines tell it."""
     vague = [m.where for m in MODULES if re.search(r"util|helper|misc|manager", m.path.stem)]
     silent = [m.where for m in MODULES if not ast.get_docstring(m.tree())]
     assert (vague, silent) == ([], [])
 
 
 def test_stored_data_is_never_executed() -> None:
-    """Goal: no bytes of a store can run as code."""
+    """No bytes of a store can run as code."""
     loaders = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     runners = {"eval", "exec", "compile", "__import__"}
     dangerous = [
@@ -103,13 +103,13 @@ def test_names_of_segment_files_are_made_in_one_place() -> None:
 
 
 def test_only_the_command_prints() -> None:
-    """Goal: a library's user decides what reaches stdout."""
+    """A library's user decides what reaches stdout."""
     printing = [m.where for m in MODULES if m.layer != "cli" and "print" in called_names(m)]
     assert printing == []
 
 
 def test_symlinks_are_relative_and_point_right() -> None:
-    """Goal: tools that run in the checkout see the import names, wherever it was cloned."""
+    """Tools that run in the checkout see the import names, wherever it was cloned."""
     targets = {name: (ROOT / "txnlog" / name).readlink() for name in ("segments", "spark", "cli")}
     assert {name: str(target) for name, target in targets.items()} == {
         "segments": "../segments",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -75,8 +76,8 @@ def reads(store: Store, topic: str, partition: int, start: int) -> Iterator[Call
         ends = everything | {partition: start + last}
         scan = snapshot.scan(topic, starts, ends)
         yield scan.to_arrow
-        yield lambda scan=scan: scan.head(1)
-        yield lambda scan=scan: scan.tail(1)
+        yield partial(scan.head, 1)
+        yield partial(scan.tail, 1)
         yield snapshot.scan(topic, starts, ends, ["offset"]).to_arrow
     if start == 0:
         yield lambda: snapshot.offset_for_time(where, TIME_MS + 5)

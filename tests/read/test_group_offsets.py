@@ -37,14 +37,15 @@ def fill(store: Store, count: int) -> None:
             producer.send("t", b"%d" % number, partition=0)
 
 
-def committed(store: Store, where: TopicPartition = T0) -> tuple[int, str] | None:
+def committed_offset(store: Store, where: TopicPartition = T0) -> tuple[int, str] | None:
     found = another(store).consumer("t", group_id="g").committed(where)
     return (found.offset, found.metadata) if found else None
 
 
+@pytest.mark.condition(34)
 @pytest.mark.parametrize("commits", [True, False])
 def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool) -> None:
-    """Goal (34): neither as committed nor to who starts reading; then as they were decided."""
+    """Neither as committed nor to who starts reading; then as they were decided."""
     store.consumer("t", group_id="g").commit({T0: 5})
     producer = begin_with_offsets(store, "p", {T0: 8})
     for reader in (store, another(store)):
@@ -52,19 +53,20 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
         consumer.assign([T0])
         assert consumer.position(T0) == 5
         assert [(o.offset, o.lag) for o in reader.describe_group("g").offsets] == [(5, 5)]
-    assert committed(store) == (5, "")
+    assert committed_offset(store) == (5, "")
     if commits:
         producer.commit_transaction()
     else:
         producer.abort_transaction()
     expected = 8 if commits else 5
-    assert committed(store) == (expected, "")
+    assert committed_offset(store) == (expected, "")
     assert [o.offset for o in store.describe_group("g").offsets] == [expected]
 
 
+@pytest.mark.condition(35)
 @pytest.mark.parametrize("winner", [0, 1, 2])
 def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) -> None:
-    """Goal (35): while one holds the offset others wait; who comes after its commit is refused."""
+    """While one holds the offset others wait; who comes after its commit is refused."""
     jobs = [begin(another(store), name) for name in "abc"]
     for producer in jobs:
         producer.send("t", b"out", partition=1)
@@ -78,12 +80,13 @@ def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) 
         jobs[1].commit_transaction()
     for producer in jobs:
         producer.abort_transaction()
-    assert committed(store) == (8, "")
+    assert committed_offset(store) == (8, "")
     assert another(store).scan("t", {0: 10, 1: 0}).record_count == 1
 
 
+@pytest.mark.condition(29)
 def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: VirtualClock) -> None:
-    """Goal (29): they block others up to the timeout and its margin, not a millisecond longer."""
+    """They block others up to the timeout and its margin, not a millisecond longer."""
     begin_with_offsets(store, "stuck", {T0: 8})
     other = another(store).consumer("t", group_id="g")
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS
@@ -93,14 +96,15 @@ def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: Virtual
     producer = begin(another(store), "p")
     producer.send_offsets_to_transaction({T0: 4}, "g")
     producer.commit_transaction()
-    assert committed(store) == (4, "")
+    assert committed_offset(store) == (4, "")
     other.commit({T0: 6})
-    assert committed(store) == (6, "")
+    assert committed_offset(store) == (6, "")
 
 
+@pytest.mark.condition(36)
 @POLICIES
 def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> None:
-    """Goal (36): at the log start, at the last stable offset, or not at all."""
+    """At the log start, at the last stable offset, or not at all."""
     waiting = begin(store, "open")
     waiting.send("t", b"open", partition=0)
     waiting.flush()
@@ -117,10 +121,11 @@ def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> Non
     assert [record.value for record in consumer] == [b"open"]
 
 
+@pytest.mark.condition(36)
 @POLICIES
 @pytest.mark.parametrize("offset", [0, 2, 11, 1000])
 def test_a_groups_offset_out_of_range(store: Store, policy: str, offset: int) -> None:
-    """Goal (36): below the log start and beyond the log's end the policy decides."""
+    """Below the log start and beyond the log's end the policy decides."""
     store.consumer("t", group_id="g").commit({T0: offset, T1: 0})
     consumer = another(store).consumer("t", group_id="g", auto_offset_reset=policy)
     if policy == "none":
@@ -133,36 +138,38 @@ def test_a_groups_offset_out_of_range(store: Store, policy: str, offset: int) ->
     assert consumer.position(T0) == 10
 
 
+@pytest.mark.condition(37)
 @pytest.mark.parametrize("commits", [1, 40])
 def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, commits: int) -> None:
-    """Goal (37): they survive reopening, by entries or by a checkpoint, and can be set back."""
+    """They survive reopening, by entries or by a checkpoint, and can be set back."""
     consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
     for number in range(commits):
         consumer.commit({T0: 3 + number % 7, T1: 0}, metadata=f"by hand {number}")
     last = commits - 1
     files = store.storage.list_names("groups/g")
     assert any(name.endswith(".checkpoint") for name in files) is (commits > 32)
-    assert committed(store) == (3 + last % 7, f"by hand {last}")
+    assert committed_offset(store) == (3 + last % 7, f"by hand {last}")
     assert another(store).groups() == ["g"]
     (listed,) = another(store).describe_groups()
     assert listed == another(store).describe_group("g")
-    assert [(o.partition, o.offset, o.metadata, o.lag) for o in listed.offsets] == [  # type: ignore[union-attr]
+    assert [(o.partition, o.offset, o.metadata, o.lag) for o in listed.offsets] == [
         (0, 3 + last % 7, f"by hand {last}", 7 - last % 7),
         (1, 0, f"by hand {last}", 0),
     ]
     for reset, expected in ((consumer.seek_to_end, 10), (consumer.seek_to_beginning, 3)):
         reset()
         consumer.commit()
-        assert committed(store) == (expected, "")
+        assert committed_offset(store) == (expected, "")
         again = another(store).consumer("t", group_id="g", auto_offset_reset="none")
         assert [record.offset for record in again] == list(range(expected, 10))
-    assert committed(store, T1) == (0, "")
+    assert committed_offset(store, T1) == (0, "")
 
 
+@pytest.mark.condition(38)
 @POLICIES
 @pytest.mark.parametrize("group_id", [None, "g"])
 def test_a_seek_past_the_end_waits_there(store: Store, policy: str, group_id: str | None) -> None:
-    """Goal (38): nothing comes before the log has grown so far, whatever the policy is."""
+    """Nothing comes before the log has grown so far, whatever the policy is."""
     consumer = store.consumer("t", group_id=group_id, auto_offset_reset=policy)
     consumer.assign([T0])
     for offset in (10, 12):
@@ -175,9 +182,10 @@ def test_a_seek_past_the_end_waits_there(store: Store, policy: str, group_id: st
     assert [record.offset for record in consumer.poll()] == [12, 13]
 
 
+@pytest.mark.condition(38)
 @POLICIES
 def test_a_seek_below_the_log_start(store: Store, policy: str) -> None:
-    """Goal (38): OffsetOutOfRange, or what the policy says; the log start itself is in range."""
+    """OffsetOutOfRange, or what the policy says; the log start itself is in range."""
     consumer = store.consumer("t", auto_offset_reset=policy)
     consumer.assign([T0])
     consumer.seek(T0, 3)

@@ -226,7 +226,7 @@ def test_a_job_that_read_before_a_reset_cannot_commit(store: Store, clock: Virtu
 def test_a_reset_that_loses_a_race_changes_nothing(store: Store, clock: VirtualClock) -> None:
     """The group moves between the plan and the put: what was planned does not fit any more."""
     commit(store, {A0: 4, A1: 4})
-    raced = []
+    raced: list[str] = []
 
     def meanwhile(request: str) -> None:
         if request.startswith("put_if_absent groups/g") and not raced:

@@ -38,8 +38,9 @@ def read(store: Store, isolation_level: str = "read_committed") -> list[bytes | 
     return [record.value for record in consumer]
 
 
+@pytest.mark.condition(26)
 def test_the_stable_offset_follows_the_earliest_of_three_producers(store: Store) -> None:
-    """Goal (26): through producers, in each partition by itself, for old and new readers."""
+    """Through producers, in each partition by itself, for old and new readers."""
     first, second, third = (begin(store, name) for name in "abc")
     send(first, b"a")
     send(second, b"b", b"b")
@@ -68,9 +69,10 @@ def test_the_stable_offset_follows_the_earliest_of_three_producers(store: Store)
     assert len(read(old, "read_uncommitted")) == 8
 
 
+@pytest.mark.condition(17, 28)
 @pytest.mark.parametrize("call", ["send", "offsets", "commit", "abort"])
 def test_each_call_of_a_replaced_instance_is_refused(store: Store, call: str) -> None:
-    """Goal (17, 28): whatever the first instance does next; only what the second one did shows."""
+    """Whatever the first instance does next; only what the second one did shows."""
     first = begin(store, "same")
     send(first, b"first")
     second = begin(another(store), "same")
@@ -93,9 +95,10 @@ def test_each_call_of_a_replaced_instance_is_refused(store: Store, call: str) ->
     assert [o.offset for o in another(store).describe_group("g").offsets] == [2]
 
 
+@pytest.mark.condition(28)
 @pytest.mark.parametrize("call", ["send", "offsets"])
 def test_an_idle_instance_that_was_replaced_begins_nothing(store: Store, call: str) -> None:
-    """Goal (28): the first one has no transaction open when the second one takes over."""
+    """The first one has no transaction open when the second one takes over."""
     first = begin(store, "same")
     send(first, b"first")
     first.commit_transaction()
@@ -113,8 +116,9 @@ def test_an_idle_instance_that_was_replaced_begins_nothing(store: Store, call: s
     assert another(store).consumer("t", group_id="g").committed(T0) is None
 
 
+@pytest.mark.condition(32)
 def test_the_stable_offset_stays_at_the_log_start(store: Store) -> None:
-    """Goal (32): where a reader cannot learn what became of records that are deleted by now."""
+    """Where a reader cannot learn what became of records that are deleted by now."""
     producer = begin(store, "p")
     send(producer, b"aborted")
     producer.abort_transaction()
@@ -147,7 +151,7 @@ def test_the_stable_offset_stays_at_the_log_start(store: Store) -> None:
 # -- readers and writers that meet ---------------------------------------------------------------
 
 
-def prepared(seed: int, *topics: str) -> Simulation:
+def prepare(seed: int, *topics: str) -> Simulation:
     simulation = Simulation(seed)
     store = simulation.store()
     for topic in topics:
@@ -155,7 +159,7 @@ def prepared(seed: int, *topics: str) -> Simulation:
     return simulation
 
 
-def aborting(times: int) -> Body:
+def aborter(times: int) -> Body:
     """A process that appends single records in transactions and aborts each."""
 
     def body(process: Process) -> None:
@@ -172,7 +176,7 @@ def aborting(times: int) -> Body:
     return body
 
 
-def polling(times: int, polls: list[int]) -> Body:
+def poller(times: int, polls: list[int]) -> Body:
     """A process that polls with one consumer, and with a new one each time; nothing may come."""
 
     def body(process: Process) -> None:
@@ -186,13 +190,14 @@ def polling(times: int, polls: list[int]) -> Body:
     return body
 
 
+@pytest.mark.condition(30)
 def test_a_reader_that_polls_at_any_moment_sees_nothing_aborted() -> None:
-    """Goal (30): every interleaving with one switch, then random ones; no record, ever."""
+    """Every interleaving with one switch, then random ones; no record, ever."""
 
     def run(choose: Choose) -> tuple[int, list[int]]:
-        simulation, polls = prepared(1, "t"), list[int]()
-        simulation.spawn("aborting", aborting(4))
-        simulation.spawn("polling", polling(8, polls))
+        simulation, polls = prepare(1, "t"), list[int]()
+        simulation.spawn("aborting", aborter(4))
+        simulation.spawn("polling", poller(8, polls))
         simulation.run(choose)
         return len(simulation.order), polls
 
@@ -209,7 +214,7 @@ TOPICS = ("a", "b", "c", "d")
 WRITERS, TURNS = 8, 2
 
 
-def committing(number: int) -> Body:
+def committer(number: int) -> Body:
     """A process whose transactions write to all topics, in several appends; it aborts some."""
 
     def body(process: Process) -> None:
@@ -230,7 +235,7 @@ def committing(number: int) -> Body:
     return body
 
 
-def looking(seen: list[int]) -> Body:
+def looker(seen: list[int]) -> Body:
     """A process that takes snapshots of all topics, opening the store anew for every other one."""
 
     def body(process: Process) -> None:
@@ -250,16 +255,17 @@ def looking(seen: list[int]) -> Body:
     return body
 
 
+@pytest.mark.condition(31)
 def test_snapshots_of_all_topics_while_eight_writers_commit() -> None:
-    """Goal (31): each transaction shows wholly or not at all, at any moment, in random orders."""
+    """Each transaction shows wholly or not at all, at any moment, in random orders."""
     seen: list[int] = []
     total = sum((n + turn) % 4 != 3 for n in range(WRITERS) for turn in range(TURNS))
     for seed in range(6):
-        simulation = prepared(seed, *TOPICS)
+        simulation = prepare(seed, *TOPICS)
         for number in range(WRITERS):
-            simulation.spawn(f"writer {number}", committing(number))
+            simulation.spawn(f"writer {number}", committer(number))
         for number in range(2):
-            simulation.spawn(f"reader {number}", looking(seen))
+            simulation.spawn(f"reader {number}", looker(seen))
         simulation.run(random_choice(seed))
         store = simulation.store()
         assert [store.scan(topic).record_count for topic in TOPICS] == [total] * len(TOPICS)

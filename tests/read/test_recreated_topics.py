@@ -142,7 +142,7 @@ def test_a_poll_that_fails_does_not_bring_old_positions_back(
     make_anew(store, b"new 0", b"new 1", b"new 2")
 
     def fail_once(name: str, start: int, stop: int) -> bytes:
-        del storage.get_range  # type: ignore[method-assign]
+        del storage.get_range
         raise StorageError("503")
 
     storage.get_range = fail_once  # type: ignore[method-assign]
@@ -184,6 +184,8 @@ def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
     fill(store, b"old 0", b"old 1")
     fill(store, b"u", topic="u")
 
+    listings = 0
+
     def meanwhile(request: str) -> None:
         nonlocal listings
         listings += request == "list topics/t/log"
@@ -191,7 +193,6 @@ def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
             listings += 1
             make_anew(store, b"new")
 
-    listings = 0
     storage = FaultyStorage(store.storage, before_request=meanwhile)
     snapshot = attach(storage, clock=clock).snapshot(["t", "u"])
     assert listings > 3

@@ -52,7 +52,7 @@ def place(producer: Producer, value: bytes, *topics: str) -> None:
         producer.flush()
 
 
-def shown(store: Store, isolation_level: str, *topics: str) -> list[list[bytes]]:
+def values_by_topic(store: Store, isolation_level: str, *topics: str) -> list[list[bytes]]:
     snapshot = store.snapshot(topics or ("t",), isolation_level=isolation_level)
     assert snapshot.is_atomic == (isolation_level != "read_uncommitted")
     return [snapshot.scan(t).to_arrow().column("value").to_pylist() for t in snapshot.topics]
@@ -88,7 +88,7 @@ def test_readers_do_not_starve_where_transactions_overlap(
     assert store.consumer("t", auto_offset_reset="earliest").poll(1000)[-1].value == b"297"
     place(last, b"299")
     last.commit_transaction()
-    (values,) = shown(process(heap, clock), "read_committed")
+    (values,) = values_by_topic(process(heap, clock), "read_committed")
     assert sorted(values) == sorted(b"%d" % turn for turn in range(300) for _ in range(2))
 
 
@@ -112,8 +112,8 @@ def test_the_oldest_open_transaction_says_how_far_back(
 def test_a_cut_that_is_fresh_enough_is_atomic(heap: HeapStorage, clock: VirtualClock) -> None:
     """What overlaps within a timeout of the oldest open transaction is hidden whole, not torn."""
     overlap(heap, clock, 40, step_ms=1_000)
-    assert shown(process(heap, clock), "read_committed") == [[]]
-    (values,) = shown(process(heap, clock), "snapshot")
+    assert values_by_topic(process(heap, clock), "read_committed") == [[]]
+    (values,) = values_by_topic(process(heap, clock), "snapshot")
     assert sorted(values) == sorted(b"%d" % turn for turn in range(39) for _ in range(2))
 
 
@@ -143,27 +143,28 @@ def test_whole_transactions_over_topics(heap: HeapStorage, clock: VirtualClock) 
     place(first, b"1", "u")
     second.commit_transaction()
     store = process(heap, clock)
-    assert shown(store, "snapshot", "t", "u") == [[b"2"], [b"2"]]
-    assert shown(store, "read_committed", "t", "u") == [[], []]
+    assert values_by_topic(store, "snapshot", "t", "u") == [[b"2"], [b"2"]]
+    assert values_by_topic(store, "read_committed", "t", "u") == [[], []]
     with store.producer() as plain:
         plain.send("t", b"p")
-    assert shown(store, "snapshot", "t", "u") == [[b"2", b"p"], [b"2"]]
+    assert values_by_topic(store, "snapshot", "t", "u") == [[b"2", b"p"], [b"2"]]
     first.commit_transaction()
     for level in ("snapshot", "read_committed"):
-        assert shown(store, level, "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
+        assert values_by_topic(store, level, "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
     third = begin_at(heap, clock, "third")
     place(third, b"3", "t", "u")
     third.abort_transaction()
-    assert shown(store, "snapshot", "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
+    assert values_by_topic(store, "snapshot", "t", "u") == [[b"1", b"2", b"p"], [b"2", b"1"]]
 
 
+@pytest.mark.condition(31)
 @pytest.mark.parametrize("level", ["read_committed", "snapshot"])
 @pytest.mark.parametrize("topics", [("t",), ("t", "u")])
 @pytest.mark.parametrize("begins", ["before it", "meanwhile"])
 def test_a_commit_at_any_request_of_a_snapshot(
     clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...], begins: str
 ) -> None:
-    """Goal (31): it shows whole or not at all, and once it was committed before, it shows."""
+    """It shows whole or not at all, and once it was committed before, it shows."""
     for number in itertools.count():
         storage = heap.copy()
         producer = begin_at(storage, clock, "p")
@@ -211,7 +212,7 @@ def test_what_was_aborted_behind_an_open_transaction_hides_nothing(
     store = process(heap, clock)
     with store.producer() as plain:
         plain.send("t", b"p")
-    assert shown(store, "read_committed", "t", "u") == [[b"p"], []]
+    assert values_by_topic(store, "read_committed", "t", "u") == [[b"p"], []]
 
 
 class StopsAmongMarkers(FaultyStorage):
@@ -277,7 +278,7 @@ def test_a_reader_that_sleeps_between_its_readings(heap: HeapStorage, clock: Vir
                         plain.flush()
 
     store = process(FaultyStorage(heap, before_request=meanwhile), clock)
-    in_t, in_u = shown(store, "snapshot", "t", "u")
+    in_t, in_u = values_by_topic(store, "snapshot", "t", "u")
     assert (in_t, in_u.count(b"x")) == ([b"x"], 1)
     assert len(listings) > 4
 
@@ -384,8 +385,9 @@ def test_a_reader_that_sleeps_between_its_listings(
     assert len(counts) == 1 or not snapshot.is_atomic
 
 
+@pytest.mark.condition(32)
 def test_a_cut_does_not_fall_below_the_log_start(heap: HeapStorage, clock: VirtualClock) -> None:
-    """Goal (32): what it would hide was deleted: the snapshot is empty there, not negative."""
+    """What it would hide was deleted: the snapshot is empty there, not negative."""
     store = process(heap, clock)
     waiting = begin(store, "open")
     place(waiting, b"open", "u")

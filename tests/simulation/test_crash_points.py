@@ -48,9 +48,10 @@ def check_recovery(storage: Storage, context: str) -> None:
     judge(storage, context)
 
 
+@pytest.mark.condition(14, 48)
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
 def test_stop_at_each_request(fault: Fault) -> None:
-    """Goal (14, 48): a process that stops anywhere leaves what the next one finishes."""
+    """A process that stops anywhere leaves what the next one finishes."""
     for number in range(TOTAL):
         storage = PREPARED.copy()
         faulty = FaultyStorage(storage, {number: fault})
@@ -60,9 +61,10 @@ def test_stop_at_each_request(fault: Fault) -> None:
         check_recovery(storage, context)
 
 
+@pytest.mark.condition(49)
 @pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.FAIL])
 def test_fail_at_each_request(fault: Fault) -> None:
-    """Goal (49): an error, with or without effect, is survived or reported; a rerun finishes."""
+    """An error, with or without effect, is survived or reported; a rerun finishes."""
     for number in range(TOTAL):
         storage = PREPARED.copy()
         faulty = FaultyStorage(storage, {number: fault})
@@ -100,9 +102,10 @@ def test_stand_still_past_the_timeout_at_each_request(fault: Fault) -> None:
         judge(storage, context)
 
 
+@pytest.mark.condition(49)
 @pytest.mark.parametrize("when", ["before the next run", "after it"])
 def test_a_put_lands_late_at_each_request(when: str) -> None:
-    """Goal (49): what failed for its caller takes effect after all, when nobody waits for it."""
+    """What failed for its caller takes effect after all, when nobody waits for it."""
     for number in range(TOTAL):
         storage = PREPARED.copy()
         faulty = FaultyStorage(storage, {number: Fault.LAND_LATE})
@@ -148,6 +151,7 @@ def test_expiry_by_a_reader_that_fails_at_each_request(fault: Fault) -> None:
     assert total > 8
 
 
+@pytest.mark.condition(48)
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
 @pytest.mark.parametrize(
     ("kind", "every"), [("local", 2), pytest.param("s3", 9, marks=pytest.mark.s3)]
@@ -155,7 +159,7 @@ def test_expiry_by_a_reader_that_fails_at_each_request(fault: Fault) -> None:
 def test_stop_on_other_storages(
     kind: str, every: int, fault: Fault, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Goal (48): the same on local disk and on S3, at every second and every ninth request."""
+    """The same on local disk and on S3, at every second and every ninth request."""
     options = request.getfixturevalue("s3_options") if kind == "s3" else None
     for number in range(0, TOTAL, every):
         root = f"crash-{next(_STORES)}"
@@ -170,8 +174,9 @@ def test_stop_on_other_storages(
         check_recovery(storage, context)
 
 
+@pytest.mark.condition(15, 48)
 def test_stop_twice() -> None:
-    """Goal (15, 48): the recovery itself is stopped at its requests, and recovered from again."""
+    """The recovery itself is stopped at its requests, and recovered from again."""
     for first in range(0, TOTAL, 11):
         for second in range(first % 3, 40, 3):
             storage = PREPARED.copy()
@@ -186,9 +191,10 @@ def test_stop_twice() -> None:
             judge(storage, f"stopped after requests {first} and {second}")
 
 
+@pytest.mark.condition(48)
 @pytest.mark.parametrize("fault", INSTANT)
 def test_stop_at_each_request_of_a_plain_producer(fault: Fault) -> None:
-    """Goal (48): without a transaction a flush of one topic is one put: all of it or nothing."""
+    """Without a transaction a flush of one topic is one put: all of it or nothing."""
     total = 0
     for number in itertools.count():
         storage = PREPARED.copy()
@@ -210,9 +216,10 @@ def test_stop_at_each_request_of_a_plain_producer(fault: Fault) -> None:
     assert total > 3
 
 
+@pytest.mark.condition(48)
 @pytest.mark.parametrize("fault", INSTANT)
 def test_stop_at_each_request_of_creating_and_deleting(fault: Fault) -> None:
-    """Goal (48): a store or topic is there whole or not at all, and the call can be repeated."""
+    """A store or topic is there whole or not at all, and the call can be repeated."""
     for number in itertools.count():
         storage = HeapStorage()
         faulty = FaultyStorage(storage, {number: fault})
@@ -234,9 +241,10 @@ def test_stop_at_each_request_of_creating_and_deleting(fault: Fault) -> None:
             break
 
 
+@pytest.mark.condition(48)
 @pytest.mark.parametrize("fault", INSTANT)
 def test_stop_at_each_request_of_checkpoint_and_cleaning(fault: Fault) -> None:
-    """Goal (48): checkpoints and the deletion of old entries lose nothing, wherever they stop."""
+    """Checkpoints and the deletion of old entries lose nothing, wherever they stop."""
     for number in itertools.count():
         storage = HeapStorage()
         clock = VirtualClock(seed=1)

@@ -106,7 +106,7 @@ class Leg(NamedTuple):
 
     transfer: str
     number: int
-    count: int
+    legs: int
     amount: int
     moves: tuple[Move, ...] = ()
 
@@ -423,7 +423,7 @@ class Auditor:
         check(not aborted, "aborted", aborted)
         if not whole:
             return
-        torn = {t: found for t, found in legs.items() if len(found) != found[0].count}
+        torn = {t: found for t, found in legs.items() if len(found) != found[0].legs}
         check(not torn, "torn", torn)
         total = sum(leg.amount for found in legs.values() for leg in found)
         check(total == 0, "the sum", total)
@@ -455,12 +455,12 @@ class Auditor:
             ends = [0, *[place.stop for place in places]]
             starts = [*[place.start for place in places], snapshot.end_offsets(where[0])[where[1]]]
             check(ends == starts, "a gap", (where, places))
-        places = {place for of_partition in shown.values() for place in of_partition}
-        check(self._everything <= places, "lost", self._everything - places)
+        everything = {place for places in shown.values() for place in places}
+        check(self._everything <= everything, "lost", self._everything - everything)
         check(acknowledged <= legs.keys(), "acknowledged and lost", acknowledged - {*legs})
         for transfer in acknowledged:
             found = legs[transfer]
-            check(len(found) == found[0].count, "acknowledged in part", found)
+            check(len(found) == found[0].legs, "acknowledged in part", found)
 
     def _tell(self, legs: Mapping[str, list[Leg]]) -> None:
         """Note down what was shown as committed, for the last judgement."""
@@ -538,7 +538,7 @@ def halt_listings(job: Job) -> None:
             return listing
         return HaltingListing(listing, chance.choice([0, 10, 500, 1_000, 2_000, 3_000]))
 
-    os.scandir = halting  # type: ignore[assignment]
+    os.scandir = halting
 
 
 ROLES: dict[str, Callable[[Job], None]] = {

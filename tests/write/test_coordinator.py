@@ -7,6 +7,8 @@ files.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -40,19 +42,19 @@ def limited_store(storage: Storage, clock: VirtualClock) -> Store:
     return new_store(storage, clock, config={"transaction.max.timeout.ms": MAX_TIMEOUT_MS})
 
 
-def initialized(store: Store, timeout_ms: int = 60_000) -> Producer:
+def initialize(store: Store, timeout_ms: int = 60_000) -> Producer:
     producer = store.producer(transactional_id="p", transaction_timeout_ms=timeout_ms)
     producer.init_transactions()
     return producer
 
 
-def ongoing(store: Store, value: bytes = b"x") -> Producer:
+def begin_transaction(store: Store, value: bytes = b"x") -> Producer:
     return begin_with(store, "p", value)
 
 
-def prepared(store: Store, end: str) -> Producer:
+def decide(store: Store, end: str) -> Producer:
     """A producer that has decided, and stopped before it marked anything."""
-    producer = ongoing(store)
+    producer = begin_transaction(store)
     stop_before_marking(producer)
     getattr(producer, f"{end}_transaction")()
     return producer
@@ -94,8 +96,9 @@ def owner(store: Store) -> tuple[str, int, int]:
     return found.status, found.producer_epoch, found.producer_id
 
 
+@pytest.mark.condition(11)
 def test_bad_ids_and_timeouts_are_refused(store: Store) -> None:
-    """Goal (11): refused before anything is written; the limits themselves are accepted."""
+    """Refused before anything is written; the limits themselves are accepted."""
     with pytest.raises(InvalidTransactionalId):
         store.producer(transactional_id="")
     for timeout_ms in (-1, 0, MAX_TIMEOUT_MS + 1):
@@ -103,29 +106,31 @@ def test_bad_ids_and_timeouts_are_refused(store: Store) -> None:
             store.producer(transactional_id="p", transaction_timeout_ms=timeout_ms)
     assert states(store.storage) == []
     for timeout_ms in (1, MAX_TIMEOUT_MS):
-        initialized(store, timeout_ms)
+        initialize(store, timeout_ms)
         assert store.describe_transaction("p").timeout_ms == timeout_ms
 
 
+@pytest.mark.condition(12)
 def test_init_when_nothing_is_open(store: Store) -> None:
-    """Goal (12): the first has epoch 0; each later one the next, and the same producer id."""
-    initialized(store)
+    """The first has epoch 0; each later one the next, and the same producer id."""
+    initialize(store)
     status, epoch, producer_id = owner(store)
     assert (status, epoch) == ("Empty", 0)
-    initialized(store)
+    initialize(store)
     assert owner(store) == ("Empty", 1, producer_id)
-    ongoing(store).commit_transaction()
+    begin_transaction(store).commit_transaction()
     assert owner(store) == ("CompleteCommit", 2, producer_id)
-    ongoing(store).abort_transaction()
+    begin_transaction(store).abort_transaction()
     assert owner(store) == ("CompleteAbort", 3, producer_id)
-    initialized(store)
+    initialize(store)
     assert owner(store) == ("Empty", 4, producer_id)
 
 
+@pytest.mark.condition(13)
 def test_init_while_a_transaction_is_open(store: Store) -> None:
-    """Goal (13): it is aborted under a bumped epoch, which the new instance has: one bump."""
-    old = ongoing(store)
-    new = initialized(another(store))
+    """It is aborted under a bumped epoch, which the new instance has: one bump."""
+    old = begin_transaction(store)
+    new = initialize(another(store))
     assert owner(store)[:2] == ("Empty", 1)
     assert values(store) == []
     with pytest.raises(ProducerFenced):
@@ -135,32 +140,34 @@ def test_init_while_a_transaction_is_open(store: Store) -> None:
     assert values(store) == [b"new"]
 
 
+@pytest.mark.condition(14)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
-    """Goal (14): what was decided is finished first, whichever it was."""
-    prepared(store, end)
+    """What was decided is finished first, whichever it was."""
+    decide(store, end)
     assert owner(store)[0] == {"commit": "PrepareCommit", "abort": "PrepareAbort"}[end]
-    initialized(store)
+    initialize(store)
     assert owner(store)[:2] == ("Empty", 1)
     kinds = {name.partition(".")[2] for name in store.storage.list_names("topics/t/log")}
     assert kinds == {"json", end}
     assert values(store) == ([b"x"] if end == "commit" else [])
 
 
+@pytest.mark.condition(15)
 @pytest.mark.parametrize("before", ["new", "empty", "ongoing", "commit", "abort"])
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
 def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None:
-    """Goal (15): after each request of an init it can be repeated; the epoch is bumped once."""
+    """After each request of an init it can be repeated; the epoch is bumped once."""
     for number in range(100):
         clock = VirtualClock()
         storage = open_storage(f"memory://init-{next(_STORES)}")
         store = limited_store(storage, clock)
         if before in ("commit", "abort"):
-            prepared(store, before)
+            decide(store, before)
         elif before == "ongoing":
-            ongoing(store)
+            begin_transaction(store)
         elif before == "empty":
-            initialized(store)
+            initialize(store)
         epoch = owner(store)[1] if before != "new" else -1
         faulty = FaultyStorage(storage)
         process = attach(faulty, clock=clock)
@@ -168,7 +175,7 @@ def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None
         faulty.faults = {start + number: fault}
         completed = 0
         try:
-            initialized(process)
+            initialize(process)
             completed = 1
         except ProcessStopped:
             pass
@@ -177,7 +184,7 @@ def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None
             assert owner(store)[:2] == ("Empty", epoch + 1), context
         half = owner(store)[1] if states(storage) else epoch
         assert epoch <= half <= epoch + 1, context
-        initialized(attach(storage, clock=clock))
+        initialize(attach(storage, clock=clock))
         assert owner(store)[:2] == ("Empty", half + 1), context
         assert values(store) == ([b"x"] if before == "commit" else []), context
         if start + number >= len(faulty.requests):
@@ -186,11 +193,12 @@ def test_an_init_that_is_interrupted_anywhere(before: str, fault: Fault) -> None
     raise AssertionError("an init has no end of requests")
 
 
+@pytest.mark.condition(15)
 @pytest.mark.parametrize("effect", [True, False])
 def test_an_init_whose_puts_are_in_doubt(store: Store, clock: VirtualClock, effect: bool) -> None:
-    """Goal (15): storage fails at each put of an init in turn; called again, one bump in all."""
+    """Storage fails at each put of an init in turn; called again, one bump in all."""
     for doubtful in range(3):
-        ongoing(store)
+        begin_transaction(store)
         epoch = owner(store)[1]
         storage = Unsure(store.storage, doubtful, effect)
         producer = attach(storage, clock=clock).producer(transactional_id="p")
@@ -206,10 +214,11 @@ def test_an_init_whose_puts_are_in_doubt(store: Store, clock: VirtualClock, effe
     assert values(store) == [b"works"] * 3
 
 
+@pytest.mark.condition(16)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_an_end_may_be_repeated(store: Store, end: str) -> None:
-    """Goal (16): success, and not one request that writes."""
-    producer = ongoing(store)
+    """Success, and not one request that writes."""
+    producer = begin_transaction(store)
     getattr(producer, f"{end}_transaction")()
     before = states(store.storage)
     for _ in range(2):
@@ -217,11 +226,12 @@ def test_an_end_may_be_repeated(store: Store, end: str) -> None:
     assert states(store.storage) == before
 
 
+@pytest.mark.condition(17)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("wrong", ["producer_id", "producer_epoch"])
 def test_a_wrong_owner_changes_nothing(store: Store, end: str, wrong: str) -> None:
-    """Goal (17): commit and abort of another producer id or an older epoch are refused."""
-    stale = ongoing(store)
+    """Commit and abort of another producer id or an older epoch are refused."""
+    stale = begin_transaction(store)
     head = store.logs.transactions.describe("p")
     changed = {wrong: getattr(head.state, wrong) + 1, "nonce": "0" * 32}
     newer = msgspec.structs.replace(head.state, **changed)
@@ -233,8 +243,9 @@ def test_a_wrong_owner_changes_nothing(store: Store, end: str, wrong: str) -> No
     assert store.logs.transactions.describe("p").state == newer
 
 
+@pytest.mark.condition(18)
 def test_only_open_transactions_time_out(clock: VirtualClock) -> None:
-    """Goal (18): any other state is left or finished as it was decided, however late."""
+    """Any other state is left or finished as it was decided, however late."""
     for before, expected in (
         ("empty", ("Empty", 0)),
         ("committed", ("CompleteCommit", 0)),
@@ -244,14 +255,15 @@ def test_only_open_transactions_time_out(clock: VirtualClock) -> None:
         ("ongoing", ("CompleteAbort", 1)),
     ):
         store = limited_store(open_storage(f"memory://init-{next(_STORES)}"), clock)
-        producer = {
-            "empty": initialized,
-            "ongoing": ongoing,
-            "committed": ongoing,
-            "aborted": ongoing,
-            "commit": lambda store: prepared(store, "commit"),
-            "abort": lambda store: prepared(store, "abort"),
-        }[before](store)
+        steps: dict[str, Callable[[Store], Producer]] = {
+            "empty": initialize,
+            "ongoing": begin_transaction,
+            "committed": begin_transaction,
+            "aborted": begin_transaction,
+            "commit": partial(decide, end="commit"),
+            "abort": partial(decide, end="abort"),
+        }
+        producer = steps[before](store)
         if before == "committed":
             producer.commit_transaction()
         elif before == "aborted":
@@ -266,7 +278,7 @@ def test_only_open_transactions_time_out(clock: VirtualClock) -> None:
 
 def test_a_commit_flushes_and_an_abort_drops(store: Store) -> None:
     """Buffered records belong to the transaction they were sent in, and to no later one."""
-    producer = initialized(store)
+    producer = initialize(store)
     producer.begin_transaction()
     producer.send("t", b"dropped")
     producer.abort_transaction()
@@ -282,20 +294,20 @@ def test_a_commit_flushes_and_an_abort_drops(store: Store) -> None:
 
 def test_the_last_epoch_is_followed_by_a_new_producer_id(store: Store, clock: VirtualClock) -> None:
     """At 32767 a time-out has no epoch to bump; it fences all the same, and init starts over."""
-    initialized(store)
+    initialize(store)
     head = store.logs.transactions.describe("p")
     late = msgspec.structs.replace(
         head.state, producer_epoch=MAX_PRODUCER_EPOCH - 1, nonce="0" * 32
     )
     assert store.logs.transactions.put(head.number + 1, late, store.logs.transactions.now())
-    stuck = ongoing(store, b"stuck")
+    stuck = begin_transaction(store, b"stuck")
     assert owner(store) == ("Ongoing", MAX_PRODUCER_EPOCH, head.state.producer_id)
     clock.time_ms += 60_001 + CLOCK_MARGIN_MS
     assert values(another(store)) == []
     assert owner(store) == ("CompleteAbort", MAX_PRODUCER_EPOCH, head.state.producer_id)
     with pytest.raises(ProducerFenced):
         stuck.commit_transaction()
-    last = ongoing(store, b"next")
+    last = begin_transaction(store, b"next")
     status, epoch, producer_id = owner(store)
     assert (status, epoch) == ("Ongoing", 0)
     assert producer_id != head.state.producer_id

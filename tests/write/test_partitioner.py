@@ -71,7 +71,7 @@ def test_keys_decide_and_keyless_records_take_turns() -> None:
 
 
 def test_crc32_is_that_of_everybody_else() -> None:
-    """Goal: the checksum of zlib, for ragged keys, nulls and slices."""
+    """The checksum of zlib, for ragged keys, nulls and slices."""
     rng = random.Random(2)
     keys = [rng.randbytes(rng.randint(0, 40)) for _ in range(200)]
     assert crc32(pa.array(keys, pa.binary())).tolist() == [zlib.crc32(key) for key in keys]
@@ -81,14 +81,14 @@ def test_crc32_is_that_of_everybody_else() -> None:
 
 
 def test_librdkafkas_default_hashes_keys_and_not_empty_ones() -> None:
-    """Goal: consistent_random: CRC-32 of the key; null and empty keys are bound to nothing."""
+    """consistent_random: CRC-32 of the key; null and empty keys are bound to nothing."""
     choose = make_partitioner("crc32", 5, first=3)
     chosen = choose(pa.array([b"abc", None, b"", b"k"], pa.binary())).tolist()
     assert chosen == [zlib.crc32(b"abc") % 5, 3, 4, zlib.crc32(b"k") % 5]
 
 
 def test_round_robin_ignores_keys() -> None:
-    """Goal: records take turns over all batches, with keys or without."""
+    """Records take turns over all batches, with keys or without."""
     choose = make_partitioner("round_robin", 3, first=1)
     assert choose(pa.array([b"a", b"a", None, b"a"], pa.binary())).tolist() == [1, 2, 0, 1]
     assert choose(pa.array([b"a"], pa.binary())).tolist() == [2]
@@ -132,7 +132,7 @@ def test_an_explicit_partition_is_one_that_the_topic_has() -> None:
 
 
 def test_a_producer_follows_its_partitioner() -> None:
-    """Goal: what was chosen for a producer decides where its records lie, in rows and batches."""
+    """What was chosen for a producer decides where its records lie, in rows and batches."""
     store = attach(open_storage("memory://partitioners"), create=True)
     store.create_topic("t", partitions=3)
     with store.producer(partitioner="round_robin") as producer:

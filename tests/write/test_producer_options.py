@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from steps import new_store, values
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptRecord,
@@ -403,9 +403,9 @@ def test_a_version_without_records_survives_a_put_in_doubt(
     producer = store.producer(transactional_id="sink")
     producer.init_transactions()
     real = store.logs.transactions.put
-    failed = []
+    failed: list[int] = []
 
-    def put(number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+    def put(number: int, state: TransactionState, since: Moment) -> bool:
         if state.status.value == failing and not failed:
             failed.append(number)
             if effect:

@@ -88,20 +88,22 @@ def reopened(store: Store, how: str) -> Store:
 WAYS = pytest.mark.parametrize("how", ["memory", "reopened", "checkpoint"])
 
 
+@pytest.mark.condition(1, 10)
 @WAYS
 @pytest.mark.parametrize("sequence", [1, 5])
 def test_the_first_batch_of_a_partition_has_sequence_0(
     store: Store, how: str, sequence: int
 ) -> None:
-    """Goal (1, 10): a producer that the topic knows starts at 0 in each further partition."""
+    """A producer that the topic knows starts at 0 in each further partition."""
     place(store, 0, 7, partition=1)
     store = reopened(store, how)
     check_refused(store, OutOfOrderSequence, sequence)
     assert place(store, 0, 2).offsets == {T0: range(2)}
 
 
+@pytest.mark.condition(1)
 def test_a_producer_that_nobody_knows_starts_at_sequence_0(store: Store) -> None:
-    """Goal (1): whatever it claims, it never continues a sequence that the topic has not seen."""
+    """Whatever it claims, it never continues a sequence that the topic has not seen."""
     writer = Writer(PRODUCER, {0: 5})
     store.logs.topic("t").place(upload(store, b"v", b"v"), writer=writer)
     (segment,) = store.segments("t", 0)
@@ -109,9 +111,10 @@ def test_a_producer_that_nobody_knows_starts_at_sequence_0(store: Store) -> None
     assert segment.producer_id == writer.producer.producer_id != PRODUCER.producer_id
 
 
+@pytest.mark.condition(2, 10)
 @WAYS
 def test_a_newer_epoch_starts_at_0_and_ends_the_older_one(store: Store, how: str) -> None:
-    """Goal (2, 10): epoch 4 is refused at any sequence but 0; then epoch 3 is fenced."""
+    """Epoch 4 is refused at any sequence but 0; then epoch 3 is fenced."""
     place(store, 0, 5)
     store = reopened(store, how)
     newer = ProducerRef(PRODUCER.producer_id, PRODUCER.producer_epoch + 1)
@@ -124,8 +127,9 @@ def test_a_newer_epoch_starts_at_0_and_ends_the_older_one(store: Store, how: str
     assert issubclass(InvalidProducerEpoch, ProducerFenced)
 
 
+@pytest.mark.condition(2)
 def test_a_newer_instance_writes_from_sequence_0_and_fences_the_older_one(store: Store) -> None:
-    """Goal (2): the same through two producers with one transactional id."""
+    """The same through two producers with one transactional id."""
     first = begin(store, "p", EXPIRATION_MS)
     send(first, b"1", b"2")
     first.commit_transaction()
@@ -141,18 +145,20 @@ def test_a_newer_instance_writes_from_sequence_0_and_fences_the_older_one(store:
     assert contents(store)[1] == [3, 0]
 
 
+@pytest.mark.condition(3, 9, 10)
 @WAYS
 def test_a_gap_in_the_sequence_is_refused(store: Store, how: str) -> None:
-    """Goal (3, 9, 10): after sequence 0 comes 1; with 2 nothing changes, and 1 is still next."""
+    """After sequence 0 comes 1; with 2 nothing changes, and 1 is still next."""
     place(store, 0)
     store = reopened(store, how)
     check_refused(store, OutOfOrderSequence, 2)
     assert place(store, 1).offsets == {T0: range(1, 2)}
 
 
+@pytest.mark.condition(4, 5, 10)
 @WAYS
 def test_repeats_get_the_offsets_of_the_first_time(store: Store, how: str) -> None:
-    """Goal (4, 5, 10): each of the last five batches is recognised, the sixth is refused."""
+    """Each of the last five batches is recognised, the sixth is refused."""
     batches = {sequence: upload(store, b"v", b"v") for sequence in range(0, 12, 2)}
     for sequence, segments in batches.items():
         place(store, sequence, segments=segments)
@@ -167,9 +173,10 @@ def test_repeats_get_the_offsets_of_the_first_time(store: Store, how: str) -> No
     assert place(store, 12, 2).offsets == {T0: range(12, 14)}
 
 
+@pytest.mark.condition(4, 10)
 @WAYS
 def test_a_repeat_is_recognised_when_its_records_were_deleted(store: Store, how: str) -> None:
-    """Goal (4, 10): its name is remembered with it, whatever became of the segment."""
+    """Its name is remembered with it, whatever became of the segment."""
     segments = upload(store, b"v", b"v")
     place(store, 0, segments=segments)
     place(store, 2, 1)
@@ -178,12 +185,13 @@ def test_a_repeat_is_recognised_when_its_records_were_deleted(store: Store, how:
     assert place(store, 0, segments=segments).offsets == {T0: range(2)}
 
 
+@pytest.mark.condition(4)
 @WAYS
 @pytest.mark.parametrize("deleted", [0, 2])
 def test_other_records_with_the_numbers_of_a_batch_are_no_repeat(
     store: Store, how: str, deleted: int
 ) -> None:
-    """Goal (4): a copy of a producer counts on as it does; nobody gets another's offsets."""
+    """A copy of a producer counts on as it does; nobody gets another's offsets."""
     place(store, 0, 2)
     place(store, 2, 2)
     if deleted:
@@ -209,10 +217,11 @@ def test_a_batch_whose_name_an_older_version_forgot_is_known_by_its_segment(stor
     check_refused(store, OutOfOrderSequence, 0, segments=segments)
 
 
+@pytest.mark.condition(6, 10)
 @WAYS
 @pytest.mark.parametrize(("sequence", "count"), [(1, 2), (1, 1), (0, 2), (2, 2), (0, 4)])
 def test_an_overlapping_batch_is_refused(store: Store, how: str, sequence: int, count: int) -> None:
-    """Goal (6, 10): two records in the middle of three, and every other overlap."""
+    """Two records in the middle of three, and every other overlap."""
     place(store, 0, 3)
     store = reopened(store, how)
     check_refused(store, OutOfOrderSequence, sequence, count=count)
@@ -225,11 +234,12 @@ def known_producers(store: Store) -> dict[int, ProducerState]:
         return dict(state.producers)
 
 
+@pytest.mark.condition(7, 10)
 @WAYS
 def test_an_open_transaction_is_remembered_though_it_is_idle(
     store: Store, clock: VirtualClock, how: str
 ) -> None:
-    """Goal (7, 10): a plain producer is forgotten; an open transaction goes on in its sequence.
+    """A plain producer is forgotten; an open transaction goes on in its sequence.
 
     It has outlived its timeout too, but nobody has looked, so it may still commit.
     """
@@ -275,8 +285,9 @@ def test_an_idle_transaction_goes_on_in_every_partition(
         assert found == [0, 1]
 
 
+@pytest.mark.condition(8)
 def test_nothing_is_sent_outside_a_transaction(store: Store) -> None:
-    """Goal (8): a transactional producer sends inside its transactions only."""
+    """A transactional producer sends inside its transactions only."""
     producer = begin(store, "p", EXPIRATION_MS)
     send(producer, b"inside")
     producer.commit_transaction()
@@ -286,12 +297,13 @@ def test_nothing_is_sent_outside_a_transaction(store: Store) -> None:
     assert contents(store)[1] == [1, 0]
 
 
+@pytest.mark.condition(8)
 @WAYS
 @pytest.mark.parametrize("partition", [0, 1])
 def test_a_producer_with_an_open_transaction_cannot_write_beside_it(
     store: Store, how: str, partition: int
 ) -> None:
-    """Goal (8): an append of the same producer that claims no transaction is refused."""
+    """An append of the same producer that claims no transaction is refused."""
     waiting = begin(store, "p", EXPIRATION_MS)
     send(waiting, b"1")
     described = store.describe_transaction("p")
@@ -303,8 +315,9 @@ def test_a_producer_with_an_open_transaction_cannot_write_beside_it(
     place(store, sequence, producer=beside, partition=partition)
 
 
+@pytest.mark.condition(9)
 def test_a_put_that_fails_leaves_the_state_as_it_was(store: Store, clock: VirtualClock) -> None:
-    """Goal (9): an accepted append changes state and writer only when its entry is put."""
+    """An accepted append changes state and writer only when its entry is put."""
 
     def failing(request: str) -> None:
         if broken and "topics/t/log" in request and not request.startswith("list"):
@@ -324,11 +337,12 @@ def test_a_put_that_fails_leaves_the_state_as_it_was(store: Store, clock: Virtua
     assert writer == Writer(PRODUCER, {0: 3})
 
 
+@pytest.mark.condition(7, 10)
 @pytest.mark.parametrize("seed", range(40))
 def test_reopening_gives_the_producers_that_are_in_memory(
     store: Store, clock: VirtualClock, seed: int
 ) -> None:
-    """Goal (7, 10): random histories, with checkpoints or not, for whoever looks when it likes."""
+    """Random histories, with checkpoints or not, for whoever looks when it likes."""
     rng = random.Random(seed)
     plain = [store.producer() for _ in range(2)]
     others = [begin(store, name, EXPIRATION_MS) for name in "ab"]
@@ -356,10 +370,11 @@ def test_reopening_gives_the_producers_that_are_in_memory(
             assert known_producers(looks_now_and_then) == expected
 
 
+@pytest.mark.condition(10)
 def test_an_idle_producer_loses_nothing_when_its_topic_is_read_anew(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Goal (10): what a process in memory has forgotten is no repeat for one that reads it anew."""
+    """What a process in memory has forgotten is no repeat for one that reads it anew."""
     producer = begin(store, "p", EXPIRATION_MS)
     send(producer, b"1")
     send(producer, b"2")

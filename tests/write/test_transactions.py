@@ -40,8 +40,9 @@ def store(any_storage: Storage, clock: VirtualClock) -> Store:
     return new_store(any_storage, clock, {"t": 1, "wide": 4})
 
 
+@pytest.mark.condition(24)
 def test_aborted_records_are_for_read_uncommitted_only(store: Store) -> None:
-    """Goal (24): abort 2 records, commit 2: 2 and 4."""
+    """Abort 2 records, commit 2: 2 and 4."""
     producer = begin(store, "p")
     send(producer, b"a1", b"a2")
     producer.abort_transaction()
@@ -51,8 +52,9 @@ def test_aborted_records_are_for_read_uncommitted_only(store: Store) -> None:
     assert values(store, isolation_level="read_uncommitted") == [b"a1", b"a2", b"c1", b"c2"]
 
 
+@pytest.mark.condition(25)
 def test_an_open_transaction_bounds_what_is_stable(store: Store, clock: VirtualClock) -> None:
-    """Goal (25): the end is the last stable offset, and no time lookup goes beyond it."""
+    """The end is the last stable offset, and no time lookup goes beyond it."""
     with store.producer() as plain:
         plain.send("t", b"before", timestamp_ms=100)
     waiting = begin(store, "w")
@@ -73,8 +75,9 @@ def test_an_open_transaction_bounds_what_is_stable(store: Store, clock: VirtualC
     assert values(store) == [b"before", b"open", b"after"]
 
 
+@pytest.mark.condition(27)
 def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
-    """Goal (27): 500 records in transactions, every other one aborted, come out once each."""
+    """500 records in transactions, every other one aborted, come out once each."""
     with store.producer() as plain:
         plain.send_batch("wide", pa.record_batch({"value": [b"%03d" % n for n in range(500)]}))
     producer = store.producer(transactional_id="copy")
@@ -101,8 +104,9 @@ def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
     assert len(values(store, isolation_level="read_uncommitted")) == 1000
 
 
+@pytest.mark.condition(13, 28)
 def test_a_second_instance_fences_the_first(store: Store, clock: VirtualClock) -> None:
-    """Goal (13, 28): the first one's send, offsets and commit are refused."""
+    """The first one's send, offsets and commit are refused."""
     first = begin(store, "same")
     send(first, b"first")
     second = begin(elsewhere(store.storage, clock), "same")
@@ -122,8 +126,9 @@ def test_a_second_instance_fences_the_first(store: Store, clock: VirtualClock) -
     assert values(store) == [b"second"]
 
 
+@pytest.mark.condition(28)
 def test_a_fenced_commit_is_refused(store: Store, clock: VirtualClock) -> None:
-    """Goal (28): where the first instance notices only at its decision."""
+    """Where the first instance notices only at its decision."""
     first = begin(store, "same")
     send(first, b"first")
     elsewhere(store.storage, clock).producer(transactional_id="same").init_transactions()
@@ -153,8 +158,9 @@ def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> No
         assert values(reader) == [b"in time", b"next"]
 
 
+@pytest.mark.condition(18, 29)
 def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock) -> None:
-    """Goal (18, 29): a reader past the timeout aborts it, and fences it (hazard 6)."""
+    """A reader past the timeout aborts it, and fences it (hazard 6)."""
     store = attach(TimedStorage(store.storage), clock=clock)
     stuck = begin(store, "stuck")
     send(stuck, b"stuck")
@@ -171,8 +177,9 @@ def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock
     assert store.describe_transaction("stuck").producer_epoch == 1
 
 
+@pytest.mark.condition(30)
 def test_a_reader_never_sees_what_is_aborted(store: Store) -> None:
-    """Goal (30): polling between single-record transactions that are all aborted."""
+    """Polling between single-record transactions that are all aborted."""
     consumer = store.consumer("t", auto_offset_reset="earliest")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
@@ -185,8 +192,9 @@ def test_a_reader_never_sees_what_is_aborted(store: Store) -> None:
     assert consumer.position(T0) == 20
 
 
+@pytest.mark.condition(33)
 def test_data_between_aborted_ranges_is_kept(store: Store) -> None:
-    """Goal (33): aborted data over several segments is skipped, what lies between is not."""
+    """Aborted data over several segments is skipped, what lies between is not."""
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     for turn in range(6):
@@ -202,8 +210,9 @@ def test_data_between_aborted_ranges_is_kept(store: Store) -> None:
     assert [record.offset for record in consumer] == [3, 4, 5, 9, 10, 11, 15, 16, 17]
 
 
+@pytest.mark.condition(34)
 def test_offsets_of_a_transaction_wait_for_its_decision(store: Store, clock: VirtualClock) -> None:
-    """Goal (34): invisible until the decision, gone after an abort."""
+    """Invisible until the decision, gone after an abort."""
     producer = begin_with_offsets(store, "p", {T0: 5})
     other = elsewhere(store.storage, clock).consumer("t", group_id="g")
     assert other.committed(T0) is None
@@ -217,8 +226,9 @@ def test_offsets_of_a_transaction_wait_for_its_decision(store: Store, clock: Vir
     assert (found.offset, found.metadata) == (1, "by hand")
 
 
+@pytest.mark.condition(35)
 def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: VirtualClock) -> None:
-    """Goal (35): two transactional ids, one group, the same starting offset."""
+    """Two transactional ids, one group, the same starting offset."""
     with store.producer() as plain:
         plain.send("t", b"x", partition=0)
     jobs = []
@@ -226,7 +236,7 @@ def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: Virt
         consumer = process.consumer("t", group_id="g", auto_offset_reset="earliest")
         records = consumer.poll()
         producer = begin(process, name)
-        producer.send("wide", name.encode() + records[0].value, partition=0)
+        producer.send("wide", name.encode() + (records[0].value or b""), partition=0)
         producer.send_offsets_to_transaction({T0: 1}, consumer.group_metadata())
         jobs.append(producer)
     jobs[0].commit_transaction()
@@ -241,8 +251,9 @@ def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: Virt
     assert values(store, topic="wide") == [b"onex", b"works again"]
 
 
+@pytest.mark.condition(21)
 def test_calls_out_of_order_are_refused(store: Store) -> None:
-    """Goal (21): what a producer may do depends on where it is."""
+    """What a producer may do depends on where it is."""
     producer = store.producer(transactional_id="p")
     for call in (
         producer.begin_transaction,
@@ -267,8 +278,9 @@ def test_calls_out_of_order_are_refused(store: Store) -> None:
             call()
 
 
+@pytest.mark.condition(22)
 def test_a_failed_send_leaves_only_abort(store: Store) -> None:
-    """Goal (22): after the abort the next transaction works."""
+    """After the abort the next transaction works."""
     producer = begin(store, "p")
     send(producer, b"good")
     with pytest.raises(InvalidRecord, match="no partition 7"):
@@ -281,8 +293,9 @@ def test_a_failed_send_leaves_only_abort(store: Store) -> None:
     assert values(store) == [b"next"]
 
 
+@pytest.mark.condition(16)
 def test_commit_and_abort_may_be_repeated_but_not_contradicted(store: Store) -> None:
-    """Goal (16): by the same instance, without effect."""
+    """By the same instance, without effect."""
     producer = begin(store, "p")
     send(producer, b"x")
     placed = producer.commit_transaction()
@@ -300,8 +313,9 @@ def test_commit_and_abort_may_be_repeated_but_not_contradicted(store: Store) -> 
     assert values(store) == [b"x"]
 
 
+@pytest.mark.condition(14)
 def test_init_finishes_what_was_prepared(store: Store, clock: VirtualClock) -> None:
-    """Goal (14): a decided commit is carried out by the next init, whatever is missing."""
+    """A decided commit is carried out by the next init, whatever is missing."""
     producer = begin(store, "p")
     send(producer, b"decided")
     coordinator = producer._coordinator
@@ -316,8 +330,9 @@ def test_init_finishes_what_was_prepared(store: Store, clock: VirtualClock) -> N
     assert values(elsewhere(store.storage, clock)) == [b"decided"]
 
 
+@pytest.mark.condition(20)
 def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock) -> None:
-    """Goal (20): damage in one id's log is reported with its path; other ids work."""
+    """Damage in one id's log is reported with its path; other ids work."""
     store.storage.put("transactions/bad/00000000000000000000.json", b'{"format":1,"checksum":"0"')
     with pytest.raises(CorruptEntry, match=r"transactions/bad/0{20}\.json"):
         store.producer(transactional_id="bad").init_transactions()
@@ -329,10 +344,11 @@ def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock)
     assert len(errors) == 1
 
 
+@pytest.mark.condition(20)
 def test_an_open_transaction_that_is_damaged_stops_no_reader(
     store: Store, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Goal (20): its entry stays undecided, which is told; what stands before it is read."""
+    """Its entry stays undecided, which is told; what stands before it is read."""
     good = begin(store, "good")
     send(good, b"before")
     good.commit_transaction()
@@ -389,8 +405,9 @@ def test_one_append_of_many_partitions_does_not_tear_either(store: Store) -> Non
     assert values(store, topic="wide") == [b"open", *[b"plain"] * 4]
 
 
+@pytest.mark.condition(36)
 def test_offset_reset(store: Store) -> None:
-    """Goal (36): earliest, latest and none, for a new group and for an offset out of range."""
+    """Earliest, latest and none, for a new group and for an offset out of range."""
     with store.producer() as plain:
         for number in range(5):
             plain.send("t", b"%d" % number)
@@ -410,8 +427,9 @@ def test_offset_reset(store: Store) -> None:
         store.consumer("t", group_id="g", auto_offset_reset="none").poll()
 
 
+@pytest.mark.condition(38, 39)
 def test_seek_and_read_from_any_offset(store: Store) -> None:
-    """Goal (38, 39): exactly the records from an offset on, across batches and segments."""
+    """Exactly the records from an offset on, across batches and segments."""
     with store.producer() as plain:
         for start in range(0, 60, 20):
             plain.send_batch(
@@ -431,10 +449,11 @@ def test_seek_and_read_from_any_offset(store: Store) -> None:
         store.scan("t", {0: 61})
 
 
+@pytest.mark.condition(37, 47)
 def test_committed_offsets_are_dense_and_survive_reopening(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Goal (37, 47): no gaps where nothing was aborted; end - start is the count."""
+    """No gaps where nothing was aborted; end - start is the count."""
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     for turn in range(40):
@@ -448,8 +467,9 @@ def test_committed_offsets_are_dense_and_survive_reopening(
     assert values(fresh) == [b"%d" % turn for turn in range(40)]
 
 
+@pytest.mark.condition(46)
 def test_records_come_back_as_they_were_sent(store: Store) -> None:
-    """Goal (46): through the whole stack: nulls, empties, headers, extreme timestamps."""
+    """Through the whole stack: nulls, empties, headers, extreme timestamps."""
     sent = [
         (None, b"", -1, ()),
         (b"", None, 0, (("a", None), ("a", b""), ("b", b"x"))),

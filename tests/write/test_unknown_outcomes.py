@@ -34,12 +34,13 @@ def hooked(store: Store) -> HookedStorage:
     return HookedStorage(store.storage)
 
 
+@pytest.mark.condition(23)
 @pytest.mark.parametrize("effect", [True, False])
 @pytest.mark.parametrize("then", ["commit", "abort", "init"])
 def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
     store: Store, effect: bool, then: str
 ) -> None:
-    """Goal (23): the error says so (hazard 2); repeating or a new init tells the truth."""
+    """The error says so (hazard 2); repeating or a new init tells the truth."""
     flaky = LosingStorage(store.storage)
     flaky.effect = effect
     producer = begin(another(store, flaky), "p")
@@ -67,9 +68,10 @@ def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
     assert not store.describe_topic("t").open_transactions
 
 
+@pytest.mark.condition(49)
 @pytest.mark.parametrize("effect", [True, False])
 def test_an_unknown_flush_is_not_repeated(store: Store, effect: bool) -> None:
-    """Goal (49): flushing again writes what is missing, and nothing twice (hazard 2)."""
+    """Flushing again writes what is missing, and nothing twice (hazard 2)."""
     flaky = LosingStorage(store.storage)
     flaky.effect = effect
     producer = another(store, flaky).producer()
@@ -218,7 +220,7 @@ def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
     store = new_store(inner, clock, {"in": 1}, config)
 
     def meanwhile(_: Fault) -> None:
-        for _ in range(100):
+        for _turn in range(100):
             clock.time_ms += 60_001
             store.producer(transactional_id="p").init_transactions()
 

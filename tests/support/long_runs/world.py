@@ -1,4 +1,4 @@
-"""What the processes of a long run share: a store, a ledger, and how they go on after errors."""
+"""What the processes of a long run share: a store, a judge, and how they go on after errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ledger import Intent, Ledger, Violation
-
+from long_runs.judge import Intent, Judge, Violation
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 from txnlog.testing import Process, Simulation
 
@@ -27,7 +26,7 @@ class World:
     transactions: int
     cleanup_age_ms: int
     skew_ms: int = MOST_SKEW_MS
-    ledger: Ledger = field(default_factory=Ledger)
+    judge: Judge = field(default_factory=Judge)
     done: dict[str, int] = field(default_factory=dict)
     running: int = 0
     names: int = 0
@@ -35,7 +34,7 @@ class World:
 
     def new_intent(self, process: Process) -> Intent:
         self.names += 1
-        return self.ledger.begin(f"{process.name}.{self.names}")
+        return self.judge.begin(f"{process.name}.{self.names}")
 
     def left_for(self, process: Process, cost: int = 1) -> bool:
         """Count one more turn of a process, over all its incarnations; a long one costs more."""
@@ -64,7 +63,7 @@ def prepare(simulation: Simulation, cleanup_age_ms: int, transactions: int, skew
     for topic, partitions in PARTITIONS.items():
         store.create_topic(topic, partitions=partitions)
     world = World(simulation, transactions, cleanup_age_ms, skew_ms)
-    simulation.on_power_cut = world.ledger.power_cut
+    simulation.on_power_cut = world.judge.power_cut
     return world
 
 

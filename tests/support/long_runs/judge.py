@@ -49,7 +49,7 @@ class Intent:
     learnt: int | None = None
     """By when its writer had learnt where its group was, if that group may be reset."""
     asked: int = 0
-    """When its writer first asked to commit it. Both are ticks of the ledger."""
+    """When its writer first asked to commit it. Both are ticks of the judge."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Meaning:
     amount: int
 
 
-class Ledger:
+class Judge:
     """All that was meant and seen in one store."""
 
     def __init__(self) -> None:
@@ -89,7 +89,9 @@ class Ledger:
         """Announce one record; returns the value to write."""
         value = f"{intent.name}#{sum(map(len, intent.values.values()))}"
         intent.values.setdefault(topic, []).append(value)
-        order = self._orders[key] = self._orders.get(key, 0) + 1 if key else 0
+        order = 0
+        if key is not None:
+            order = self._orders[key] = self._orders.get(key, 0) + 1
         self._meanings[value] = _Meaning(intent, key, order, amount)
         return value
 

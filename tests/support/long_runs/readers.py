@@ -1,10 +1,9 @@
-"""Processes of a long run that read, and the last reader of all; the ledger judges all views."""
+"""Processes of a long run that read, and the last reader of all: the judge sees all views."""
 
 from __future__ import annotations
 
-from ledger import Place, Violation
-from world import OUTPUTS, PARTITIONS, TIMEOUT_MS, World, survived
-
+from long_runs.judge import Place, Violation
+from long_runs.world import OUTPUTS, PARTITIONS, TIMEOUT_MS, World, survived
 from txnlog.errors import ConcurrentTransactions
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
@@ -88,7 +87,7 @@ def keep_looking(world: World, process: Process, most_s: float) -> None:
 
 def look(world: World, process: Process, store: Store, reader: Reader) -> None:
     """One look, of a kind that chance picks."""
-    chance, ledger, who = process.chance, world.ledger, process.name
+    chance, judge, who = process.chance, world.judge, process.name
     begun_ms, faults = world.simulation.clock.time_ms, process.faults
     # The oldest open transaction, and what it overlaps.
     late_ms = begun_ms - 2 * TIMEOUT_MS - CLOCK_MARGIN_MS - 2 * world.skew_ms
@@ -96,18 +95,18 @@ def look(world: World, process: Process, store: Store, reader: Reader) -> None:
     if kind < 0.4:
         topics = chance.sample(OUTPUTS, chance.choice([2, 3, 3]))
         view, atomic = reader.view(topics, afresh=chance.random() < 0.1)
-        ledger.saw(view, who, atomic=atomic)
+        judge.saw(view, who, atomic=atomic)
     elif kind < 0.7:
         # Of one partition: nothing waits for a chain.
         topic = chance.choice(["right", "out", "again"])
         view, atomic = reader.view([topic], afresh=False)
-        ledger.saw(view, who, atomic=atomic)
+        judge.saw(view, who, atomic=atomic)
         if process.faults == faults:
-            ledger.saw_by(values_of(view), topic, late_ms, who)
+            judge.saw_by(values_of(view), topic, late_ms, who)
     elif kind < 0.8:
         # One topic of several partitions, in which transactions have several entries.
         view, atomic = reader.view(["left"], afresh=False)
-        ledger.saw(view, who, atomic=atomic)
+        judge.saw(view, who, atomic=atomic)
     elif kind < 0.9:
         consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
         offsets = {}
@@ -115,18 +114,18 @@ def look(world: World, process: Process, store: Store, reader: Reader) -> None:
             found = consumer.committed(TopicPartition("in", partition))
             offsets["in", partition] = found.offset if found else 0
         if process.faults == faults:
-            ledger.saw_offsets(offsets, who, begun_ms)
+            judge.saw_offsets(offsets, who, begun_ms)
     elif kind < 0.97:
         topics = chance.sample(OUTPUTS, chance.choice([1, 2, 3]))
         view = reader.latest(topics)
-        ledger.saw(view, who, prefix=False)
+        judge.saw(view, who, prefix=False)
         if process.faults == faults:
             for topic in topics:
-                ledger.saw_by(values_of(view), topic, begun_ms, who)
+                judge.saw_by(values_of(view), topic, begun_ms, who)
     else:
         topic = chance.choice(OUTPUTS)
         table = store.scan(topic, isolation_level="read_uncommitted").to_arrow()
-        ledger.saw_everything(records_of(table, topic, PARTITIONS[topic]), who)
+        judge.saw_everything(records_of(table, topic, PARTITIONS[topic]), who)
 
 
 def values_of(view: dict[Place, list[tuple[int, str]]]) -> list[str]:
@@ -134,7 +133,7 @@ def values_of(view: dict[Place, list[tuple[int, str]]]) -> list[str]:
 
 
 def settle(world: World) -> None:
-    """An hour later somebody new reads everything, and the ledger judges."""
+    """An hour later somebody new reads everything, for the last judgement."""
     world.simulation.clock.time_ms += 3_600_000
     store = world.simulation.store()
     try:
@@ -155,4 +154,4 @@ def settle(world: World) -> None:
         found = consumer.committed(TopicPartition("in", partition))
         offsets["in", partition] = found.offset if found else 0
     assert Reader(store).latest(list(PARTITIONS)) == view
-    world.ledger.settle(view, everything, offsets)
+    world.judge.settle(view, everything, offsets)
