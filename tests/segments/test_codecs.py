@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.codecs import XERIAL_MAGIC, compress, decompress
-from txnlog.segments.formats.lz4_checksum import with_right_checksum, with_wrong_checksum, xxh32
+from txnlog.segments.formats.lz4_checksum import with_standard_checksum, with_v0_checksum, xxh32
 
 CODECS = list(Compression)[1:]
 TEXT = b"to be or not to be, " * 10_000
@@ -168,18 +168,18 @@ def test_wrong_and_right_checksums_of_lz4() -> None:
 
     for store_size in (False, True):
         frame = lz4.frame.compress(TEXT, block_linked=False, store_size=store_size)
-        wrong = with_wrong_checksum(frame)
+        wrong = with_v0_checksum(frame)
         at = 14 if store_size else 6
         assert wrong[at] == (xxhash.xxh32(frame[:at]).intdigest() >> 8) & 0xFF != frame[at]
         assert wrong[:at] + wrong[at + 1 :] == frame[:at] + frame[at + 1 :]
         with pytest.raises(RuntimeError):
             lz4.frame.decompress(wrong)
-        assert with_right_checksum(wrong) == frame
+        assert with_standard_checksum(wrong) == frame
     for size in range(16):
         assert xxh32(NOISE[:size]) == xxhash.xxh32(NOISE[:size]).intdigest()
     for frame in (b"", b"\x04\x22\x4d\x18\x60\x40"):
         with pytest.raises(ValueError, match="no header"):
-            with_right_checksum(frame)
+            with_standard_checksum(frame)
 
 
 def test_gzip_levels_and_header() -> None:
