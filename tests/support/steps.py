@@ -26,7 +26,7 @@ def new_store(
     topics: Mapping[str, int] | None = None,
     config: Mapping[str, object] | None = None,
 ) -> Store:
-    """A new store whose topics have so many partitions; without a word, ``t`` with one."""
+    """A new store whose topics have so many partitions; by default one, ``t``, with one."""
     store = attach(storage, create=True, clock=clock, config=config)
     for topic, partitions in ({"t": 1} if topics is None else topics).items():
         store.create_topic(topic, partitions=partitions)
