@@ -127,7 +127,7 @@ def read_segment(
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
             check_order(decoded.header, last_offset, file.name, position)
-            batch = _cut(decoded, position, start_offset, stop_offset)
+            batch = _cut_to_range(decoded, position, start_offset, stop_offset)
             if batch is not None:
                 yield batch
             last_offset = decoded.header.last_offset
@@ -196,7 +196,7 @@ def find_timestamp(
             continue
         data = file.read(position, position + header.size_bytes)
         decoded = decode_batch(data, name=file.name, position=position, columns=["timestamp"])
-        batch = _cut(decoded, position, start_offset, stop_offset)
+        batch = _cut_to_range(decoded, position, start_offset, stop_offset)
         if batch is None:
             continue
         timestamps = timestamps_ms(batch.records)
@@ -315,7 +315,7 @@ def _is_confirmed(file: SegmentFile, landing: OffsetEntry, entry: TimeEntry) -> 
     return False
 
 
-def _cut(
+def _cut_to_range(
     decoded: DecodedBatch, position: int, start_offset: int, stop_offset: int | None
 ) -> SegmentBatch | None:
     """The part of a batch inside [start_offset, stop_offset); None if there is nothing."""

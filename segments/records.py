@@ -91,7 +91,7 @@ def empty_headers(count: int) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array([], HEADERS_TYPE.value_type))
 
 
-def left_out_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
+def default_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
     """The column that stands for one which a batch leaves out; None for a name with no default."""
     if name == "timestamp":
         return constant_timestamps(timestamp_ms, count)

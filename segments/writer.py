@@ -165,7 +165,7 @@ class SegmentWriter:
         """Write the records that wait as a batch, however small."""
         if not self._pending:
             return
-        batch = self._merged(self._pending)
+        batch = self._merge(self._pending)
         data = encode_batch(
             batch,
             record_format=self._record_format,
@@ -234,11 +234,11 @@ class SegmentWriter:
             # A slice keeps its whole input alive: what waits must not pin much more than it counts.
             self._pending[-1] = records.take(pa.array(np.arange(records.num_rows)))
         elif self._unmerged >= _MERGE_COUNT:
-            self._pending[-self._unmerged :] = [self._merged(self._pending[-self._unmerged :])]
+            self._pending[-self._unmerged :] = [self._merge(self._pending[-self._unmerged :])]
             self._unmerged = 0
 
     @staticmethod
-    def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _merge(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         if len(batches) == 1:
             return batches[0]
         (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -214,7 +214,7 @@ def group_log(group_id: str) -> str:
     return f"{GROUPS}/{_encode(check_group_id(group_id))}"
 
 
-def decoded(components: list[str]) -> list[str]:
+def decode_names(components: list[str]) -> list[str]:
     """The ids that folders below ``transactions`` or ``groups`` stand for."""
     return [_decode(component) for component in components]
 

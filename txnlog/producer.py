@@ -139,7 +139,9 @@ class Producer:
         """
         coordinator = self._transactional("init_transactions")
         if self._phase is not Phase.NEW:
-            raise InvalidTxnState(f"init_transactions() was called before; it is {self._is()}")
+            raise InvalidTxnState(
+                f"init_transactions() was called before; it is {self._describe_state()}"
+            )
         self._retries.run(self._logs.clock, coordinator.initialize)
         self._phase = Phase.READY
 
@@ -202,7 +204,7 @@ class Producer:
         """
         self._transactional("send_offsets_to_transaction")
         self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
-        with self._failing():
+        with self._fail_on_error():
             metadata = self._metadata(offsets, group)
             chosen = {where: check_offset(where, at) for where, at in offsets.items()}
             waiting = dict(self._offsets.get(metadata.group_id, {}))
@@ -256,27 +258,27 @@ class Producer:
             self._require(Phase.IN_TRANSACTION, "commit_transaction")
             self._place_all(with_offsets=True)
         try:
-            self._deciding(partial(coordinator.commit, version=self._version))
+            self._decide(partial(coordinator.commit, version=self._version))
         except CommitStateUnknown:
             self._phase = Phase.UNKNOWN
             raise
         except BaseException as error:
             if coordinator.decided is Outcome.COMMIT:
-                self._committed()
+                self._note_commit()
             else:
                 self._fail(error)
             raise
-        self._committed()
+        self._note_commit()
         return self._placed
 
-    def _deciding(self, call: Callable[[], DecidedT]) -> DecidedT:
+    def _decide(self, call: Callable[[], DecidedT]) -> DecidedT:
         """Repeat a decision whose outcome is unknown, while the transaction has time enough."""
         assert self._coordinator is not None
         left_ms = self._coordinator.left_ms()
         at_most_ms = None if left_ms is None else left_ms // 2
         return self._retries.run(self._logs.clock, call, at_most_ms=at_most_ms)
 
-    def _committed(self) -> None:
+    def _note_commit(self) -> None:
         assert self._coordinator is not None
         decided = self._coordinator.state.entries
         entries = {entry.name: entry.number for entry in decided if entry.log == "group"}
@@ -299,12 +301,12 @@ class Producer:
             self._repeat(Outcome.ABORT)
             return
         if self._phase not in (Phase.IN_TRANSACTION, Phase.FAILED, Phase.UNKNOWN):
-            raise InvalidTxnState(f"abort_transaction(): the producer is {self._is()}")
+            raise InvalidTxnState(f"abort_transaction(): the producer is {self._describe_state()}")
         if self._phase is Phase.IN_TRANSACTION:
             self._phase = Phase.FAILED  # wherever it is interrupted, only abort is left
         self._drop_records()
         try:
-            outcome = self._deciding(coordinator.abort)
+            outcome = self._decide(coordinator.abort)
         except CommitStateUnknown:
             self._phase = Phase.UNKNOWN
             raise
@@ -312,7 +314,7 @@ class Producer:
             self._fail(error)
             raise
         if outcome is Outcome.COMMIT:
-            self._committed()  # consumers learn of it too
+            self._note_commit()  # consumers learn of it too
             raise InvalidTxnState(
                 f"{coordinator.state.ref} cannot be aborted: its commit, whose outcome was "
                 "unknown, had succeeded"
@@ -384,7 +386,7 @@ class Producer:
             partition: for all of them; overrules the key and the column.
         """
         self._require_sending()
-        with self._failing():
+        with self._fail_on_error():
             self._records.send_batch(topic, batch, partition)
 
     @exclusive
@@ -420,7 +422,7 @@ class Producer:
         return placed
 
     def _finish_records(self) -> dict[str, list[UploadedSegment]]:
-        with self._failing():
+        with self._fail_on_error():
             return self._records.finish()
 
     def _take_offsets(self) -> dict[str, list[OffsetCommit]]:
@@ -433,7 +435,7 @@ class Producer:
     ) -> Placed:
         assert self._coordinator is not None
         try:
-            with self._failing():
+            with self._fail_on_error():
                 placed = self._coordinator.place(segments, offsets)
         finally:
             # Also if it failed: perhaps because a topic was made anew.
@@ -445,7 +447,7 @@ class Producer:
     def _flush_plain(self) -> Placed:
         """Place without a transaction: one entry per topic, recognisable if it is repeated."""
         if self._unawaited is not None:
-            with self._failing():
+            with self._fail_on_error():
                 self._unawaited.submit(self._records.hand_over())
             return {}
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
@@ -481,11 +483,11 @@ class Producer:
     def _require_sending(self) -> None:
         self._require(Phase.READY if self._coordinator is None else Phase.IN_TRANSACTION, "send")
 
-    def _is(self) -> str:
+    def _describe_state(self) -> str:
         return self._phase.value
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _fail_on_error(self) -> Iterator[None]:
         """An error inside a transaction leaves only abort; a fatal one, nothing.
 
         Without a transaction one that takes buffered records leaves nothing either: no later flush

@@ -69,7 +69,7 @@ def compress(codec: Compression, data: BytesLike, level: int | None = None) -> b
         gzip = zlib.compressobj(6 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
         return gzip.compress(data) + gzip.flush()
     if codec is Compression.SNAPPY:
-        return b"".join(_xerial(memoryview(data)))
+        return b"".join(_xerial_pieces(memoryview(data)))
     if codec is Compression.LZ4:
         # Java reads only independent blocks, and writes 64 KiB ones without sizes or checksums.
         frame: bytes = lz4.frame.compress(
@@ -101,11 +101,17 @@ def decompress(codec: Compression, data: BytesLike, max_bytes: int) -> BytesLike
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+def check_uncompressed(size_bytes: int, max_bytes: int) -> None:
+    """Raise ValueError for records that would take more memory than ``max_bytes``."""
+    if size_bytes > max_bytes:
+        raise ValueError(f"{size_bytes} bytes uncompressed are over the limit {max_bytes}")
+
+
 def _over(max_bytes: int) -> str:
     return f"the records uncompressed are over the limit {max_bytes}"
 
 
-def _xerial(data: memoryview) -> Iterator[bytes]:
+def _xerial_pieces(data: memoryview) -> Iterator[bytes]:
     snappy = pa.Codec("snappy")
     yield _XERIAL_HEADER
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):

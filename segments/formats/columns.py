@@ -23,13 +23,14 @@ import pyarrow as pa
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
+from txnlog.segments.formats.codecs import check_uncompressed
 from txnlog.segments.header import HEADER_BYTES, BatchHeader
 from txnlog.segments.records import (
     RECORD_SCHEMA,
     TIMESTAMP_TYPE,
     DecodedRecords,
     Int32Array,
-    left_out_column,
+    default_column,
 )
 
 OFFSET_DELTA: Final = "offset_delta"
@@ -73,7 +74,7 @@ def encode_columns(
     columns that cannot be stored.
     """
     options = _write_options(compression, level)
-    batch = _leave_out(records, single_timestamp)
+    batch = _leave_out_empty(records, single_timestamp)
     if offset_deltas is not None:
         batch = batch.append_column(OFFSET_DELTA, pa.array(offset_deltas, pa.int32()))
     sink = pa.BufferOutputStream()
@@ -102,10 +103,7 @@ def decode_columns(
         )
     schema = _schema(bytes(payload[: layout.schema_message_bytes]))
     claimed = layout.uncompressed_bytes + len(schema) * _LEFT_OUT_ROW_BYTES * header.record_count
-    if claimed > max_uncompressed_bytes:
-        raise ValueError(
-            f"{claimed} bytes uncompressed are over the limit {max_uncompressed_bytes}"
-        )
+    check_uncompressed(claimed, max_uncompressed_bytes)
     wanted = [name for name in schema.names if name != OFFSET_DELTA]
     if columns is not None:
         wanted = list(columns)
@@ -141,14 +139,14 @@ def _write_options(compression: Compression, level: int | None) -> pa.ipc.IpcWri
     )
 
 
-def _leave_out(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatch:
+def _leave_out_empty(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatch:
     """``records`` with columns that say nothing replaced by columns of type null."""
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
     for field, array in zip(records.schema, records.columns, strict=True):
         _check_storable(field, records.schema)
         if field.type == _LEFT_OUT_TYPES.get(field.name):
-            nothing = single_timestamp if field.name == "timestamp" else _says_nothing(array)
+            nothing = single_timestamp if field.name == "timestamp" else _is_empty(array)
             if nothing:
                 field, array = pa.field(field.name, pa.null()), pa.nulls(len(array))
         fields.append(field)
@@ -158,7 +156,7 @@ def _leave_out(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatc
     )
 
 
-def _says_nothing(array: pa.Array) -> bool:
+def _is_empty(array: pa.Array) -> bool:
     if pa.types.is_list(array.type):
         # Null headers cannot be told from empty ones in Kafka's format, so neither are they here.
         offsets = array.offsets
@@ -230,7 +228,7 @@ def _column(
         return array
     if name == "timestamp" and header.base_timestamp_ms != header.max_timestamp_ms:
         raise ValueError("timestamps differ but are left out")
-    array = left_out_column(name, header.base_timestamp_ms, header.record_count)
+    array = default_column(name, header.base_timestamp_ms, header.record_count)
     if array is not None:
         return array
     if name in schema.names:

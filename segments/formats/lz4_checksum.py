@@ -27,15 +27,15 @@ def with_right_checksum(frame: BytesLike) -> bytes:
 
     Raises ValueError if it is too short to be a frame.
     """
-    return _with_checksum(bytes(frame), _MAGIC_BYTES)
+    return _replace_checksum(bytes(frame), _MAGIC_BYTES)
 
 
 def with_wrong_checksum(frame: BytesLike) -> bytes:
     """The frame as Kafka's old clients read it."""
-    return _with_checksum(bytes(frame), 0)
+    return _replace_checksum(bytes(frame), 0)
 
 
-def _with_checksum(frame: bytes, hashed_from: int) -> bytes:
+def _replace_checksum(frame: bytes, hashed_from: int) -> bytes:
     if len(frame) < _MAGIC_BYTES + 3:
         raise ValueError(f"an lz4 frame of {len(frame)} bytes has no header")
     flags = frame[_MAGIC_BYTES]
@@ -52,14 +52,14 @@ def xxh32(data: bytes) -> int:
     words = len(data) // 4 * 4
     for at in range(0, words, 4):
         value = (value + int.from_bytes(data[at : at + 4], "little") * _PRIME_3) & _MASK
-        value = (_rotated(value, 17) * _PRIME_4) & _MASK
+        value = (_rotate(value, 17) * _PRIME_4) & _MASK
     for byte in data[words:]:
         value = (value + byte * _PRIME_5) & _MASK
-        value = (_rotated(value, 11) * _PRIME_1) & _MASK
+        value = (_rotate(value, 11) * _PRIME_1) & _MASK
     value = ((value ^ (value >> 15)) * _PRIME_2) & _MASK
     value = ((value ^ (value >> 13)) * _PRIME_3) & _MASK
     return value ^ (value >> 16)
 
 
-def _rotated(value: int, bits: int) -> int:
+def _rotate(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (32 - bits))) & _MASK

@@ -87,13 +87,13 @@ def dump_segment(
             header = read_header(window, position, ahead_stop, last_offset, check_identity=False)
         except CorruptRecord as error:
             if held is not None and _is_out_of_place(held, window, position, before):
-                yield _out_of_place(held, name)
+                yield _mark_out_of_place(held, name)
                 held, last_offset = None, before
                 continue
             if held is not None:
                 yield held
                 held = None
-            found = _next_batch(window, position + 1, last_offset)
+            found = _find_next_batch(window, position + 1, last_offset)
             yield DumpedBatch(position, found - position, None, None, None, str(error))
             position = found
             continue
@@ -137,7 +137,7 @@ def _is_out_of_place(held: DumpedBatch, window: Window, position: int, before: i
     return _is_batch(window, position, bytes(window.get(position, stop, stop)), before)
 
 
-def _out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
+def _mark_out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
     assert held.header is not None
     reason = f"offset {held.header.base_offset} cannot be right: the next batch has a lower one"
     damage = str(CorruptRecord.at(name, held.position, reason, held.header.base_offset))
@@ -157,13 +157,13 @@ def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
     return header.base_offset, header.base_offset + (row if deltas is None else int(deltas[row]))
 
 
-def _next_batch(window: Window, start: int, last_offset: int) -> int:
+def _find_next_batch(window: Window, start: int, last_offset: int) -> int:
     """Position of the next batch at or behind ``start`` that is whole; else the file's end."""
     left = _SEARCH_TIMES * window.file.size_bytes
     while start + _LEAST_BATCH_BYTES <= window.file.size_bytes and left > 0:
         stop = min(start + _SEARCH_BYTES, window.file.size_bytes)
         block = bytes(window.get(start, stop, stop))
-        for candidate in _candidates(block, last_offset, window.file.size_bytes - start):
+        for candidate in _find_candidates(block, last_offset, window.file.size_bytes - start):
             head = block[candidate : candidate + MAX_HEADER_BYTES]
             left -= int.from_bytes(head[8:12], "big")
             if left < 0:
@@ -176,7 +176,7 @@ def _next_batch(window: Window, start: int, last_offset: int) -> int:
     return window.file.size_bytes
 
 
-def _candidates(block: bytes, last_offset: int, left: int) -> list[int]:
+def _find_candidates(block: bytes, last_offset: int, left: int) -> list[int]:
     """Where in the block a batch could start, by its magic, length and offset alone."""
     data = np.frombuffer(block, dtype=np.uint8)
     at = np.flatnonzero(np.isin(data[MAGIC_POSITION:], _MAGICS))

@@ -196,11 +196,11 @@ def discard_on_error(store: Store, segments: SegmentsByTopic) -> Iterator[None]:
 def _abort(coordinator: Coordinator) -> None:
     """Abort, best effort: the error at hand matters more than that of an abort."""
     try:
-        coordinator.abort()
+        outcome = coordinator.abort()
     except TxnlogError as error:
-        if coordinator.decided is None:
-            _logger.warning("%s is left to be settled by others: %s", coordinator.state.ref, error)
-    if coordinator.decided is Outcome.COMMIT:
+        _logger.warning("%s is left to be settled by others: %s", coordinator.state.ref, error)
+        return
+    if outcome is Outcome.COMMIT:
         _logger.warning("%s is committed: the decision had been put", coordinator.state.ref)
 
 

@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from txnlog.clock import Clock
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
 from txnlog.log.topic_log import TopicSpec
 from txnlog.segments.records import normalize
-from txnlog.write.partitioner import Int32Array, make_partitioner
+from txnlog.write.partitioner import (
+    Int32Array,
+    check_explicit,
+    choose_partitions,
+    make_partitioner,
+)
 
 _RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
 
@@ -107,27 +111,11 @@ class _Partitions:
 
     def __call__(self, rows: pa.RecordBatch, keys: pa.Array) -> Int32Array:
         """The partition of each row (int32); ``keys`` are the rows' keys, binary."""
-        if "partition" not in rows.schema.names:
-            return self._partitioner(keys)
-        chosen = self._explicit(rows.column("partition"))
-        free = np.flatnonzero(chosen < 0)
-        if free.size:
-            chosen[free] = self._partitioner(keys.take(pa.array(free)))
-        return chosen
-
-    def _explicit(self, column: pa.Array) -> Int32Array:
-        """The column ``partition``, -1 where it is null."""
-        known = self._spec.partitions
-        if column.null_count < len(column):
-            low, high = pc.min_max(column).values()
-            if low.as_py() < 0 or high.as_py() >= known:
-                wrong = low.as_py() if low.as_py() < 0 else high.as_py()
-                raise InvalidRecord(
-                    f"column 'partition' has {wrong}, but topic {self._spec.topic!r} has {known} "
-                    "partitions, numbered from 0; drop the column to choose by key"
-                )
-        filled = pc.fill_null(column.cast(pa.int32()), -1)
-        return np.array(filled.to_numpy(zero_copy_only=False), dtype=np.int32)
+        explicit = None
+        if "partition" in rows.schema.names:
+            column, spec = rows.column("partition"), self._spec
+            explicit = check_explicit(column, spec.topic, spec.partitions)
+        return choose_partitions(keys, explicit, self._partitioner)
 
 
 class TopicRecords:

@@ -76,7 +76,7 @@ def check_writable(
     names = schema.names
     for name in names:
         if names.count(name) > 1:
-            raise InvalidRecord(f"column {name!r} is there twice; drop or rename one")
+            raise InvalidRecord(f"there are two columns {name!r}; drop or rename one")
         if name not in _TYPES:
             raise InvalidRecord(
                 f"column {name!r} is no part of a record, which has key, value, topic, partition, "
@@ -85,12 +85,13 @@ def check_writable(
             )
     if "value" not in names:
         raise InvalidRecord(
-            f"column 'value' is missing; there is {', '.join(names) or 'nothing'}. Select one, for "
-            "example to_json(struct('*')).alias('value')"
+            f"column 'value' is missing; there are {', '.join(names) or 'no columns'}. Select one, "
+            "for example to_json(struct('*')).alias('value')"
         )
     if topic is None and "topic" not in names:
         raise InvalidOption(
-            "where to? Give the option topic, or a string column 'topic' for several topics"
+            "no topic to write to. Give the option topic, or a string column 'topic' for several "
+            "topics"
         )
     if include_headers and "headers" not in names:
         raise InvalidRecord("option includeHeaders is true, but there is no column 'headers'")

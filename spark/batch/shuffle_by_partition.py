@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from txnlog.errors import InvalidOption
 from txnlog.spark.batch.rows import check_writable
+from txnlog.spark.options.option_values import check_positive
 from txnlog.store import Store, open_store
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 
@@ -48,8 +48,7 @@ def shuffle_by_partition(
         InvalidOption, InvalidRecord, UnknownTopicOrPartition.
     """
     check_partitioner(partitioner)
-    if tasks is not None and tasks < 1:
-        raise InvalidOption(f"tasks must be a whole number above 0, not {tasks!r}")
+    check_positive("tasks", tasks)
     check_writable(frame.schema, topic, None)
     store = path if isinstance(path, Store) else open_store(path, storage_options=storage_options)
     if topic is not None:

@@ -99,7 +99,8 @@ class OptionValues:
             raise InvalidOption(f"option {name} must be true or false, not {text!r:.100}")
         return text.strip().lower() == "true"
 
-    def whole_number(self, name: str) -> int | None:
+    def positive(self, name: str) -> int | None:
+        """A whole number above 0."""
         text = self.get(name)
         if text is None:
             return None
@@ -107,7 +108,7 @@ class OptionValues:
             raise InvalidOption(f"option {name} must be a whole number above 0, not {text!r:.100}")
         return int(text)
 
-    def level(self, name: str) -> int | None:
+    def integer(self, name: str) -> int | None:
         text = self.get(name)
         try:
             return None if text is None else int(text)
@@ -129,6 +130,12 @@ class OptionValues:
             )
         unit = (found[2] or "").lower()
         return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
+
+
+def check_positive(name: str, value: int | None) -> None:
+    """Raise InvalidOption unless an argument is a whole number above 0, or None."""
+    if value is not None and value < 1:
+        raise InvalidOption(f"{name} must be a whole number above 0, not {value!r}")
 
 
 def _parse_typed_storage(text: str) -> dict[str, object]:

@@ -26,7 +26,8 @@ TIMES_EXAMPLE = '{"topic":{"0":1735689600000,"1":0}}'
 class ByTime:
     """The first offset at or after a time (ms since the epoch): one for all, or by partition.
 
-    ``option`` is what said so. ``or_latest``: the end where no record is so late; else an error.
+    ``option`` names the option that says so. With ``or_latest`` it is the end where no record is
+    so late, which is an error otherwise.
     """
 
     option: str

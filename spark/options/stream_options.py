@@ -75,8 +75,8 @@ def parse_stream(options: Mapping[str, str]) -> StreamOptions:
 
 
 def _parse_rates(values: OptionValues) -> Rates:
-    least = values.whole_number("minOffsetsPerTrigger")
-    most = values.whole_number("maxOffsetsPerTrigger")
+    least = values.positive("minOffsetsPerTrigger")
+    most = values.positive("maxOffsetsPerTrigger")
     delay = values.get("maxTriggerDelay")
     if least is not None and most is not None and least > most:
         raise InvalidOption(

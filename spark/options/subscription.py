@@ -28,7 +28,7 @@ class Subscription:
         if self.pattern is None:
             return self.topics
         known = store.topics()
-        matching = self.matching(known)
+        matching = self.match(known)
         if not matching:
             raise UnknownTopicOrPartition(
                 f"option subscribePattern {self.pattern!r} matches none of the {len(known)} topics "
@@ -36,7 +36,7 @@ class Subscription:
             )
         return matching
 
-    def matching(self, known: list[str]) -> Partitions:
+    def match(self, known: list[str]) -> Partitions:
         """Those of the known topics that the pattern matches."""
         assert self.pattern is not None
         matches = re.compile(self.pattern).fullmatch

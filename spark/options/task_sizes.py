@@ -26,8 +26,8 @@ class TaskSizes:
     @classmethod
     def parse(cls, values: OptionValues) -> TaskSizes:
         return cls(
-            values.whole_number("minPartitions"),
-            values.whole_number("maxRecordsPerPartition"),
+            values.positive("minPartitions"),
+            values.positive("maxRecordsPerPartition"),
             values.size_bytes("maxBytesPerPartition"),
         )
 

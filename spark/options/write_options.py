@@ -51,7 +51,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
     known = (*WRITE_OPTIONS, _CHECKPOINT) if streaming else WRITE_OPTIONS
     values = OptionValues(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
     topic, transactional_id = values.get("topic") or viewed, values.get("transactional.id")
-    timeout_ms = values.whole_number("transaction.timeout.ms")
+    timeout_ms = values.positive("transaction.timeout.ms")
     if topic is not None:
         check_topic(topic)
     if transactional_id is not None:
@@ -74,7 +74,9 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
         topic=topic,
         include_headers=values.boolean("includeHeaders"),
         partitioner=check_partitioner(values.get("partitioner") or DEFAULT_PARTITIONER),
-        codec=WriterCodec.parse(values.get("compression.type"), values.level("compression.level")),
+        codec=WriterCodec.parse(
+            values.get("compression.type"), values.integer("compression.level")
+        ),
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         staging=staging,

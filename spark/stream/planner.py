@@ -208,7 +208,7 @@ class StreamPlanner:
         subscription = self._options.read.subscription
         if subscription.pattern is None:
             return subscription.topics
-        return subscription.matching(self._store.storage.list_folders(names.TOPICS))
+        return subscription.match(self._store.storage.list_folders(names.TOPICS))
 
     def _topic_ids(self) -> dict[str, str]:
         topics = dict.fromkeys(where.topic for where in self._topics.wanted())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
+from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def catch_up(
         InvalidOption: the step reads nothing, or from where it says itself, so it would never end.
         TxnlogError: of a transaction; those before it are committed.
     """
-    if max_transactions is not None and max_transactions < 1:
-        raise InvalidOption(f"max_transactions must be a number above 0, not {max_transactions!r}")
+    check_positive("max_transactions", max_transactions)
     count = consumed = written = 0
     while max_transactions is None or count < max_transactions:
         block = transaction(

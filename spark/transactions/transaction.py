@@ -6,13 +6,10 @@ block ends everything is placed and decided at once, so nothing shows and nobody
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -20,22 +17,21 @@ from txnlog.errors import (
     IllegalState,
     InvalidOption,
     InvalidTxnState,
-    ObjectNotFound,
-    TxnlogError,
 )
-from txnlog.log.topic_log import UploadedSegment
-from txnlog.names import TopicPartition, check_group_id, check_topic, staging_file
+from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit
-from txnlog.spark.batch.manifests import read_manifest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
-from txnlog.spark.options.option_names import PINNED_TOPICS, STAGING
-from txnlog.spark.options.positions import offsets_json
+from txnlog.spark.options.option_names import STAGING
+from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.stream.versions import take_over
-from txnlog.state.transaction import ConsumedOffset, Version, check_version
+from txnlog.spark.transactions.read_options import merge_read_options, pin_options
+from txnlog.spark.transactions.staged_writes import StagedWrites
+from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
 from txnlog.store import Store, open_store
-from txnlog.write.coordinator import Coordinator
+from txnlog.write.coordinator import Coordinator, Placed
+from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.record_buffers import RecordBuffers
 from txnlog.write.record_checks import Headers
 
@@ -45,9 +41,6 @@ if TYPE_CHECKING:
 
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
-
-_logger = logging.getLogger(__name__)
-
 
 _STOPPED = (
     "the SparkSession was stopped inside this transaction's block, so nothing was committed; stop "
@@ -126,8 +119,7 @@ def transaction(
         raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
     if group_id is not None:
         check_group_id(group_id)
-    if max_records is not None and max_records < 1:
-        raise InvalidOption(f"max_records must be a whole number above 0, not {max_records!r}")
+    check_positive("max_records", max_records)
     checked = check_version(application_id, version)
     reached = store_options(store, options)
     coordinator = Coordinator(store.logs, transactional_id, transaction_timeout_ms)
@@ -155,14 +147,11 @@ class SparkTransaction:
         self._store_options = dict(store_options)  # secrets among them
         self._version = version
         self._already_committed = False
-        self._token = store.logs.clock.token()
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
         self._follows_group = True
-        self._writes = 0
-        self._manifests: set[str] = set()  # of writes that run, or have failed
-        self._lock = Lock()  # writes may run in threads of the user's
-        self._segments: dict[str, list[UploadedSegment]] = {}
+        self._lock = ProducerLock("transaction")  # writes may run in threads of the user's
+        self._staged = StagedWrites(store)
         self._records = RecordBuffers(store.logs)
         self._result: TransactionResult | None = None
 
@@ -171,6 +160,7 @@ class SparkTransaction:
     def __enter__(self) -> Self:
         if self._phase is not _Phase.NEW:
             raise IllegalState(f"this transaction is {self._phase.value}; make a new one")
+        self._lock.check()
         from txnlog.spark.registration import register
 
         register(self._spark)
@@ -184,9 +174,14 @@ class SparkTransaction:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        with self._lock:
+        if self._lock.inherited:
+            # The block, and what was uploaded in it, stays with the parent.
+            if kind is None:
+                self._lock.check()
+            return
+        with self._lock.mutex:
             phase, self._phase = self._phase, _Phase.ENDED
-            running = bool(self._manifests)
+            running = not self._staged.close()
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
         stopped = self._has_changes() and _is_stopped(self._spark)
@@ -275,21 +270,16 @@ class SparkTransaction:
                     raise InvalidOption(
                         f"topic {name!r} is read twice in one transaction; use its DataFrame again"
                     )
-            read_options = {name: _format_option(value) for name, value in (options or {}).items()}
-            _refuse_decided(read_options)
-            if columns is not None:
-                read_options["columns"] = ",".join(columns)
-            if include_headers:
-                read_options["includeHeaders"] = "true"
-            if starting_offsets is not None:
-                read_options["startingOffsets"] = (
-                    starting_offsets
-                    if isinstance(starting_offsets, str)
-                    else offsets_json(starting_offsets)
-                )
-            parsed = self._parse(names, read_options)
+            merged = merge_read_options(
+                options or {},
+                columns=columns,
+                include_headers=include_headers,
+                starting_offsets=starting_offsets,
+            )
+            parsed = self._parse(names, merged)
             pinned = pin_read(self._store, parsed)
-            frame = self._load(pinned, read_options)
+            at = {**pin_options(merged, pinned), **self._store_options}
+            frame = self._spark.read.format("txnlog").options(**at).load()
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None
             return frame
@@ -319,7 +309,7 @@ class SparkTransaction:
 
         with self._fail_on_error():
             register(self._spark)  # also in a thread that has written nothing yet
-            path = self._next_manifest()
+            path = self._staged.begin_write()
             options = {**self._store_options, STAGING: path}
             if topic is not None:
                 options["topic"] = topic
@@ -328,8 +318,9 @@ class SparkTransaction:
             if compression_type is not None:
                 options["compression.type"] = compression_type
             frame.write.format("txnlog").options(**options).mode("append").save()
-            self._take_manifest(path)
+            self._staged.end_write(path)
 
+    @exclusive
     def send(
         self,
         topic: str,
@@ -351,6 +342,7 @@ class SparkTransaction:
         with self._fail_on_error():
             self._records.send(topic, value, key, partition, timestamp_ms, headers)
 
+    @exclusive
     def send_batch(
         self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
     ) -> None:
@@ -363,7 +355,6 @@ class SparkTransaction:
         """Drop what was written so far, as if it had not been; what was read stays consumed."""
         self._require_open("discard_writes")
         self._discard()
-        self._segments = {}
 
     def _parse(self, topics: Sequence[str], options: Mapping[str, str]) -> ReadOptions:
         if not topics:
@@ -375,40 +366,30 @@ class SparkTransaction:
             merged["maxRecords"] = str(self._max_records)
         return parse_read(merged)
 
-    def _load(self, pinned: PinnedRead, options: Mapping[str, str]) -> DataFrame:
-        """The DataFrame of exactly the pinned offsets; Spark's own process resolves them again."""
-        starts: dict[str, dict[int, int]] = {}
-        stops: dict[str, dict[int, int]] = {}
-        for where, span in pinned.offsets.items():
-            starts.setdefault(where.topic, {})[where.partition] = span.start
-            stops.setdefault(where.topic, {})[where.partition] = span.stop
-        options = {
-            **{name: value for name, value in options.items() if not _is_position(name)},
-            **self._store_options,
-            "subscribe": ",".join(starts),
-            "startingOffsets": offsets_json(starts),
-            "endingOffsets": offsets_json(stops),
-            PINNED_TOPICS: json.dumps(dict(pinned.topic_ids)),
-        }
-        return self._spark.read.format("txnlog").options(**options).load()
-
     # -- the end ---------------------------------------------------------------------------------
 
     def _commit(self) -> None:
         consumed = self._consumed()
         self._take_records()
-        placed = commit.place_and_commit(
-            self._store,
-            self._coordinator,
-            self._segments,
-            commit.offset_commits(consumed),
-            version=self._version,
-        )
+        coordinator, segments = self._coordinator, self._staged.segments
+        placed: Placed = {}
+        try:
+            with commit.abort_on_error(self._store, coordinator, segments):
+                placed = coordinator.place(segments, commit.offset_commits(consumed))
+                coordinator.commit(version=self._version)
+        except BaseException:
+            if coordinator.decided is not Outcome.COMMIT:
+                raise
+            self._set_result(placed, consumed)  # it is committed; an interrupt goes on all the same
+            raise
+        self._set_result(placed, consumed)
+
+    def _set_result(self, placed: Placed, consumed: Sequence[ConsumedOffset]) -> None:
         self._result = TransactionResult(placed, self._spans(consumed))
         self._phase = _Phase.COMMITTED
 
     def _has_changes(self) -> bool:
-        return bool(self._segments or self._consumed())
+        return bool(self._staged.segments or self._consumed())
 
     def _consumed(self) -> list[ConsumedOffset]:
         if self._group_id is None:
@@ -420,35 +401,10 @@ class SparkTransaction:
         moved = [TopicPartition(item.topic, item.partition) for item in consumed]
         return {where: spans[where] for where in moved}
 
-    def _next_manifest(self) -> str:
-        with self._lock:
-            path = staging_file(self._token, self._writes)
-            self._writes += 1
-            self._manifests.add(path)
-        return path
-
-    def _take_manifest(self, path: str) -> None:
-        """Note what a write has uploaded, and delete its manifest: a kill later leaves none."""
-        staged = read_manifest(self._store.storage, path)
-        with self._lock:
-            in_time = self._phase in (_Phase.OPEN, _Phase.FAILED)
-            self._manifests.discard(path)
-            if in_time:
-                for topic, uploaded in staged.segments.items():
-                    self._segments.setdefault(topic, []).extend(uploaded)
-        self._delete_manifest(path)
-        if not in_time:
-            commit.discard(self._store, staged.segments)
-            raise InvalidTxnState(
-                "write(): the transaction's block had ended before this write did, so its records "
-                "were dropped; wait for it inside the block"
-            )
-
     def _take_records(self) -> None:
         """Upload what was sent from this process."""
         try:
-            for topic, uploaded in self._records.finish().items():
-                self._segments.setdefault(topic, []).extend(uploaded)
+            self._staged.add(self._records.finish())
         except BaseException:
             self._discard()
             raise
@@ -456,27 +412,12 @@ class SparkTransaction:
     def _discard(self) -> None:
         """Delete what was uploaded, before anything was placed; best effort."""
         self._records.discard()
-        for path in sorted(self._manifests):
-            try:
-                staged = read_manifest(self._store.storage, path)
-            except ObjectNotFound:
-                continue  # this write failed, and has deleted its files itself; or it still runs
-            except TxnlogError as error:
-                _logger.warning("the files that %s names were left: %s", path, error)
-                continue
-            self._delete_manifest(path)
-            commit.discard(self._store, staged.segments)
-        commit.discard(self._store, self._segments)
-
-    def _delete_manifest(self, path: str) -> None:
-        try:
-            self._store.storage.delete([path])
-        except TxnlogError as error:
-            _logger.warning("a manifest was left in staging/: %s", error)
+        self._staged.discard()
 
     # -- phases ----------------------------------------------------------------------------------
 
     def _require_open(self, call: str) -> None:
+        self._lock.check()
         if self._phase is not _Phase.OPEN:
             hint = "use it in a with statement" if self._phase is _Phase.NEW else "make a new one"
             raise InvalidTxnState(f"{call}(): the transaction is {self._phase.value}; {hint}")
@@ -497,7 +438,7 @@ class SparkTransaction:
         try:
             yield
         except BaseException:
-            with self._lock:
+            with self._lock.mutex:
                 if self._phase is _Phase.OPEN:
                     self._phase = _Phase.FAILED
             raise
@@ -507,35 +448,3 @@ def _is_stopped(spark: SparkSession) -> bool:
     """Spark Connect tells; elsewhere a stopped context has let go of its JVM's half."""
     told: bool | None = getattr(spark, "is_stopped", None)
     return getattr(spark.sparkContext, "_jsc", None) is None if told is None else told
-
-
-_DECIDED = (
-    "path",
-    "subscribe",
-    "subscribepattern",
-    "assign",
-    "group.id",
-    "maxrecords",
-    "unsafesinglewriter",
-)
-_NEVER = ("transactional.id", "transaction.timeout.ms", "isolation.level")
-
-
-def _format_option(value: bool | int | str) -> str:
-    """As Spark makes it of what ``.option(...)`` is given."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _refuse_decided(options: Mapping[str, str]) -> None:
-    """Raise InvalidOption for options that a transaction decides itself."""
-    for option in options:
-        name = option.lower().removeprefix("kafka.")
-        if name in (*_DECIDED, *_NEVER) or name.startswith("storage."):
-            raise InvalidOption(
-                f"option {option}: it is decided by transaction(...) and the names given to read()"
-            )
-
-
-def _is_position(option: str) -> bool:
-    """True for options that choose offsets: they have done so."""
-    return option.lower().startswith(("starting", "ending"))

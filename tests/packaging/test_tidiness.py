@@ -87,6 +87,21 @@ def test_stored_data_is_never_executed() -> None:
     assert dangerous == []
 
 
+def test_names_of_segment_files_are_made_in_one_place() -> None:
+    """A segment's files are named by SegmentPaths; nobody else knows how their names end."""
+    ending = re.compile(r"(?<![*])\.(log|index|timeindex|txnindex)$")
+    wrong = [
+        f"{module.where}:{node.lineno} has {node.value!r}"
+        for module in MODULES
+        if module.name != "txnlog.names"
+        for node in ast.walk(module.tree())
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and ending.search(node.value)
+    ]
+    assert wrong == []
+
+
 def test_only_the_command_prints() -> None:
     """A library's user decides what reaches stdout."""
     printing = [m.where for m in MODULES if m.layer != "cli" and "print" in called_names(m)]
@@ -101,3 +116,36 @@ def test_symlinks_are_relative_and_point_right() -> None:
         "spark": "../spark",
         "cli": "../cli",
     }
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+NAMED_PATH = re.compile(
+    r"`((?:txnlog|segments|spark|cli|tests|docs|examples|benchmarks)/[\w./-]+)`"
+)
+
+
+def test_documents_name_files_that_are_there() -> None:
+    """A path in a document leads somewhere: what was moved or renamed is moved there too."""
+    named = {
+        (document.name, path)
+        for document in DOCUMENTS
+        if document.name != "CHANGELOG.md"
+        for path in NAMED_PATH.findall(document.read_text())
+    }
+    assert len(named) > 50
+    assert sorted(where for where in named if not (ROOT / where[1]).exists()) == []
+
+
+def test_documents_name_tests_that_are_there() -> None:
+    """The tests that a document refers to are files or functions of these names."""
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    known = {path.stem for path in files}
+    for path in [*files, *DOCUMENTS]:  # a document's example defines tests of its own
+        known |= set(re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE))
+    named = {
+        (document.name, name)
+        for document in DOCUMENTS
+        for name in re.findall(r"\btest_\w+\b", document.read_text())
+    }
+    assert len(named) > 100
+    assert sorted(where for where in named if where[1] not in known) == []

@@ -51,7 +51,7 @@ def each_batch(
 def test_a_function_writes_several_topics_in_one_transaction(
     spark: SparkSession, topics: Store
 ) -> None:
-    """Goal: all of it is there, or nothing after a failure; a batch that comes again is skipped."""
+    """All of it is there, or nothing after a failure; a batch that comes again is skipped."""
     fan_out = FanOut()
     fan_out.fails = True
     with pytest.raises(PySparkException, match="mine"):
@@ -75,7 +75,7 @@ def test_a_function_writes_several_topics_in_one_transaction(
 
 
 def test_it_is_for_streams_only(spark: SparkSession, topics: Store) -> None:
-    """Goal: called by hand there is no query whose batches could be told apart."""
+    """Called by hand there is no query whose batches could be told apart."""
     with pytest.raises(InvalidOption, match="outside of a streaming query"):
         foreach_batch(topics, FanOut())(numbers(spark, 0, 5), 0)
 
@@ -87,7 +87,7 @@ def versioned(spark: SparkSession, store: Store, version: int) -> SparkTransacti
 
 
 def test_a_version_is_committed_once(spark: SparkSession, topics: Store) -> None:
-    """Goal: a block with a version that was committed says so, and can do nothing."""
+    """A block with a version that was committed says so, and can do nothing."""
     for version in (1, 1, 3, 2):
         with versioned(spark, topics, version) as txn:
             if not txn.already_committed:
@@ -106,7 +106,7 @@ def test_a_version_is_committed_once(spark: SparkSession, topics: Store) -> None
 
 
 def test_a_version_counts_only_if_its_block_ended_well(spark: SparkSession, topics: Store) -> None:
-    """Goal: after an exception the version can come again; one that wrote nothing is known too."""
+    """After an exception the version can come again; one that wrote nothing is known too."""
 
     def fail() -> None:
         with versioned(spark, topics, 5) as txn:

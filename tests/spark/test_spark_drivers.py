@@ -71,7 +71,7 @@ def check_nothing_shows(store: Store) -> None:
 
 
 def test_interrupted_drivers(tmp_path: Path) -> None:
-    """Goal: Ctrl-C in mid-write and a session that is stopped inside the block commit nothing.
+    """Ctrl-C in mid-write and a session that is stopped inside the block commit nothing.
 
     What earlier writes of the block have uploaded is deleted, and the next run does the work.
     """

@@ -86,7 +86,7 @@ def again(offset: StreamOffset) -> StreamOffset:
 
 
 def test_defaults_are_those_of_the_kafka_source_in_streams() -> None:
-    """Goal: a stream starts at the latest, takes all there is, and fails on data loss."""
+    """A stream starts at the latest, takes all there is, and fails on data loss."""
     options = parse_stream(READ)
     assert (options.starting, options.rates) == ("latest", Rates(None, None, 900_000))
     assert options.read.isolation_level == "read_committed"
@@ -113,13 +113,13 @@ def test_defaults_are_those_of_the_kafka_source_in_streams() -> None:
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, str], message: str) -> None:
-    """Goal: what means nothing to a stream, or makes no sense, is an error that says so."""
+    """What means nothing to a stream, or makes no sense, is an error that says so."""
     with pytest.raises(InvalidOption, match=message):
         parse_stream(options)
 
 
 def test_delays_are_written_as_spark_writes_them() -> None:
-    """Goal: a plain number is milliseconds; units in any case."""
+    """A plain number is milliseconds; units in any case."""
     for text, milliseconds in {"90": 90, "2s": 2_000, "15m": 900_000, "1 H": 3_600_000}.items():
         options = {**READ, "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}
         assert parse_stream(options).rates.max_delay_ms == milliseconds
@@ -129,7 +129,7 @@ def test_delays_are_written_as_spark_writes_them() -> None:
 
 
 def test_offsets_can_be_read_by_people_and_given_as_starting_offsets(store: Store) -> None:
-    """Goal: the JSON in a checkpoint is offsets by topic and partition, and the topics' ids."""
+    """The JSON in a checkpoint is offsets by topic and partition, and the topics' ids."""
     stream = planner(store, startingOffsets="earliest")
     end = again(stream.latest(again(stream.initial()), ALL))
     found = end.to_json()
@@ -145,7 +145,7 @@ def test_offsets_can_be_read_by_people_and_given_as_starting_offsets(store: Stor
 
 
 def test_the_text_of_an_offset_depends_on_nothing_else() -> None:
-    """Goal: Spark compares texts, so partitions and topics stand in their order."""
+    """Spark compares texts, so partitions and topics stand in their order."""
     where = [TopicPartition(t, p) for t in ("b", "a") for p in (10, 2, 0)]
     texts = set()
     for seed in range(5):
@@ -171,7 +171,7 @@ def test_the_text_of_an_offset_depends_on_nothing_else() -> None:
     ],
 )
 def test_other_offsets_are_refused(found: dict[str, object], error: type[TxnlogError]) -> None:
-    """Goal: the checkpoint of another source, or of a newer txnlog, is not taken for ours."""
+    """The checkpoint of another source, or of a newer txnlog, is not taken for ours."""
     with pytest.raises(error, match="checkpoint"):
         StreamOffset.parse(found)
 
@@ -180,7 +180,7 @@ def test_other_offsets_are_refused(found: dict[str, object], error: type[TxnlogE
 
 
 def test_an_idle_trigger_is_one_listing_per_topic(store: Store) -> None:
-    """Goal: what finds nothing reads nothing, whatever the history; a batch opens no segment."""
+    """What finds nothing reads nothing, whatever the history; a batch opens no segment."""
     store.create_topic("other", partitions=2)
     for _ in range(40):
         fill(store, "in", 1)
@@ -204,7 +204,7 @@ def test_an_idle_trigger_is_one_listing_per_topic(store: Store) -> None:
 
 
 def test_one_topic_costs_one_listing_also_when_there_is_something(store: Store) -> None:
-    """Goal: a single topic cannot disagree with itself: it is not listed twice."""
+    """A single topic cannot disagree with itself: it is not listed twice."""
     stream = planner(store)
     end = stream.latest(stream.initial(), ALL)
     fill(store, "in", 1)
@@ -215,7 +215,7 @@ def test_one_topic_costs_one_listing_also_when_there_is_something(store: Store) 
 
 
 def test_a_pattern_adds_one_listing(store: Store) -> None:
-    """Goal: what the pattern does not match is not looked at."""
+    """What the pattern does not match is not looked at."""
     for number in range(5):
         store.create_topic(f"other-{number}")
     stream = planner(store, subscribePattern="in|out")
@@ -227,7 +227,7 @@ def test_a_pattern_adds_one_listing(store: Store) -> None:
 
 
 def test_the_first_batch_is_the_same_after_a_kill(store: Store) -> None:
-    """Goal: 'latest' moves, and Spark does not keep where a query began: the batch's end does."""
+    """'latest' moves, and Spark does not keep where a query began: the batch's end does."""
     stream = planner(store)
     begin = stream.initial()
     fill(store, "in", 3)
@@ -245,7 +245,7 @@ def test_the_first_batch_is_the_same_after_a_kill(store: Store) -> None:
 
 
 def test_an_empty_first_batch_too(store: Store) -> None:
-    """Goal: Spark runs a first batch also where there is nothing; repeated later it stays empty."""
+    """Spark runs a first batch also where there is nothing; repeated later it stays empty."""
     stream = planner(store)
     end = again(stream.latest(stream.initial(), ALL))
     assert stream.ranges(stream.initial(), end) == ()
@@ -256,7 +256,7 @@ def test_an_empty_first_batch_too(store: Store) -> None:
 
 
 def test_shares_are_in_proportion_and_nobody_waits() -> None:
-    """Goal: partitions of one age keep together; the smallest gets on too."""
+    """Partitions of one age keep together; the smallest gets on too."""
     where = [TopicPartition("t", number) for number in range(4)]
     counts = dict(zip(where, [9_000, 900, 90, 0], strict=True))
     assert [*proportional_shares(counts, 100).values()] == [90, 9, 1, 0]
@@ -265,7 +265,7 @@ def test_shares_are_in_proportion_and_nobody_waits() -> None:
 
 
 def test_a_limit_is_kept_and_the_whole_is_read(store: Store) -> None:
-    """Goal: batches of at most the limit follow each other without gap or overlap."""
+    """Batches of at most the limit follow each other without gap or overlap."""
     with store.producer() as producer:
         for number in range(90):
             producer.send("in", b"%d" % number, partition=0)
@@ -288,7 +288,7 @@ def test_a_limit_is_kept_and_the_whole_is_read(store: Store) -> None:
 
 
 def test_a_minimum_waits_but_not_for_ever(store: Store) -> None:
-    """Goal: too little waits for more, or for the delay; with AvailableNow nothing waits."""
+    """Too little waits for more, or for the delay; with AvailableNow nothing waits."""
     clock = store.logs.clock
     rates = Rates(least=10, max_delay_ms=60_000)
     stream = planner(store, startingOffsets="earliest")
@@ -313,7 +313,7 @@ def test_a_minimum_waits_but_not_for_ever(store: Store) -> None:
 
 
 def test_available_now_ends_where_it_began(store: Store) -> None:
-    """Goal: what comes later is not there, new partitions and topics neither."""
+    """What comes later is not there, new partitions and topics neither."""
     stream = planner(store, subscribePattern="in.*", startingOffsets="earliest")
     stream.pin_end()
     fill(store, "in", 5)
@@ -326,7 +326,7 @@ def test_available_now_ends_where_it_began(store: Store) -> None:
 
 
 def test_new_partitions_and_topics_start_at_their_start(store: Store) -> None:
-    """Goal: 'latest' is for what there was; nothing of what comes later is left out."""
+    """'latest' is for what there was; nothing of what comes later is left out."""
     stream = planner(store, subscribePattern="in.*")
     at = stream.initial()
     assert offsets(at) == {"in": [5, 5]}
@@ -341,7 +341,7 @@ def test_new_partitions_and_topics_start_at_their_start(store: Store) -> None:
 
 
 def test_a_pattern_may_match_nothing_yet(store: Store) -> None:
-    """Goal: such a stream waits, and reads the topic from its start when it comes."""
+    """Such a stream waits, and reads the topic from its start when it comes."""
     stream = planner(store, subscribePattern="out")
     at = again(stream.latest(again(stream.initial()), ALL))
     assert offsets(at) == {}
@@ -353,7 +353,7 @@ def test_a_pattern_may_match_nothing_yet(store: Store) -> None:
 
 
 def test_assigned_partitions_are_the_only_ones(store: Store) -> None:
-    """Goal: assign reads what it names; a partition that is not there is an error."""
+    """Assign reads what it names; a partition that is not there is an error."""
     stream = planner(store, assign='{"in":[1]}', startingOffsets="earliest")
     end = stream.latest(stream.initial(), ALL)
     assert end.offsets == {"in": {1: 5}}
@@ -390,7 +390,7 @@ def test_several_topics_end_at_one_cut(store: Store) -> None:
 def test_a_trigger_without_a_cut_waits_for_the_next(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: where open transactions leave no consistent cut the query goes on a trigger later."""
+    """Where open transactions leave no consistent cut the query goes on a trigger later."""
     stream = planner(store)
     at = stream.latest(stream.initial(), ALL)
     fill(store, "in", 1)
@@ -433,7 +433,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_losses_are_told_apart(store: Store, loss: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Goal: trimmed, deleted, made anew: an error each, or what is left and one warning."""
+    """Trimmed, deleted, made anew: an error each, or what is left and one warning."""
     cause, message, left = LOSSES[loss]
     before = planner(store)
     at = again(before.latest(before.initial(), ALL))
@@ -455,7 +455,7 @@ def test_losses_are_told_apart(store: Store, loss: str, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_batch_that_was_planned_notices_too(store: Store, loss: str) -> None:
-    """Goal: a restart repeats a batch from its offsets alone; it does not read another topic."""
+    """A restart repeats a batch from its offsets alone; it does not read another topic."""
     cause, message, _ = LOSSES[loss]
     stream = planner(store)
     at = again(stream.latest(stream.initial(), ALL))
@@ -471,7 +471,7 @@ def test_a_batch_that_was_planned_notices_too(store: Store, loss: str) -> None:
 
 
 def test_a_topic_that_is_shorter_than_it_was(caplog: pytest.LogCaptureFixture) -> None:
-    """Goal: a store that was restored from an older copy is noticed, and can be gone on with."""
+    """A store that was restored from an older copy is noticed, and can be gone on with."""
     storage, clock = HeapStorage(), VirtualClock(seed=2)
     store = attach(storage, create=True, clock=clock)
     store.create_topic("in", partitions=2)
@@ -493,7 +493,7 @@ def test_a_topic_that_is_shorter_than_it_was(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_topic_that_is_not_named_any_more(store: Store) -> None:
-    """Goal: changing the subscription under a checkpoint is told; the place is kept."""
+    """Changing the subscription under a checkpoint is told; the place is kept."""
     store.create_topic("b", partitions=1)
     fill(store, "b", 3, partitions=1)
     stream = planner(store, subscribe="b,in")
@@ -510,7 +510,7 @@ def test_a_topic_that_is_not_named_any_more(store: Store) -> None:
 
 
 def test_what_is_not_committed_is_not_read_after_the_isolation_was_changed(store: Store) -> None:
-    """Goal: a batch planned with read_uncommitted is refused by read_committed, not cut short."""
+    """A batch planned with read_uncommitted is refused by read_committed, not cut short."""
     producer = store.producer(transactional_id="t")
     producer.init_transactions()
     producer.begin_transaction()
@@ -528,7 +528,7 @@ def test_what_is_not_committed_is_not_read_after_the_isolation_was_changed(store
 
 
 def test_the_group_follows_what_is_done(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """Goal: lag tools see the query; nothing before its first batch; a failure is only logged."""
+    """Lag tools see the query; nothing before its first batch; a failure is only logged."""
     stream = planner(store, startingOffsets="earliest", **{"group.id": "g"})
     stream.commit_group(stream.initial())
     assert store.groups() == []

@@ -173,7 +173,7 @@ def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> 
 
 
 def test_a_failed_task_leaves_no_file(inner: HeapStorage) -> None:
-    """Goal: a message that is missing proves that nothing was placed, so the others are deleted."""
+    """A message that is missing proves that nothing was placed, so the others are deleted."""
     driver = Driver(inner, seed=2)
     messages = driver.upload(0)
     assert len(orphans(inner)) > 0
@@ -223,7 +223,7 @@ def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
 
 
 def test_another_query_changes_nothing(inner: HeapStorage) -> None:
-    """Goal: who is refused has fenced nobody off, and has deleted only files of its own."""
+    """Who is refused has fenced nobody off, and has deleted only files of its own."""
     owner = Driver(inner, seed=2)
     owner.run(3)
     before = owner.store.describe_transaction("t")
@@ -239,7 +239,7 @@ def test_another_query_changes_nothing(inner: HeapStorage) -> None:
 
 
 def test_an_empty_batch_puts_nothing(inner: HeapStorage) -> None:
-    """Goal: tasks without rows cost no transaction, not even where another query owns the id."""
+    """Tasks without rows cost no transaction, not even where another query owns the id."""
     faulty = FaultyStorage(inner)
     driver = Driver(faulty, seed=2)
     faulty.requests.clear()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked_child import CHILD_S, Child, in_child
 from steps import begin
 
 from txnlog.errors import ForkedProducer, TxnlogError
@@ -18,8 +19,6 @@ from txnlog.names import TopicPartition
 from txnlog.store import Store, open_store
 
 T0 = TopicPartition("t", 0)
-CHILD_S = 60
-"""A child that hangs is killed by a signal of its own."""
 
 
 @pytest.fixture
@@ -27,35 +26,6 @@ def store(tmp_path: Path) -> Store:
     store = open_store(str(tmp_path / "store"), create=True)
     store.create_topic("t")
     return store
-
-
-class Child:
-    """A forked process that runs a function, and what came of it."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        reading, writing = os.pipe()
-        self.process_id = os.fork()
-        if self.process_id == 0:
-            signal.alarm(CHILD_S)
-            try:
-                told = repr(work())
-            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told to the parent
-                told = f"{type(error).__name__}: {error}"
-            os.write(writing, told.encode()[:4000])
-            os._exit(0)
-        os.close(writing)
-        self._reading = reading
-
-    def result(self) -> str:
-        with os.fdopen(self._reading, "rb") as pipe:
-            told = pipe.read().decode()
-        _, status = os.waitpid(self.process_id, 0)
-        assert status == 0, f"the child ended with {status}"
-        return told
-
-
-def in_child(work: Callable[[], object]) -> str:
-    return Child(work).result()
 
 
 def values(store: Store) -> list[bytes]:

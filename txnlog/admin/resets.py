@@ -113,16 +113,17 @@ def plan_reset(
         raise InvalidOption(
             f"there is nothing to reset: group {group.name!r} has no offsets; name the topics"
         )
+    of_group = named is None and topics is None
     views = pin_topics(
         logs,
         sorted({item if isinstance(item, str) else item[0] for item in chosen}),
-        leave_out_missing=named is None and topics is None,
+        leave_out_missing=of_group,
     ).views
-    partitions = _partitions(views, chosen, leave_out_missing=named is None and topics is None)
+    partitions = _choose_partitions(views, chosen, leave_out_missing=of_group)
     topic_ids = {topic: view.topic_id for topic, view in views.items()}
     with group.reading() as state:
         before = {w: state.standing(*w, topic_ids[w.topic]) for w in partitions}
-    move = _mover(logs.storage, views, group.name, target, named)
+    move = _choose_move(logs.storage, views, group.name, target, named)
     resets = []
     for where in partitions:
         old = before[where].offset
@@ -134,7 +135,7 @@ def plan_reset(
     return ResetPlan(tuple(resets), topic_ids, {w: at.entry for w, at in before.items()})
 
 
-def _partitions(
+def _choose_partitions(
     views: Mapping[str, TopicView],
     chosen: Iterable[str | TopicPartition],
     *,
@@ -154,7 +155,7 @@ def _partitions(
     return sorted(found)
 
 
-def _mover(
+def _choose_move(
     storage: Storage,
     views: Mapping[str, TopicView],
     group_id: str,
@@ -163,7 +164,7 @@ def _mover(
 ) -> Callable[[TopicPartition, int | None], int]:
     """From a partition and its committed offset, the offset that is asked for."""
 
-    def shifted(where: TopicPartition, old: int | None) -> int:
+    def shift(where: TopicPartition, old: int | None) -> int:
         assert target.shift_by is not None
         if old is None:
             raise NoOffsetForPartition(
@@ -184,7 +185,7 @@ def _mover(
     if named is not None:
         return lambda where, _: named[where]
     if target.shift_by is not None:
-        return shifted
+        return shift
     if target.timestamp_ms is not None:
         return lambda where, _: at_time(where)
     if target.to == "earliest":
@@ -213,12 +214,12 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
         if not any(fields):
             continue
         if len(fields) not in _FILE_COLUMNS:
-            raise InvalidOption(_bad_line(path, number, row))
+            raise InvalidOption(_describe_bad_line(path, number, row))
         if len(fields) == max(_FILE_COLUMNS) and fields.pop(0) != group_id:
             continue
         topic, partition, offset = fields
         if not (partition.isdecimal() and offset.isdecimal()):
-            raise InvalidOption(_bad_line(path, number, row))
+            raise InvalidOption(_describe_bad_line(path, number, row))
         where = TopicPartition(check_topic(topic), int(partition))
         if where in offsets:
             raise InvalidOption(f"{path} has more than one offset for {where}, again in {number}")
@@ -228,7 +229,7 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
     return offsets
 
 
-def _bad_line(path: str | os.PathLike[str], number: int, row: Sequence[str]) -> str:
+def _describe_bad_line(path: str | os.PathLike[str], number: int, row: Sequence[str]) -> str:
     return (
         f"line {number} of {path} is {','.join(row)!r:.80}; it must be topic,partition,offset or "
         "group,topic,partition,offset"

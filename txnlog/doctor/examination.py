@@ -71,7 +71,9 @@ class Examination:
         for topic in topics:
             yield from self._check_topic(topic, ids, named=named)
         if not named:
-            for group_id in sorted(names.decoded(self.logs.storage.list_folders(names.GROUPS))):
+            for group_id in sorted(
+                names.decode_names(self.logs.storage.list_folders(names.GROUPS))
+            ):
                 yield from self._check_group(group_id, ids)
             yield from check_loose_files(self.logs.storage, self._orphan_judge())
 

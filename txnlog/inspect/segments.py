@@ -78,7 +78,7 @@ def describe_loss(segment: SegmentDescription) -> str:
 def check_segment_file(file: SegmentFile) -> SegmentCheck:
     """Check a file by itself. Raises what reading it raises."""
     found = verify_batches(dump_segment(file))
-    return _check(file.name, found)
+    return _make_check(file.name, found)
 
 
 def check_placed_segment(storage: Storage, segment: SegmentDescription) -> SegmentCheck:
@@ -89,20 +89,20 @@ def check_placed_segment(storage: Storage, segment: SegmentDescription) -> Segme
     found = verify_batches(dump_placed_segment(storage, segment))
     more: list[str] = []
     if not found.damages:
-        more += _contradictions(segment, found)
+        more += _find_contradictions(segment, found)
     if segment.aborted_count:
-        more += _transaction_index_damage(storage, segment)
-    return _check(segment.paths.log, found, more)
+        more += _check_transaction_index(storage, segment)
+    return _make_check(segment.paths.log, found, more)
 
 
-def _check(path: str, found: Verification, more: Iterable[str] = ()) -> SegmentCheck:
+def _make_check(path: str, found: Verification, more: Iterable[str] = ()) -> SegmentCheck:
     reasons = [damage.reason for damage in found.damages]
     return SegmentCheck(
         path, found.size_bytes, found.batch_count, found.record_count, (*reasons, *more)
     )
 
 
-def _contradictions(segment: SegmentDescription, found: Verification) -> Iterator[str]:
+def _find_contradictions(segment: SegmentDescription, found: Verification) -> Iterator[str]:
     """Where a file that is sound by itself is not the one that its entry has placed."""
     shift = 0 if segment.from_kafka else segment.base_offset
     last_offset = shift + found.next_offset - 1
@@ -129,7 +129,7 @@ def _contradictions(segment: SegmentDescription, found: Verification) -> Iterato
             )
 
 
-def _transaction_index_damage(storage: Storage, segment: SegmentDescription) -> Iterator[str]:
+def _check_transaction_index(storage: Storage, segment: SegmentDescription) -> Iterator[str]:
     path = segment.paths.transaction_index
     try:
         data = storage.get(path)

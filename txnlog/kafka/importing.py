@@ -338,7 +338,7 @@ class _Copier:
         is_lost = False
         for batch in dump_segment(file, joins_messages=True):
             self._advance(batch.size_bytes)
-            damage = batch.damage or _misplaced(batch, source, path)
+            damage = batch.damage or _find_misplacement(batch, source, path)
             if damage is not None:
                 self.damages.append(DamagedBytes(path, batch.position, batch.size_bytes, damage))
                 is_lost = is_lost or _may_hold_marker(batch)
@@ -421,7 +421,7 @@ def _may_hold_marker(damaged: DumpedBatch) -> bool:
     return damaged.size_bytes == MARKER_BYTES or damaged.header.is_control
 
 
-def _misplaced(batch: DumpedBatch, source: _Source, path: str) -> str | None:
+def _find_misplacement(batch: DumpedBatch, source: _Source, path: str) -> str | None:
     """What is wrong with a sound batch in this file, if anything is."""
     assert batch.decoded is not None
     header = batch.decoded.header

@@ -188,7 +188,7 @@ class Settlement:
             if number in listing.outcomes:
                 log.decide(number, listing.outcomes[number])
         # At or below a checkpoint the absence of a marker says nothing: the checkpoint does.
-        found = log.checkpointed(unmarked, listing)
+        found = log.outcomes_in_checkpoints(unmarked, listing)
         if "gone" in found.values():
             log.reload()
             return
@@ -280,7 +280,7 @@ class Settlement:
                     f"longest timeout ({self._max_timeout_ms} ms) has passed; "
                     f"`txnlog txns abort --force {shlex.quote(transactional_id)}` does so at once"
                 )
-            state = self._presumed(transactional_id, damage, undecided)
+            state = self._presume(transactional_id, damage, undecided)
         if dry_run:
             return Head(damage.number + 1, state)
         _logger.warning("%s; going on with %s", damage.reason, state.status.value)
@@ -288,7 +288,7 @@ class Settlement:
             return self._transactions.describe(transactional_id)
         return Head(damage.number + 1, state)
 
-    def _presumed(
+    def _presume(
         self, transactional_id: str, damage: Damage, undecided: Mapping[EntryRef, TransactionRef]
     ) -> TransactionState:
         """What became of the transaction whose newest state cannot be read."""
@@ -303,7 +303,9 @@ class Settlement:
             )
         if before is None:
             ref = max(undecided.values(), key=lambda ref: (ref.number, ref.producer_epoch))
-            before = transitions.begun(ref, self._max_timeout_ms, now_ms=self._clock.now_ms())
+            before = transitions.presume_open(
+                ref, self._max_timeout_ms, now_ms=self._clock.now_ms()
+            )
         elif not before.open:
             before = transitions.participate(
                 before, topics=(), groups=(), now_ms=self._clock.now_ms(), nonce=""

@@ -233,14 +233,14 @@ class StateLog(Generic[EntryT, StateT]):
         one may be of somebody who knew less.
         """
         gone = [n for n in state.undecided_entries() if n not in listing.entries]
-        for number, outcome in self.checkpointed(gone, listing).items():
+        for number, outcome in self.outcomes_in_checkpoints(gone, listing).items():
             if isinstance(outcome, Outcome):
                 state.decide(number, outcome)
             elif outcome == "gone":
                 # Nothing is left of it there, so nothing of it shows here.
                 state.decide(number, Outcome.ABORT)
 
-    def checkpointed(
+    def outcomes_in_checkpoints(
         self, numbers: Iterable[int], listing: Listing
     ) -> dict[int, Outcome | Unsettled]:
         """What the checkpoints in a listing say of undecided entries, the newest first.

@@ -113,7 +113,7 @@ class TransactionLog:
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
-        return sorted(names.decoded(self._storage.list_folders(names.TRANSACTIONS)))
+        return sorted(names.decode_names(self._storage.list_folders(names.TRANSACTIONS)))
 
     def head(self, transactional_id: str, known: int = 0) -> Head | None:
         """The newest state: one listing and one read; None if the id has none.
@@ -181,7 +181,7 @@ class TransactionLog:
         """
         return self._storage.modified_ms(self._log(transactional_id).path(number))
 
-    def begun_at(self, head: Head) -> int:
+    def find_beginning(self, head: Head) -> int:
         """The number of the state with which the open transaction of ``head`` began.
 
         It is put anew with each topic that the transaction joins. Reads the states before it, as

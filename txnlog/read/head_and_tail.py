@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -20,20 +21,19 @@ def first_records(
     storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.head`."""
-    return _merged(ranges, columns, count, lambda part, cols: _first(storage, part, cols, count))[
-        :count
-    ]
+    found = _merge(ranges, columns, count, partial(_read_first, storage, count))
+    return found[:count]
 
 
 def last_records(
     storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.tail`."""
-    found = _merged(ranges, columns, count, lambda part, cols: _last(storage, part, cols, count))
+    found = _merge(ranges, columns, count, partial(_read_last, storage, count))
     return found[max(found.num_rows - count, 0) :]
 
 
-def _merged(
+def _merge(
     ranges: Sequence[SegmentRange],
     columns: Sequence[str],
     count: int,
@@ -59,12 +59,12 @@ def _merged(
     return pa.concat_tables(tables).take(pa.array(order)).select([*columns])
 
 
-def _first(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
+def _read_first(
+    storage: Storage, count: int, ranges: Sequence[SegmentRange], columns: Sequence[str]
 ) -> pa.Table:
     found: list[pa.RecordBatch] = []
     missing = count
-    for batch in _batches(storage, ranges, columns):
+    for batch in _read_batches(storage, ranges, columns):
         found.append(batch[:missing])
         missing -= found[-1].num_rows
         if not missing:
@@ -72,8 +72,8 @@ def _first(
     return pa.Table.from_batches(found, schema=scan_schema(columns))
 
 
-def _last(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
+def _read_last(
+    storage: Storage, count: int, ranges: Sequence[SegmentRange], columns: Sequence[str]
 ) -> pa.Table:
     found: deque[pa.RecordBatch] = deque()
     missing = count
@@ -98,7 +98,7 @@ def _last(
     return pa.Table.from_batches(found, schema=scan_schema(columns))
 
 
-def _batches(
+def _read_batches(
     storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     for part in ranges:

@@ -86,22 +86,22 @@ def pin_topics(
         whole = {log.name: first.pin_whole(log) for log in opened}
         if (
             any(map(first.finds_part, opened))
-            or any(map(first.missed, opened))
+            or any(map(first.has_missed, opened))
             or not is_kept_apart(logs, opened, first.left_out_ms)
         ):
             # We stood still between the readings for so long that what came meanwhile is not kept
             # apart any more, or an id's log could not be read.
-            return _again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
+            return _try_again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
         return PinnedTopics(whole, is_atomic=True)
     # Of a topic that was read once and has nothing undecided there is nothing to cut.
     if once and views[opened[0].name].is_stable:
         return PinnedTopics(views, is_atomic=True)
-    cut = None if any(map(first.missed, opened)) else cut_views(logs, opened, views)
+    cut = None if any(map(first.has_missed, opened)) else cut_views(logs, opened, views)
     # Else each partition is left as it is, up to its last stable offset.
     return PinnedTopics(cut or views, is_atomic=cut is not None)
 
 
-def _again(
+def _try_again(
     logs: Logs, topics: Sequence[str], *, leave_out_missing: bool, attempts: int
 ) -> PinnedTopics:
     if attempts <= 1:
@@ -160,7 +160,7 @@ class _FirstReading:
                 if entry.transaction is not None and entry.number not in unseen
             }
 
-    def missed(self, log: TopicLog) -> bool:
+    def has_missed(self, log: TopicLog) -> bool:
         """True if something has come since that is not kept apart any more.
 
         We stood still for long: nobody knows what else belongs to it.

@@ -52,7 +52,7 @@ def write_file(
     done = 0
     # The writer is closed whatever happens: one that is left alone closes itself later.
     with (
-        _published(target) as file,
+        _publish(target) as file,
         closing(_WRITERS[chosen](file, schema)) as writer,
     ):
         for table in _groups(batches):
@@ -74,7 +74,7 @@ def check_file_format(path: Path, file_format: str | None) -> str:
 
 
 @contextmanager
-def _published(target: Path) -> Iterator[IO[bytes]]:
+def _publish(target: Path) -> Iterator[IO[bytes]]:
     """A new file that gets its name when the block has ended well, and is gone otherwise."""
     unfinished = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
     try:

@@ -344,7 +344,7 @@ def prepare_abort(
     )
 
 
-def begun(ref: TransactionRef, timeout_ms: int, *, now_ms: int) -> TransactionState:
+def presume_open(ref: TransactionRef, timeout_ms: int, *, now_ms: int) -> TransactionState:
     """The open transaction that an entry belongs to, where nothing else is left of its state."""
     return TransactionState(
         transactional_id=ref.transactional_id,

@@ -49,6 +49,9 @@ class ForwardingStorage(Storage):
     def trust(self) -> None:
         self.inner.trust()
 
+    def trusted(self) -> bool:
+        return self.inner.trusted()
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self.inner.put_if_absent(name, data)
 

@@ -15,9 +15,13 @@ from txnlog.errors import ForkedProducer
 
 
 class ProducerLock:
-    """The one lock of a producer, and the process that the producer belongs to."""
+    """The one lock of a producer, and the process that the producer belongs to.
 
-    def __init__(self) -> None:
+    ``noun``: what it is called in messages, where it is not a producer to its user.
+    """
+
+    def __init__(self, noun: str = "producer") -> None:
+        self._noun = noun
         self.mutex = threading.RLock()
         self._process_id = os.getpid()
 
@@ -30,9 +34,9 @@ class ProducerLock:
         """Raise ForkedProducer in a child. The mutex may be held there by nobody, for ever."""
         if self.inherited:
             raise ForkedProducer(
-                f"this producer belongs to process {self._process_id}, and this is its child "
+                f"this {self._noun} belongs to process {self._process_id}, and this is its child "
                 f"{os.getpid()}: both would write as one producer. Nothing was done here, and "
-                "nothing of the parent's is lost; make a new producer in the child"
+                f"nothing of the parent's is lost; make a new {self._noun} in the child"
             )
 
 
