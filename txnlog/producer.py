@@ -25,7 +25,7 @@ from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.coordinator import Coordinator
-from txnlog.write.plain_writer import PlainWriter, UnawaitedWriter
+from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import RecordBuffers
@@ -79,7 +79,7 @@ class Producer:
         self._logs = logs
         self._retries = settings.retries
         self._plain = PlainWriter(logs, settings.retries)
-        self._unawaited = UnawaitedWriter(self._plain) if settings.acks is Acks.NONE else None
+        self._background = BackgroundWriter(self._plain) if settings.acks is Acks.NONE else None
         self._lock = ProducerLock()
         self._records = RecordBuffers(logs, settings)
         self._coordinator = (
@@ -122,8 +122,8 @@ class Producer:
             elif self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 self.abort_transaction()
         finally:
-            if self._unawaited is not None:
-                self._unawaited.close()
+            if self._background is not None:
+                self._background.close()
             self._discard()
             self._phase = Phase.CLOSED
 
@@ -446,9 +446,9 @@ class Producer:
 
     def _flush_plain(self) -> Placed:
         """Place without a transaction: one entry per topic, recognisable if it is repeated."""
-        if self._unawaited is not None:
+        if self._background is not None:
             with self._fail_on_error():
-                self._unawaited.submit(self._records.hand_over())
+                self._background.submit(self._records.hand_over())
             return {}
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
         self._phase = Phase.BROKEN

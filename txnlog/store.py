@@ -99,7 +99,7 @@ def attach(
             raise StoreNotFound(
                 f"there is no store at {storage.url}; create one with txnlog.open(..., create=True)"
             ) from None
-        if not storage.trusted():
+        if not storage.was_probed():
             probe(storage)
         found = StoreFile(store_id=clock.token(), created_at_ms=clock.now_ms(), config=checked)
         if not create_once(storage, names.STORE_FILE, envelope.encode(found), clock):

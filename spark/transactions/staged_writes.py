@@ -77,8 +77,9 @@ class StagedWrites:
             if (staged := self._read_if_there(path)) is not None:
                 self._delete_manifest(path)
                 commit.discard(self._store, staged.segments)
-        commit.discard(self._store, self.segments)
-        self.segments = {}
+        with self._mutex:
+            segments, self.segments = self.segments, {}
+        commit.discard(self._store, segments)
 
     def _read_if_there(self, path: str) -> StagedWrite | None:
         try:

@@ -351,6 +351,7 @@ class SparkTransaction:
         with self._fail_on_error():
             self._records.send_batch(topic, batch, partition)
 
+    @exclusive
     def discard_writes(self) -> None:
         """Drop what was written so far, as if it had not been; what was read stays consumed."""
         self._require_open("discard_writes")
@@ -422,9 +423,11 @@ class SparkTransaction:
             hint = "use it in a with statement" if self._phase is _Phase.NEW else "make a new one"
             raise InvalidTxnState(f"{call}(): the transaction is {self._phase.value}; {hint}")
         if self._already_committed:
+            assert self._version is not None
+            application_id, number = self._version
             raise InvalidTxnState(
-                f"{call}(): version {self._version} was committed before; look at "
-                "already_committed first"
+                f"{call}(): version {number} of application {application_id!r}, or a greater one, "
+                "was committed before; look at already_committed first"
             )
 
     def _require_session(self) -> None:

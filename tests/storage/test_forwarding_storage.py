@@ -42,7 +42,12 @@ def test_every_method_is_handed_on(name: str) -> None:
     parameters = [*signature.parameters][1:]
     given = {parameter: getattr(sentinel, parameter) for parameter in parameters}
     answer = getattr(inner, name).return_value
-    for found in (getattr(storage, name)(**given), getattr(storage, name)(*given.values())):
+    named = {
+        p for p in parameters if signature.parameters[p].kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    placed = [value for parameter, value in given.items() if parameter not in named]
+    by_name = {parameter: given[parameter] for parameter in named}
+    for found in (getattr(storage, name)(**given), getattr(storage, name)(*placed, **by_name)):
         if name == "relaxed":
             assert found.inner is answer
         else:

@@ -21,7 +21,6 @@ from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError, Store
 from txnlog.storage import open_storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
-from txnlog.storage.first_write import check_once
 from txnlog.storage.probe import (
     CREATION_ROUNDS,
     FIRST_WRITE_ROUNDS,
@@ -29,6 +28,7 @@ from txnlog.storage.probe import (
     probe,
 )
 from txnlog.storage.s3 import S3Storage
+from txnlog.storage.server_checks import check_once
 from txnlog.store import attach
 
 T = TypeVar("T")

@@ -135,12 +135,12 @@ def test_acks_0_keeps_failures_to_the_log(
     producer = attach(storage, clock=clock).producer(acks=0)
     producer.send("t", b"one")
     producer.flush()
-    producer._unawaited.close()  # type: ignore[union-attr]
+    producer._background.close()  # type: ignore[union-attr]
     storage.failing = "topics/t/log"
     producer.send("t", b"lost")
     with caplog.at_level(logging.WARNING, "txnlog.write.plain_writer"):
         producer.flush()
-        producer._unawaited.close()  # type: ignore[union-attr]
+        producer._background.close()  # type: ignore[union-attr]
     assert "acks=0: records for topic 't' may or may not have been written" in caplog.text
     storage.failing = ""
     producer.send("t", b"two")

@@ -31,7 +31,7 @@ Owner = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a checkpoint says became of the entries before it.
+    """How a checkpoint says that the entries before it were decided.
 
     ``owners`` tells, as far as the checkpoint knows it, whose they are.
     """
@@ -46,7 +46,7 @@ class ClaimsReader(Protocol[EntryT_contra, StateT_contra]):
     """Finds the claims of a log's checkpoints, in the order of the log."""
 
     def see(self, number: int, entry: EntryT_contra | None) -> None:
-        """Entry ``number`` comes next; None if what it says is not known."""
+        """Take in the next entry; None if its content is not known."""
 
     def claims(self, checkpoint: StateT_contra) -> Claims:
         """What a checkpoint says of all that was seen so far."""
@@ -56,7 +56,7 @@ class TopicClaims:
     """An entry whose segments are there is committed, unless it is called something else."""
 
     def see(self, number: int, entry: TopicEntry | None) -> None:
-        """A checkpoint of a topic tells it all by itself."""
+        """Nothing to do: a topic's checkpoint tells everything by itself."""
 
     def claims(self, checkpoint: TopicState) -> Claims:
         owners = {
@@ -130,7 +130,7 @@ def _partitions(entry: OffsetsCommitted) -> tuple[TopicPartition, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Who else says what became of an entry: ``source`` is a sentence, for people.
+    """What else says how an entry was decided: ``source`` is a sentence, for people.
 
     ``by_state``: the state of its transactional id does, not its marker. It is ``doubtful`` if the
     entry could be a stray (hazard 3): then it counts only where a checkpoint says that the entry

@@ -38,13 +38,13 @@ EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 StateT = TypeVar("StateT", bound=LogState)  # type: ignore[type-arg]
 
 _BY_OUTCOMES = frozenset({"L4", "G1", "G2"})
-"""Rules that cannot be judged while it is not known what became of an entry."""
+"""Rules that cannot be judged while the outcome of an entry is unknown."""
 _SHOWN_CHECKPOINTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LogKind(Generic[EntryT, StateT]):
-    """What differs between the logs of topics and of groups."""
+    """What differs between logs of topics and of groups."""
 
     kind: Literal["topic", "group"]
     new_state: Callable[[], StateT]
@@ -203,7 +203,7 @@ class Replay(Generic[EntryT, StateT]):
     def _check_checkpoint(
         self, number: int, claims: ClaimsReader[EntryT, StateT]
     ) -> Iterator[Finding]:
-        """Judge a checkpoint by what was folded (L7), and by who else knows outcomes (L10)."""
+        """Check a checkpoint against what was folded (L7) and against known outcomes (L10)."""
         path = self.log.path(number, LogFile.CHECKPOINT)
         self._newest = None
         try:
@@ -237,7 +237,7 @@ class Replay(Generic[EntryT, StateT]):
             self.state = checkpoint
 
     def _note_evidence(self, found: DumpedEntry[EntryT], *, doubtful: bool) -> None:
-        """Note who says what became of an entry."""
+        """Note what an entry's marker, or the state of its transaction, says of its outcome."""
         number, owner = found.number, found.transaction
         if owner is None or len(found.outcomes) > 1:
             return
@@ -254,7 +254,7 @@ class Replay(Generic[EntryT, StateT]):
     def _report_contradiction(
         self, wrong: Contradiction, *, from_entry_0: bool
     ) -> Iterator[Finding]:
-        """L10, for one entry; nothing if what speaks against the checkpoints was a stray."""
+        """L10, for one entry; nothing if the evidence against the checkpoints was a stray."""
         evidence = wrong.evidence
         owner = evidence.transaction.transactional_id if evidence and evidence.by_state else None
         if owner is not None and not self.ids.still_counts(owner):

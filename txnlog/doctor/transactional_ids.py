@@ -1,4 +1,4 @@
-"""Examines the logs of transactional ids, and judges entries of topics and groups by them."""
+"""Checks the logs of transactional ids, and entries of topics and groups against them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from txnlog.storage.base import PARALLEL_REQUESTS
 class KnownIds:
     """The newest states of transactional ids, as they were when the examination began.
 
-    ``unreadable`` are those whose newest state is damaged, or cannot be read: of these nothing is
-    known.
+    ``unreadable``: ids whose newest state is damaged, or cannot be read.
     """
 
     logs: Logs
@@ -79,7 +78,7 @@ class KnownIds:
         return [*_marker_violations(entry, transaction, outcomes, self._state(name))]
 
     def look_again(self, transactional_id: str) -> None:
-        """The id may have moved on since its state was read."""
+        """Forget the id's state, which may have moved on since it was read."""
         self.heads.pop(transactional_id, None)
 
     def _state(self, transactional_id: str) -> TransactionState | None:
@@ -125,7 +124,7 @@ def _is_of_a_transaction(state: TransactionState) -> bool:
 
 @dataclass(slots=True)
 class _IdExamination:
-    """What the log of one id shows. ``newest`` is None if that state is not known."""
+    """What the log of one id shows; ``newest`` is its newest state, None if that is not known."""
 
     state_count: int = 0
     newest: TransactionState | None = None

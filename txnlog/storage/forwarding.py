@@ -46,11 +46,11 @@ class ForwardingStorage(Storage):
     def address(self) -> Address:
         return self.inner.address()
 
-    def trust(self) -> None:
-        self.inner.trust()
+    def trust(self, *, probed: bool = False) -> None:
+        self.inner.trust(probed=probed)
 
-    def trusted(self) -> bool:
-        return self.inner.trusted()
+    def was_probed(self) -> bool:
+        return self.inner.was_probed()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self.inner.put_if_absent(name, data)

@@ -21,8 +21,8 @@ from txnlog.errors import (
 )
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
-from txnlog.storage.first_write import check_once, probed, was_probed
 from txnlog.storage.probe import FOLDER, check_before_first_write
+from txnlog.storage.server_checks import check_once, mark_passed, was_probed
 from txnlog.storage.spool import Spool
 from txnlog.storage.uploads import SpooledUpload
 
@@ -63,7 +63,7 @@ _HINTS_BY_STATUS = {
     503: "the server is overloaded or down: try again later",
 }
 
-_TEMPORARY = frozenset({408, 409, 429, 500})
+_RETRIABLE_STATUSES = frozenset({408, 409, 429, 500})
 """Statuses below 502 with which the same request may succeed later."""
 _PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
@@ -111,7 +111,7 @@ class S3Storage(Storage):
                 f"{self.url} needs s3fs: pip install 'txnlog[s3]'"
             ) from error
         try:
-            with _CONNECTING:
+            with _CONNECT_LOCK:
                 client = S3Client(**{**self._options, "use_listings_cache": False})
                 conditional = client.knows_conditional_create()
         except Exception as error:
@@ -134,7 +134,7 @@ class S3Storage(Storage):
 
         status = status_of(error)
         hint = _HINTS_BY_CODE.get(code_of(error)) or _HINTS_BY_STATUS.get(status or 0)
-        retriable = status is None or status in _TEMPORARY or status >= 502
+        retriable = status is None or status in _RETRIABLE_STATUSES or status >= 502
         return failure(
             operation,
             self.url,
@@ -147,20 +147,20 @@ class S3Storage(Storage):
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def trust(self) -> None:
-        probed(self._server)
+    def trust(self, *, probed: bool = False) -> None:
+        mark_passed(self._server, probed=probed)
 
-    def trusted(self) -> bool:
+    def was_probed(self) -> bool:
         return was_probed(self._server)
 
     @property
     def _server(self) -> tuple[str, str, str]:
-        """What stands or falls together: an endpoint and a bucket."""
+        """What one check covers: an endpoint and a bucket."""
         nested = self._options.get("client_kwargs") or {}
         endpoint = self._options.get("endpoint_url") or nested.get("endpoint_url") or ""
         return "s3", str(endpoint), self._bucket
 
-    def _check(self) -> None:
+    def _probe_before_first_write(self) -> None:
         try:
             check_before_first_write(self)
         except PutIfAbsentBroken as error:
@@ -181,7 +181,7 @@ class S3Storage(Storage):
 
         key, client = self._key(name), self.client
         if not name.startswith(f"{FOLDER}/"):
-            check_once(self._server, self._check)
+            check_once(self._server, self._probe_before_first_write)
         for attempt in range(1, _CONFLICTS + 1):
             try:
                 client.call_s3(
@@ -269,7 +269,7 @@ class S3Storage(Storage):
         try:
             data: bytes = client.read_object(self._bucket, key, byte_range)
         except Exception as error:
-            raise self._not_read(name, error) from error
+            raise self._read_failure(name, error) from error
         return data
 
     def size(self, name: str) -> int:
@@ -277,7 +277,7 @@ class S3Storage(Storage):
         try:
             return int(client.call_s3("head_object", Bucket=self._bucket, Key=key)["ContentLength"])
         except Exception as error:
-            raise self._not_read(name, error) from error
+            raise self._read_failure(name, error) from error
 
     def modified_ms(self, name: str) -> int | None:
         key, client = self._key(name), self.client
@@ -285,9 +285,9 @@ class S3Storage(Storage):
             head = client.call_s3("head_object", Bucket=self._bucket, Key=key)
             return int(head["LastModified"].timestamp() * 1000)
         except Exception as error:
-            raise self._not_read(name, error) from error
+            raise self._read_failure(name, error) from error
 
-    def _not_read(self, name: str, error: BaseException) -> StorageError:
+    def _read_failure(self, name: str, error: BaseException) -> StorageError:
         from txnlog.storage.s3_client import code_of, status_of
 
         # A missing bucket is a 404 too, but nothing that a reader of one object should expect.
@@ -332,13 +332,13 @@ class S3Storage(Storage):
             arguments["ContinuationToken"] = page["NextContinuationToken"]
 
 
-_CONNECTING = threading.Lock()
+_CONNECT_LOCK = threading.Lock()
 """Sixteen threads that begin at once make one client, not sixteen."""
 
 
 def _after_fork() -> None:
-    global _CONNECTING  # noqa: PLW0603 - one per process
-    _CONNECTING = threading.Lock()
+    global _CONNECT_LOCK  # noqa: PLW0603 - one per process
+    _CONNECT_LOCK = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -182,7 +182,7 @@ class SingleWriterStorage(Storage):
             at = at.replace(tzinfo=UTC)
         return int(at.timestamp() * 1000)
 
-    def _entries(self, folder: str) -> list[tuple[str, str]]:
+    def _list_entries(self, folder: str) -> list[tuple[str, str]]:
         filesystem, path = self._locate(folder)
         try:
             found = filesystem.ls(path, detail=True)
@@ -193,19 +193,19 @@ class SingleWriterStorage(Storage):
         return [(item["name"].rstrip("/").rpartition("/")[2], item["type"]) for item in found]
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        names = [name for name, kind in self._entries(folder) if kind == "file"]
+        names = [name for name, kind in self._list_entries(folder) if kind == "file"]
         return sorted(name for name in names if name > start_after)
 
     def list_folders(self, folder: str) -> list[str]:
         return sorted(
             name
-            for name, kind in self._entries(folder)
+            for name, kind in self._list_entries(folder)
             if kind == "directory" and (folder or name != _TEMPORARY)
         )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
-        for name, kind in sorted(self._entries(folder)):
+        for name, kind in sorted(self._list_entries(folder)):
             if kind == "directory":
                 yield from self.list_all(prefix + name)
             else:

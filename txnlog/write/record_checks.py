@@ -1,4 +1,4 @@
-"""What a user gives as a record: checked, and turned into what a segment takes."""
+"""Checks of what a user sends as a record, and its conversion to what a segment takes."""
 
 from __future__ import annotations
 

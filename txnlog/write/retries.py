@@ -1,4 +1,4 @@
-"""Trying again: which errors, after which pause, and for how long. Kafka's producer settings."""
+"""Retries: of which errors, after which pause, for how long. Kafka's producer settings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX_MS = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How a producer repeats what failed for the storage's sake. Milliseconds.
+    """How a producer retries what failed because of the storage. Milliseconds.
 
-    Only calls that may be repeated are made so: what they did before is recognised. The pause
+    Only of calls that are idempotent: what they did before is recognised. The pause
     doubles from ``backoff_ms`` up to ``backoff_max_ms``, each time give or take a fifth.
     """
 

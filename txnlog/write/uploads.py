@@ -30,10 +30,10 @@ _logger = logging.getLogger(__name__)
 DEFAULT_MEMORY_BYTES = 64 << 20
 
 
-def _most_open_segments() -> int:
-    """Half of the files that this process may open, and no more than 512: 128 where nobody tells.
+def _default_open_segments() -> int:
+    """Half of the files that this process may open, and no more than 512; 128 if that is unknown.
 
-    Past it the fullest segment is finished early, for each that begins: files get many and small.
+    Beyond it each new segment ends the fullest one early: files get many and small.
     """
     try:
         import resource
@@ -43,7 +43,7 @@ def _most_open_segments() -> int:
     return 512 if allowed == resource.RLIM_INFINITY else min(max(allowed // 2, 64), 512)
 
 
-MAX_OPEN_SEGMENTS = _most_open_segments()
+MAX_OPEN_SEGMENTS = _default_open_segments()
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class _OpenSegment:
 
 
 class UploadBudget:
-    """What uploaders may hold together: records in memory, and open files."""
+    """What several uploaders may hold together: records in memory, and open files."""
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
@@ -73,14 +73,14 @@ class UploadBudget:
         return self._held_bytes
 
     def open(self, segment: _OpenSegment) -> None:
-        """Take in a segment that begins; the fullest one is finished if there are too many."""
+        """Add a segment that begins; the fullest one is finished if there are too many."""
         if len(self._open) >= MAX_OPEN_SEGMENTS:
             fullest = max(self._open, key=lambda open_: open_.size_bytes)
             fullest.uploader.finish_early(fullest)
         self._open[segment] = None
 
     def close(self, segment: _OpenSegment) -> None:
-        """A segment ends; what it holds is about to be written. Twice is once."""
+        """Remove a segment that ends. Twice is once."""
         if segment in self._open:
             del self._open[segment]
             self._held_bytes -= segment.writer.buffered_bytes
@@ -91,8 +91,8 @@ class UploadBudget:
         segment.writer.append(records)
         self._held_bytes += segment.writer.buffered_bytes - before
 
-    def bound(self) -> None:
-        """Write what is held most of, until the rest is little enough."""
+    def flush_excess(self) -> None:
+        """Write the fullest buffers until the rest is within the budget."""
         while self._held_bytes > self._memory_bytes:
             largest = max(self._open, key=lambda open_: open_.writer.buffered_bytes)
             self._held_bytes -= largest.writer.buffered_bytes
@@ -151,7 +151,7 @@ class SegmentUploader:
             # Taken apart: a slice of one sorted batch would pin all of it while it waits.
             for partition, part in zip(chosen, take_groups(records, groups), strict=True):
                 self._append(int(partition), part)
-        self._budget.bound()
+        self._budget.flush_excess()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
         column = records.schema.get_field_index("timestamp")
@@ -199,7 +199,7 @@ class SegmentUploader:
         self._storage.gather(self._last_requests(segments))
 
     def _last_requests(self, segments: Iterable[_OpenSegment]) -> Iterator[Callable[[], None]]:
-        """What ends segments, which are encoded one after the other while others are sent."""
+        """The requests that finish segments; each is encoded while those before it are sent."""
         for segment in segments:
             summary = segment.writer.finish()
             self._finished.append(

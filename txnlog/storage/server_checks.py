@@ -1,7 +1,7 @@
 """Checks that are made once in a process, before it makes a store on some server or writes there.
 
-Knows nothing of what is checked. What was found out is kept for the life of the process and of
-those that are forked from it: a server that was caught once is not asked until it seems to pass.
+Knows nothing of what is checked. A result is kept for the life of the process and of its forks: a
+server that has failed once is not tried until it happens to pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _of(server: Hashable) -> _Check:
+def _check_of(server: Hashable) -> _Check:
     with _LOCK:
         return _CHECKS.setdefault(server, _Check())
 
@@ -51,7 +51,7 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
         PutIfAbsentBroken: the server is refused, now or earlier.
         StorageError: the check could not be made; the next call makes it.
     """
-    known = _of(server)
+    known = _check_of(server)
     if known.passed:
         return
     with known.lock:
@@ -67,12 +67,13 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
         known.passed = True
 
 
-def probed(server: Hashable) -> None:
-    """Take note that the server has passed the longer check, and so the one before a write."""
-    known = _of(server)
-    known.probed = known.passed = True
+def mark_passed(server: Hashable, *, probed: bool) -> None:
+    """Take note that the server has passed the check before a write, or (probed) the longer one."""
+    known = _check_of(server)
+    known.passed = True
+    known.probed = known.probed or probed
 
 
 def was_probed(server: Hashable) -> bool:
     """Whether the server has passed the longer check."""
-    return _of(server).probed
+    return _check_of(server).probed
