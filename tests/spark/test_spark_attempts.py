@@ -30,6 +30,7 @@ def small_batches(spark: SparkSession) -> Iterator[SparkSession]:
     before = spark.conf.get(name)
     spark.conf.set(name, 500)
     yield spark
+    assert before is not None
     spark.conf.set(name, before)
     spark.dataSource.register(TxnlogDataSource)
 

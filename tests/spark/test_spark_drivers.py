@@ -101,5 +101,5 @@ def test_interrupted_drivers(tmp_path: Path) -> None:
             check_nothing_shows(store)
             process.go_on()
         assert process.wait_for("done") == "done", process.errors()
-    left = check_done(store, 2_000)
-    assert all(name.startswith(MAY_STAY) for name in left)
+    orphaned = check_done(store, 2_000)
+    assert all(name.startswith(MAY_STAY) for name in orphaned)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from driver_processes import Process, driver
 from loop_judge import check_done, check_not_blocked, check_whole, consumed, prepare
+from steps import sound_transactions
 
 from txnlog import Store
 
@@ -74,7 +75,7 @@ class Killer:
 
     def _look(self, *, alone: bool) -> None:
         """What a reader sees between two runs: whole batches, where the group's offsets are."""
-        self.seen.update(found.status for found in self._store.transactions())
+        self.seen.update(found.status for found in sound_transactions(self._store))
         if self._chance.random() < 0.3:
             check_not_blocked(self._store)
             self.seen["read after the timeout"] += 1

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -54,7 +55,7 @@ def etl(txn: SparkTransaction) -> int:
     return txn.consumed_records
 
 
-def begin(spark: SparkSession, store: Store, name: str = "etl", **more: int) -> SparkTransaction:
+def begin(spark: SparkSession, store: Store, name: str = "etl", **more: Any) -> SparkTransaction:
     return transaction(spark, store.url, transactional_id=name, group_id="g", **more)
 
 

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import data_files, fill, load, numbers, placed_files, save, stored
+from steps import sound_transactions
 
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
@@ -111,11 +112,11 @@ def test_the_topic_column_fans_out_in_one_transaction(spark: SparkSession, store
     """Several topics in one write become visible together, by one transaction."""
     for topic in ("even", "odd"):
         store.create_topic(topic, partitions=2)
-    topic = sf.when(sf.col("value") % 2 == 0, "even").otherwise("odd").alias("topic")
-    save(numbers(spark, 0, 100).select("*", topic), store)
+    parity = sf.when(sf.col("value") % 2 == 0, "even").otherwise("odd").alias("topic")
+    save(numbers(spark, 0, 100).select("*", parity), store)
     assert stored(store, "even") == list(range(0, 100, 2))
     assert stored(store, "odd") == list(range(1, 100, 2))
-    (transaction,) = store.transactions()
+    (transaction,) = sound_transactions(store)
     assert transaction.status == "CompleteCommit"
     assert sorted(transaction.topics) == ["even", "odd"]
 
@@ -143,7 +144,7 @@ def test_a_write_with_a_transactional_id(spark: SparkSession, store: Store) -> N
     for start in (0, 10):
         save(numbers(spark, start, start + 10), store, "t", transactional_id="etl")
     assert stored(store, "t") == list(range(20))
-    (transaction,) = store.transactions()
+    (transaction,) = sound_transactions(store)
     assert (transaction.transactional_id, transaction.status) == ("etl", "CompleteCommit")
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.spark.batch.uploads import upload
@@ -42,9 +43,9 @@ class Driver:
     def writer(self) -> TxnlogStreamWriter:
         return TxnlogStreamWriter(self._plan)
 
-    def upload(self, batch: int) -> list[UploadedForQuery | None]:
+    def upload(self, batch: int) -> list[WriterCommitMessage | None]:
         """What the tasks of a batch do: two of them with rows, one without."""
-        messages: list[UploadedForQuery | None] = []
+        messages: list[WriterCommitMessage | None] = []
         for task in range(2):
             rows = [f"{batch}-{task}-{row}".encode() for row in range(4)]
             data = pa.record_batch([["a", "b"] * 2, rows], names=list(NAMES))
@@ -52,7 +53,7 @@ class Driver:
             messages.append(UploadedForQuery(segments, EXECUTION, self._query))
         return [*messages, UploadedForQuery((), EXECUTION, self._query)]
 
-    def commit(self, batch: int, messages: list[UploadedForQuery | None]) -> None:
+    def commit(self, batch: int, messages: list[WriterCommitMessage | None]) -> None:
         """As Spark does it: what fails is followed by abort, on another writer."""
         try:
             self.writer().commit(messages, batch)

@@ -64,7 +64,8 @@ def test_a_folder_may_vanish_again_and_again(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same without chance: five times somebody prunes the folder just before the link."""
-    real, pruned = os.link, []
+    real = os.link
+    pruned: list[Path] = []
 
     def link(source: Path, target: Path) -> None:
         if len(pruned) < 5 and target.parent.exists():
@@ -82,7 +83,8 @@ def test_a_folder_may_vanish_while_it_is_made(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody's folder is there when ours is to be made, and gone when we look what it is."""
-    real, met = os.mkdir, []
+    real = os.mkdir
+    met: list[object] = []
 
     def mkdir(path: object, *arguments: object) -> None:
         if len(met) < 3:
@@ -111,7 +113,7 @@ def test_a_slow_filesystem_is_read_in_threads(
         return read(name)
 
     monkeypatch.setattr(storage, "get", noted)
-    monkeypatch.setattr(local.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("txnlog.storage.local.time.monotonic", lambda: next(clock))
     assert storage.get_many(names) == [name.encode() for name in names]
     here = threading.get_ident()
     assert readers[:2] == [here, here]
