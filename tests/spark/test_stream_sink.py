@@ -104,9 +104,10 @@ ENDS = {
 """How the commit ends, over all of its requests."""
 
 
+@pytest.mark.condition(48, 49)
 @pytest.mark.parametrize("fault", ENDS)
 def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -> None:
-    """Goal (48, 49): whatever the second batch's commit dies of, its next run leaves it there once.
+    """Whatever the second batch's commit dies of, its next run leaves it there once.
 
     The faulty driver may end as it likes; the next one repeats the batch, and goes on.
     """
@@ -150,7 +151,7 @@ def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -
 
 
 def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> None:
-    """Goal (hazard 2): the decision landed, nobody was told: its files stay, a replay adds none."""
+    """Hazard 2: the decision landed, nobody was told: its files stay, a replay adds none."""
     storage = inner.copy()
 
     class Lost(FaultyStorage):
@@ -183,8 +184,9 @@ def test_a_failed_task_leaves_no_file(inner: HeapStorage) -> None:
     assert values(inner) == []
 
 
+@pytest.mark.condition(28)
 def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
-    """Goal (28): two drivers have the same batch; whoever comes second adds nothing."""
+    """Two drivers have the same batch; whoever comes second adds nothing."""
     older, newer = Driver(inner, seed=2), Driver(inner, seed=3)
     late = older.upload(0)
     newer.run(0)
@@ -199,8 +201,9 @@ def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
     assert orphans(inner) == set()
 
 
+@pytest.mark.condition(28, 50)
 def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
-    """Goal (28, 50): the newer driver commits while the older one stands still at each request."""
+    """The newer driver commits while the older one stands still at each request."""
     number = 0
     while True:
         storage = inner.copy()

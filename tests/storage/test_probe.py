@@ -89,7 +89,7 @@ class LooksThenWrites(Races):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_server_that_fails_in_some_races_is_refused(seed: int) -> None:
-    """Goal: in each of 40 tries, though only three races of ten show it."""
+    """In each of 40 tries, though only three races of ten show it."""
     liar = LooksThenWrites(in_memory(), seed, 0.3)
     with pytest.raises(PutIfAbsentBroken, match=r"2 of 16 racing creates succeeded.*looks first"):
         attach(liar, create=True)
