@@ -246,7 +246,7 @@ def test_a_transaction_is_aborted_with_a_reason(store: Store, clock: VirtualCloc
 
 
 def test_what_cannot_be_aborted(store: Store) -> None:
-    """Nothing that has committed, or is decided to; nothing that was never begun; no silence."""
+    """Not what has committed or is decided to, nor what never began, nor without a reason."""
     decide(store, "half")
     store.producer(transactional_id="idle").init_transactions()
     begin_with(store, "done", b"x").commit_transaction()

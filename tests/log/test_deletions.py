@@ -163,7 +163,7 @@ def test_a_topics_cleaning_that_stops_anywhere() -> None:
 
 @pytest.mark.parametrize("shown", [".json", ".commit", "nothing", ""])
 def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
-    """What goes while a listing is made it shows or does not, name by name; that misleads nobody.
+    """A listing may or may not show what is deleted meanwhile, name by name: nobody is misled.
 
     All that it holds as undecided is decided while a reader makes its first listing; the cleaning
     comes in the middle of each of its next ones in turn.

@@ -114,7 +114,7 @@ def test_deleting_other_offsets_disturbs_nobody(store: Store) -> None:
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None:
-    """Its own entries fence it not: transactions, plain commits, and resets that it looked up."""
+    """Its own entries do not fence it: transactions, plain commits, and resets it looked up."""
     consumer, producer = job(store, "p")
     for _ in range(2):
         producer.commit_transaction()

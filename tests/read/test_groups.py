@@ -297,7 +297,7 @@ def test_a_pending_offset_shows_in_the_description(store: Store) -> None:
 
 
 def test_a_decision_that_is_learnt_late_brings_no_deleted_offset_back() -> None:
-    """An entry counts where it stands: deleted afterwards is deleted, whoever reads it when."""
+    """An entry counts where it stands: what is deleted after it stays so, whenever it is read."""
     ref = TransactionRef("p", 1, 5, 0)
     state = GroupState()
     moves = (OffsetCommit("a", 0, 5), OffsetCommit("a", 1, 6))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from segment_samples import file_of, numbered
 
@@ -19,7 +21,7 @@ def messages(magic: int, count: int = COUNT, base_offset: int = 0) -> bytes:
     return encode_message_set(numbered(count), magic, base_offset=base_offset)
 
 
-def read(data: bytes, start: int = 0, stop: int | None = None, **how: int) -> list[SegmentBatch]:
+def read(data: bytes, start: int = 0, stop: int | None = None, **how: Any) -> list[SegmentBatch]:
     return list(read_segment(file_of(data, "old.log"), start_offset=start, stop_offset=stop, **how))
 
 

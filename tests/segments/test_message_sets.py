@@ -23,7 +23,9 @@ CODECS = [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ
 WHERE = r"x\.log at byte 9"
 
 some_bytes = st.none() | st.binary(max_size=30)
-some_row = st.tuples(some_bytes, some_bytes, st.integers(-(1 << 63), (1 << 63) - 1), st.just([]))
+some_row: st.SearchStrategy[Row] = st.tuples(
+    some_bytes, some_bytes, st.integers(-(1 << 63), (1 << 63) - 1), st.just([])
+)
 
 
 def decoded_set(data: bytes) -> list[DecodedBatch]:
@@ -73,7 +75,7 @@ def test_round_trip(
     data = encode_message_set(
         batch_of(rows), magic, compression=codec, base_offset=base, offset_deltas=deltas
     )
-    expected = [(key, value, time if magic else -1, []) for key, value, time, _ in rows]
+    expected: list[Row] = [(key, value, time if magic else -1, []) for key, value, time, _ in rows]
     assert rows_and_offsets(data) == (expected, [base + delta for delta in deltas.tolist()])
     assert len(decoded_set(data)) == (len(rows) if codec is Compression.NONE else 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -309,9 +310,14 @@ def test_what_does_not_fit_into_a_batch(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_attributes_are_for_rows() -> None:
     """Columns have no attributes besides the codec, in writing and in reading."""
-    for named in ({"transactional": True}, {"log_append_time": True}, {"delete_horizon_ms": 5}):
+    attributes: list[dict[str, Any]] = [
+        {"transactional": True},
+        {"log_append_time": True},
+        {"delete_horizon_ms": 5},
+    ]
+    for named in attributes:
         with pytest.raises(ValueError, match=r"record\.format=kafka"):
-            encode_batch(numbered(1), **named)  # type: ignore[arg-type]
+            encode_batch(numbered(1), **named)
     for bits in (b"\0\x08", b"\0\x13", b"\0\x23", b"\0\x43", b"\1\3"):
         with pytest.raises(CorruptRecord, match="attributes"):
             decode_batch(resealed(encode_batch(numbered(1)), {21: bits}))

@@ -257,7 +257,7 @@ def _bomb(codec: Compression) -> bytes:
         with lz4.frame.LZ4FrameCompressor(block_linked=False) as frame:
             body = [frame.begin(), *[frame.compress(piece) for piece in pieces], frame.flush()]
         return b"".join(body)
-    block = pa.Codec("snappy").compress(NULL_BYTES, asbytes=True)
+    block: bytes = pa.Codec("snappy").compress(NULL_BYTES, asbytes=True)
     return XERIAL_MAGIC + bytes(8) + (len(block).to_bytes(4, "big") + block) * len(pieces)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +152,8 @@ def test_times_against_a_plain_loop() -> None:
     index, time_index = OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
     for wanted in range(-3, 205, 4):
         expected = next(((n, t) for n, t in enumerate(times) if t >= wanted), None)
-        for indexes in ({}, {"index": index, "time_index": time_index}):
+        given: list[dict[str, Any]] = [{}, {"index": index, "time_index": time_index}]
+        for indexes in given:
             file = RecordingFile(data)
             assert find_timestamp(file.opened(), wanted, **indexes) == expected
 

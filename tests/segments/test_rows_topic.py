@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka_judges import JUDGES
@@ -181,13 +182,14 @@ def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> N
 
 def test_a_producer_cannot_choose_what_cannot_be(store: Store) -> None:
     """Unknown codecs, levels without meaning, and codecs that a topic's format lacks."""
-    for given, said in [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"compression_type": "lzo"}, "'lzo' is not one of"),
         ({"compression_type": "producer"}, "'producer' is not one of"),
         ({"compression_type": "zstd", "compression_level": 99}, "99 is not between"),
         ({"compression_type": "snappy", "compression_level": 1}, "snappy has no levels"),
         ({"compression_level": 1}, "no effect without compression.type"),
-    ]:
+    ]
+    for given, said in refused:
         with pytest.raises(InvalidConfig, match=said):
             store.producer(**given)
     store.create_topic("t", config={"record.format": "columns"})

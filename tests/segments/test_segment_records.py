@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from segment_samples import batch_of, random_records, rows_of
+from segment_samples import Row, batch_of, random_records, rows_of
 
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import (
@@ -182,9 +182,13 @@ def test_the_size_of_one_record_is_that_of_its_row() -> None:
 
 @pytest.mark.parametrize("same_time", [True, False])
 @pytest.mark.parametrize("headers", [[], [("h", None)]])
-def test_groups_are_what_take_returns(same_time: bool, headers: list[tuple[str, None]]) -> None:
+def test_groups_are_what_take_returns(
+    same_time: bool, headers: list[tuple[str, bytes | None]]
+) -> None:
     """Columns that are not gathered, because all rows are alike, end up as if they were."""
-    rows = [(b"%d" % n, None, 7 if same_time else n, headers if n == 9 else []) for n in range(12)]
+    rows: list[Row] = [
+        (b"%d" % n, None, 7 if same_time else n, headers if n == 9 else []) for n in range(12)
+    ]
     records = batch_of(rows).slice(2)
     groups = [np.array(group, np.int32) for group in ([9], [0, 3, 7], [1, 2, 4, 5, 6, 8])]
     parts = list(take_groups(records, groups))

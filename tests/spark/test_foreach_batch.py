@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +42,7 @@ class FanOut:
 
 
 def each_batch(
-    spark: SparkSession, store: Store, function: FanOut, checkpoint: str = "c", **options: str
+    spark: SparkSession, store: Store, function: FanOut, checkpoint: str = "c", **options: Any
 ) -> DataStreamWriter:
     process = foreach_batch(store.url, function, **options)
     writer = stream(spark, store, "in").writeStream.foreachBatch(process)

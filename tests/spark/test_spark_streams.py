@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import data_files, fill, placed_files, stored
 from stream_helpers import batches, folder, forget_last_commit, reads_streams, run, sink, stream
@@ -219,7 +219,7 @@ def events(spark: SparkSession, store: Store, topic: str = "in") -> DataFrame:
     return stream(spark, store, topic).select(number, at)
 
 
-def text(column: str) -> sf.Column:
+def text(column: str) -> Column:
     return sf.col(column).cast("string").alias("value")
 
 

@@ -327,7 +327,7 @@ def test_offsets_of_what_is_no_partition_are_refused(store: Store, partition: An
 
 @pytest.mark.parametrize("offset", [True, 0.5, "0", None, 1 << 63])
 def test_what_is_no_offset_is_refused(store: Store, offset: Any) -> None:
-    """Nor does a topic's log: it would be lost to everybody."""
+    """Nor does a topic's log hold what would make it unreadable for everybody."""
     first = TopicPartition("t", 0)
     with store.producer() as producer:
         producer.send("t", b"x", partition=0)

@@ -65,7 +65,7 @@ def test_children_do_not_write_through_their_parents_producer(store: Store) -> N
     ],
 )
 def test_a_child_touches_no_transaction(store: Store, call: str) -> None:
-    """Whatever it calls, its parent commits everything."""
+    """Whatever a child calls, its parent commits everything."""
     producer = begin(store, "p")
     producer.send("t", b"parent")
     assert in_child(getattr(producer, call)).startswith("ForkedProducer")
