@@ -327,7 +327,7 @@ def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
     late.checkpoint()
     for name in ("fresh", "another"):
-        state = attach(storage, clock=clock).logs.fresh_group("g").state
+        state = attach(storage, clock=clock).logs.fresh_group("g")._state
         assert state.undecided_entries() == {}, name
         offsets = {number: at.offset for number, at in state.committed["t"].items()}
         assert offsets == {1: 3}, name

@@ -174,10 +174,10 @@ def test_what_older_versions_wrote_is_compared_by_value(store: Store) -> None:
     assert msgspec.json.encode(move) == old
     for number in range(3):
         store.reset_group_offsets("g", "t", to=4)
-        store.logs.group("g").state.check_commit("g", [move])
+        store.logs.group("g")._state.check_commit("g", [move])
         assert number >= 0
     with pytest.raises(CommitFailed):
-        store.logs.group("g").state.check_commit("g", [msgspec.structs.replace(move, start=None)])
+        store.logs.group("g")._state.check_commit("g", [msgspec.structs.replace(move, start=None)])
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     with producer.transaction():
@@ -251,8 +251,8 @@ def test_states_that_are_folded_or_loaded_stand_alike(store: Store) -> None:
     store.reset_group_offsets("g", "t", to=4)
     store.delete_group_offsets("g", [T0])
     log = store.logs.fresh_group("g")
-    copy = CHECKPOINT_DECODER.decode(msgspec.json.encode(log.state))
-    assert copy == log.state
+    copy = CHECKPOINT_DECODER.decode(msgspec.json.encode(log._state))
+    assert copy == log._state
     assert copy.standing("t", 0) == (None, 1)
     entry = b'{"kind":"deleted","nonce":"n","at_ms":1}'
     copy.apply(2, ENTRY_DECODER.decode(entry))

@@ -143,7 +143,7 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store
 
     def hold() -> None:
         with store.logs._lock, log.lock, group.lock, producer._lock.mutex:
-            ends = log.state.partitions[0]
+            ends = log._state.partitions[0]
             ends.end_offset += 7
             held.set()
             enough.wait()
