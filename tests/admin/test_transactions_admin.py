@@ -129,8 +129,8 @@ def test_an_open_transaction_of_an_older_epoch_is_still_shown(store: Store) -> N
     begin_with(store, "p", b"old", partition=1).commit_transaction()
     log = store.logs.topic("t")
     ref = store.describe_transaction("p")
-    log.state.undecided[log.state.recent[-1].number] = log.state.recent[-1].transaction  # type: ignore[assignment]
-    log.state.producers[ref.producer_id].partitions.clear()
+    log._state.undecided[log._state.recent[-1].number] = log._state.recent[-1].transaction  # type: ignore[assignment]
+    log._state.producers[ref.producer_id].partitions.clear()
     (found,) = describe_producers(log)
     assert (found.last_sequence, found.transaction_start_offset) == (None, 0)
 
@@ -246,7 +246,7 @@ def test_a_transaction_is_aborted_with_a_reason(store: Store, clock: VirtualCloc
 
 
 def test_what_cannot_be_aborted(store: Store) -> None:
-    """Nothing that has committed, or is decided to; nothing that was never begun; no silence."""
+    """Not what has committed or is decided to, nor what never began, nor without a reason."""
     decide(store, "half")
     store.producer(transactional_id="idle").init_transactions()
     begin_with(store, "done", b"x").commit_transaction()

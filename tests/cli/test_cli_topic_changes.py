@@ -8,8 +8,7 @@ import pty
 import subprocess
 from pathlib import Path
 
-from cli_command import COMMAND, cli, cli_each, environment
-from conftest import FIRST_MS
+from cli_command import COMMAND, FIRST_MS, cli, cli_each, environment
 
 import txnlog
 

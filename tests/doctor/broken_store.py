@@ -135,9 +135,9 @@ def put_checkpoint(
     log = store.logs.log(kind, name)
     log.refresh()
     store.logs.settlement.settle([log])
-    change(log.state)
-    path = log.log.path(log.state.next_entry - 1, LogFile.CHECKPOINT)
-    broken.replace(path, envelope.encode(log.state))
+    change(log._state)
+    path = log.log.path(log.next_entry - 1, LogFile.CHECKPOINT)
+    broken.replace(path, envelope.encode(log._state))
     return path
 
 

@@ -62,7 +62,7 @@ def test_honest_checkpoints_agree() -> None:
         for kind, name in (("topic", "a"), ("topic", "b"), ("group", "g"), ("group", "h")):
             log = store.logs.log(kind, name)  # type: ignore[arg-type]
             log.refresh()
-            if log.state.next_entry:
+            if log.next_entry:
                 store.logs.settlement.settle([log])
                 log.checkpoint()
         assert {finding.state for finding in examine(broken.storage)} <= {"note"}

@@ -192,7 +192,7 @@ def test_what_was_let_go_in_the_future_is_let_go_by_now(store: Store, clock: Vir
 def test_a_reader_that_is_ahead_lets_nothing_go_too_early(
     timed: Store, clock: VirtualClock
 ) -> None:
-    """Hazard 10: how old appends are it asks the log too."""
+    """Hazard 10: it asks the log, too, how old appends are."""
     place(begin(timed, "open", TIMEOUT_MS), "a")
     producer = begin(timed, "p", TIMEOUT_MS)
     place(producer, "a", "b")

@@ -1,4 +1,4 @@
-"""A newest state that cannot be read holds nobody for ever, nor is a marked commit lost."""
+"""A newest state that cannot be read blocks nobody for ever, and loses no marked commit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_readers_go_on_past_it_by_the_timeout(
 def test_readers_wait_for_the_timeout_and_the_margin(
     heap: HeapStorage, clock: VirtualClock, timed: bool, margin_ms: int
 ) -> None:
-    """Not a millisecond less, by a witness or by the storage's own clock."""
+    """Not a millisecond less, as measured by a witness or by the storage's own clock."""
     storage = TimedStorage(heap, clock) if timed else heap
     begin_everywhere(elsewhere(storage, clock))
     damage(heap, states(heap)[-1])

@@ -163,7 +163,7 @@ def test_a_topics_cleaning_that_stops_anywhere() -> None:
 
 @pytest.mark.parametrize("shown", [".json", ".commit", "nothing", ""])
 def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
-    """What goes while a listing is made it shows or does not, name by name; that misleads nobody.
+    """A listing may or may not show what is deleted meanwhile, name by name: nobody is misled.
 
     All that it holds as undecided is decided while a reader makes its first listing; the cleaning
     comes in the middle of each of its next ones in turn.
@@ -327,7 +327,7 @@ def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
     late.checkpoint()
     for name in ("fresh", "another"):
-        state = attach(storage, clock=clock).logs.fresh_group("g").state
+        state = attach(storage, clock=clock).logs.fresh_group("g")._state
         assert state.undecided_entries() == {}, name
         offsets = {number: at.offset for number, at in state.committed["t"].items()}
         assert offsets == {1: 3}, name

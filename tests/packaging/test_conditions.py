@@ -73,3 +73,18 @@ def test_a_marked_test_is_in_the_rows_of_its_conditions() -> None:
         if (number, f"`{where}::{name}`") not in named
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("document", ["PROTOCOL.md", "TESTING.md", "SPARK.md", "ARCHITECTURE.md"])
+def test_tests_that_a_document_names_are_there(document: str) -> None:
+    """Whole files as ``test_x``, single tests as ``test_x::test_y``."""
+    files = {path.stem: path.relative_to(ROOT) for path in (ROOT / "tests").glob("*/test_*.py")}
+    text = (ROOT / "docs" / document).read_text()
+    named = re.findall(r"`(?:tests/\w+/)?(test_\w+)(?:\.py)?(?:::(test_\w+))?`", text)
+    gone = {file for file, _ in named if file not in files}
+    gone |= {
+        test
+        for file, test in named
+        if test and file in files and test not in conditions_by_test(files[file].as_posix())
+    }
+    assert gone == set()

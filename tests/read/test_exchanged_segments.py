@@ -158,7 +158,7 @@ def test_the_tag_of_a_segment_is_in_each_batch_and_in_its_entry(
 ) -> None:
     """It follows from the unique name; offsets and sequences are shown as before."""
     fill(store, "a", record_format, partitions=1)
-    state = store.logs.topic("a").state
+    state = store.logs.topic("a")._state
     for placed in state.partitions[0].segments:
         assert placed.tag == tag_of(placed.name) >= 0
         data = store.storage.get(names.SegmentRef("a", 0, placed.name).paths.log)
@@ -221,7 +221,7 @@ def test_segments_of_older_versions_are_read_as_before(store: Store) -> None:
     assert msgspec.json.encode(place) == old
     fill(store, "a", "columns", partitions=1)
     log = store.logs.topic("a")
-    for partition in log.state.partitions:
+    for partition in log._state.partitions:
         partition.segments = [msgspec.structs.replace(s, tag=NO_TAG) for s in partition.segments]
     one, other = paths(store, "a")
     exchange(store, one, other)

@@ -45,7 +45,7 @@ def committed_offset(store: Store, where: TopicPartition = T0) -> tuple[int, str
 @pytest.mark.condition(34)
 @pytest.mark.parametrize("commits", [True, False])
 def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool) -> None:
-    """Neither as committed nor to who starts reading; then as they were decided."""
+    """Neither as committed nor to somebody who starts reading; then as they were decided."""
     store.consumer("t", group_id="g").commit({T0: 5})
     producer = begin_with_offsets(store, "p", {T0: 8})
     for reader in (store, another(store)):
@@ -66,7 +66,7 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
 @pytest.mark.condition(35)
 @pytest.mark.parametrize("winner", [0, 1, 2])
 def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) -> None:
-    """While one holds the offset others wait; who comes after its commit is refused."""
+    """While one holds the offset others wait; whoever comes after its commit is refused."""
     jobs = [begin(another(store), name) for name in "abc"]
     for producer in jobs:
         producer.send("t", b"out", partition=1)

@@ -114,7 +114,7 @@ def test_deleting_other_offsets_disturbs_nobody(store: Store) -> None:
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None:
-    """Its own entries fence it not: transactions, plain commits, and resets that it looked up."""
+    """Its own entries do not fence it: transactions, plain commits, and resets it looked up."""
     consumer, producer = job(store, "p")
     for _ in range(2):
         producer.commit_transaction()
@@ -174,10 +174,10 @@ def test_what_older_versions_wrote_is_compared_by_value(store: Store) -> None:
     assert msgspec.json.encode(move) == old
     for number in range(3):
         store.reset_group_offsets("g", "t", to=4)
-        store.logs.group("g").state.check_commit("g", [move])
+        store.logs.group("g")._state.check_commit("g", [move])
         assert number >= 0
     with pytest.raises(CommitFailed):
-        store.logs.group("g").state.check_commit("g", [msgspec.structs.replace(move, start=None)])
+        store.logs.group("g")._state.check_commit("g", [msgspec.structs.replace(move, start=None)])
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     with producer.transaction():
@@ -251,8 +251,8 @@ def test_states_that_are_folded_or_loaded_stand_alike(store: Store) -> None:
     store.reset_group_offsets("g", "t", to=4)
     store.delete_group_offsets("g", [T0])
     log = store.logs.fresh_group("g")
-    copy = CHECKPOINT_DECODER.decode(msgspec.json.encode(log.state))
-    assert copy == log.state
+    copy = CHECKPOINT_DECODER.decode(msgspec.json.encode(log._state))
+    assert copy == log._state
     assert copy.standing("t", 0) == (None, 1)
     entry = b'{"kind":"deleted","nonce":"n","at_ms":1}'
     copy.apply(2, ENTRY_DECODER.decode(entry))

@@ -38,7 +38,7 @@ def make_anew(store: Store, *values: bytes, partitions: int = 1) -> None:
 
 
 def test_a_consumer_goes_on_in_the_new_topic_as_the_reset_policy_says(store: Store) -> None:
-    """The old position counts not; partitions that the new topic lacks are read no more."""
+    """The old position does not count; partitions that the new topic lacks are not read."""
     fill(store, b"old 0", b"old 1")
     consumer = store.consumer("t", auto_offset_reset="earliest")
     careful = store.consumer("t", auto_offset_reset="none")

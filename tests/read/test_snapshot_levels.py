@@ -302,9 +302,9 @@ def test_what_a_cut_must_know_does_not_grow(heap: HeapStorage, clock: VirtualClo
         producer.commit_transaction()
     log = process(heap, clock).logs.fresh_topic("t")
     log.checkpoint()
-    assert len(log.state.recent) <= RECENT_ENTRIES + 1
-    assert len(log.state.producers) < 100
-    assert log.state.let_go == {}
+    assert len(log._state.recent) <= RECENT_ENTRIES + 1
+    assert len(log._state.producers) < 100
+    assert log._state.let_go == {}
 
 
 @pytest.mark.parametrize("level", ["read_committed", "snapshot"])

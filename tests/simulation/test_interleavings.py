@@ -149,7 +149,7 @@ def test_random_schedules_with_faults(first_seed: int) -> None:
                 rng.randint(0, 150): rng.choice(list(Fault)) for _ in range(rng.choice([0, 1, 2]))
             }
             name = rng.choice(["shared", f"job-{number}"])
-            bodies.append(surviving(job(name, faults)))
+            bodies.append(end_with_errors(job(name, faults)))
         bodies += [reader(), reader()]
         choose = random_choice(seed)
 
@@ -167,7 +167,7 @@ def test_random_schedules_with_faults(first_seed: int) -> None:
         judge(simulation, 6, f"seed {seed}")
 
 
-def surviving(body: Body) -> Body:
+def end_with_errors(body: Body) -> Body:
     """A process that ends with any error of ours, as a job that will be run again."""
 
     def outer(process: Process) -> None:

@@ -15,7 +15,6 @@ import pytest
 from long_runs.judge import Violation
 from long_runs.run import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_run
 
-from txnlog import snapshot
 from txnlog.clock import Clock
 from txnlog.errors import (
     CommitFailed,
@@ -29,6 +28,7 @@ from txnlog.log.deadlines import Deadlines
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.settlement import Settlement
 from txnlog.log.transaction_log import Head
+from txnlog.read import consistent_cut
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import EntryRef, TransactionRef, TransactionState
 from txnlog.storage.base import Storage
@@ -161,7 +161,7 @@ def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
     """A snapshot without the cut is torn, and money is missing."""
 
     def mutate(patch: Patch) -> None:
-        patch.setattr(snapshot, "consistent_cut", lambda ends, _: dict(ends))
+        patch.setattr(consistent_cut, "consistent_cut", lambda ends, _: dict(ends))
 
     check_caught(monkeypatch, mutate, CALM, "torn", "bank")
 

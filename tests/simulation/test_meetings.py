@@ -252,7 +252,7 @@ def test_topics_are_made_and_deleted_under_a_writer() -> None:
                 except UnknownTopicOrPartition:
                     with_topic(lambda: store.create_topic("a", partitions=2))
                     continue
-                topic_id = store.logs.topic("a").state.topic_id
+                topic_id = store.logs.topic("a")._state.topic_id
                 acknowledged.append((b"%d" % turn, topic_id or ""))
 
         return {"writer": writer, "owner": owner}

@@ -154,6 +154,6 @@ def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
         producer.close()
         assert count_values(storage) == expected, f"seed {seed}"
         log = attach(storage, clock=VirtualClock(seed=9)).logs.fresh_group("g")
-        moved = log.state.offset_of(*SOURCE)
+        moved = log._state.offset_of(*SOURCE)
         assert (moved.offset if moved else 0) == offset, f"seed {seed}"
     assert min(ends[True], ends[False]) > 20

@@ -32,7 +32,7 @@ def copy_and_count(txn: SparkTransaction) -> None:
 
 def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> None:
     """All records once; the last step, which found nothing, leaves no record and no file."""
-    names = {"transactional_id": "etl", "group_id": "g"}
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
     done = catch_up(spark, topics, copy_and_count, max_records=40, **names)
     assert done == CaughtUp(3, 100, 103)
     assert stored(topics, "out") == list(range(100))
@@ -58,7 +58,7 @@ def test_a_step_that_starts_where_it_likes_is_refused(
     def again(txn: SparkTransaction) -> None:
         txn.write(txn.read("in", **start).drop("partition"), topic="out")
 
-    names = {"transactional_id": "etl", "group_id": "g"}
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
     with pytest.raises(InvalidOption, match="reset_group_offsets"):
         catch_up(spark, topics, again, max_transactions=3, **names)
     assert stored(topics, "out") == []
@@ -68,7 +68,7 @@ def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
     spark: SparkSession, topics: Store
 ) -> None:
     """Offsets move over what was aborted, so that the lag reaches zero."""
-    names = {"transactional_id": "etl", "group_id": "g"}
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
     catch_up(spark, topics, copy_and_count, max_transactions=1, **names)
     producer = topics.producer(transactional_id="gives-up")
     producer.init_transactions()
@@ -83,7 +83,7 @@ def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
 
 def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, topics: Store) -> None:
     """What another job of the group commits in between is not done twice, nor an error."""
-    meddled = []
+    meddled: list[bool] = []
 
     def step(txn: SparkTransaction) -> None:
         new = txn.read("in")

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 
@@ -41,7 +41,7 @@ def status(store: Store, name: str = "etl") -> str:
 
 
 def count(store: Store, topic: str) -> int:
-    return store.scan(topic).to_arrow().num_rows
+    return int(store.scan(topic).to_arrow().num_rows)
 
 
 def staged(store: Store) -> list[str]:
@@ -60,7 +60,7 @@ def aggregated(new: DataFrame) -> DataFrame:
     return new.groupBy(sf.length("key").alias("n")).agg(sf.max(computed_value()).alias("value"))
 
 
-def computed_value() -> object:
+def computed_value() -> Column:
     return sf.concat(sf.col("value").cast("string"), sf.lit("!"))
 
 

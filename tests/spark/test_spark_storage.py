@@ -55,6 +55,7 @@ def shown(frame: DataFrame) -> str:
 def redacted(spark: SparkSession, options: dict[str, str]) -> str:
     """What Spark makes of a relation's options before it shows them on a page or in a log."""
     conf = spark._jsparkSession.sessionState().conf()
+    assert spark._jvm is not None
     found: str = conf.redactOptions(spark._jvm.PythonUtils.toScalaMap(options)).toString()
     return found
 
@@ -101,8 +102,12 @@ def test_nested_options_are_taken_wherever_options_are(
         spark, url, transactional_id="etl", group_id="g", storage_options=given
     ) as txn:
         copy(txn)
-    names = {"transactional_id": "again", "group_id": "again"}
-    done = catch_up(spark, url, copy, storage_options=given, **names)
+
+    def copy_again(txn: SparkTransaction) -> None:
+        copy(txn)
+
+    names: dict[str, Any] = {"transactional_id": "again", "group_id": "again"}
+    done = catch_up(spark, url, copy_again, storage_options=given, **names)
     assert (done.transactions, done.written_records) == (1, 20)
     with transaction(spark, url, transactional_id="shuffled", storage_options=given) as txn:
         rows = spark.range(20).selectExpr("string(id) as value")
@@ -158,7 +163,7 @@ def test_a_password_in_the_url_is_refused(tmp_path: Path) -> None:
         f"disk://{tmp_path}/s", create=True, storage_options=options, unsafe_single_writer=True
     )
     url = f"disk://user:hunter2hunter2@host{tmp_path}/s"
-    plain.storage._given = url  # as after opening it, if this filesystem knew of users
+    plain.storage._given = url  # type: ignore[attr-defined]  # as after opening it, if this filesystem knew of users
     plain.storage.url = f"disk://host{tmp_path}/s"
     with pytest.raises(InvalidOption, match="holds credentials, which Spark would show") as caught:
         store_options(plain)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import data_files, fill, placed_files, stored
 from stream_helpers import batches, folder, forget_last_commit, reads_streams, run, sink, stream
@@ -167,7 +167,7 @@ def test_columns_are_checked_as_in_a_batch(spark: SparkSession, topics: Store) -
     frame = stream(spark, topics, "in")
     with pytest.raises(PySparkException, match="column 'value' is bigint"):
         run(sink(frame.select(sf.col("offset").alias("value")), topics, "out", "wrong"))
-    with pytest.raises(PySparkException, match="where to"):
+    with pytest.raises(PySparkException, match=r"no topic to write to\. Give the option topic"):
         run(sink(frame.select("value"), topics, checkpoint="nowhere"))
 
 
@@ -219,7 +219,7 @@ def events(spark: SparkSession, store: Store, topic: str = "in") -> DataFrame:
     return stream(spark, store, topic).select(number, at)
 
 
-def text(column: str) -> sf.Column:
+def text(column: str) -> Column:
     return sf.col(column).cast("string").alias("value")
 
 

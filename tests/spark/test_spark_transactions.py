@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -54,7 +55,7 @@ def etl(txn: SparkTransaction) -> int:
     return txn.consumed_records
 
 
-def begin(spark: SparkSession, store: Store, name: str = "etl", **more: int) -> SparkTransaction:
+def begin(spark: SparkSession, store: Store, name: str = "etl", **more: Any) -> SparkTransaction:
     return transaction(spark, store.url, transactional_id=name, group_id="g", **more)
 
 
@@ -213,8 +214,9 @@ def test_an_interrupt_after_the_decision_hides_no_commit(
     assert leftovers(topics) == []
 
 
+@pytest.mark.condition(22)
 def test_a_failed_write_leaves_only_abort(spark: SparkSession, topics: Store) -> None:
-    """Goal (22): code that swallows a write's error cannot commit the rest without it."""
+    """Code that swallows a write's error cannot commit the rest without it."""
     bad = numbers(spark, 0, 5).withColumn("colour", sf.lit("red"))
 
     def swallow() -> None:
@@ -248,8 +250,9 @@ def test_misuse_is_explained(spark: SparkSession, topics: Store) -> None:
         transaction(spark, txnlog.open("memory://x", create=True), transactional_id="etl")
 
 
+@pytest.mark.condition(35)
 def test_two_jobs_with_one_group_and_the_same_records(spark: SparkSession, topics: Store) -> None:
-    """Goal (35): of two jobs that consumed the same records exactly one commits."""
+    """Of two jobs that consumed the same records exactly one commits."""
 
     def race() -> None:
         with begin(spark, topics, "one") as first:
@@ -266,8 +269,9 @@ def test_two_jobs_with_one_group_and_the_same_records(spark: SparkSession, topic
     assert topics.describe_topic("out").open_transactions == ()
 
 
+@pytest.mark.condition(28)
 def test_two_jobs_with_one_transactional_id(spark: SparkSession, topics: Store) -> None:
-    """Goal (28): the older instance is fenced, and what it uploaded is deleted."""
+    """The older instance is fenced, and what it uploaded is deleted."""
 
     def race() -> None:
         with begin(spark, topics) as older:
@@ -314,7 +318,7 @@ class DecisionLost(CountingStorage):
 
 
 def test_an_unknown_outcome_is_settled_by_the_next_run(spark: SparkSession, topics: Store) -> None:
-    """Goal (hazard 2): nothing is deleted, and the rerun finds that it was committed."""
+    """Hazard 2: nothing is deleted, and the rerun finds that it was committed."""
     failing = attach(DecisionLost(topics.storage), clock=SystemClock())
     with (
         pytest.raises(CommitStateUnknown),
@@ -359,11 +363,12 @@ with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
 """
 
 
+@pytest.mark.condition(48)
 @pytest.mark.parametrize(("moment", "left"), [("before", 100), ("after", 0)])
 def test_a_driver_killed_around_the_decision(
     spark: SparkSession, topics: Store, moment: str, left: int
 ) -> None:
-    """Goal (48): SIGKILL just before and after the decision; the rerun finishes the work."""
+    """SIGKILL just before and after the decision; the rerun finishes the work."""
     command = [sys.executable, "-c", KILLED, topics.url, moment]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -440,10 +445,11 @@ def test_a_read_that_timed_out_cannot_be_written(spark: SparkSession, topics: St
     assert "g" not in topics.groups()
 
 
+@pytest.mark.condition(28)
 def test_a_write_never_commits_the_offsets_of_another_read(
     spark: SparkSession, topics: Store
 ) -> None:
-    """Goal (28): two jobs with one id and different ranges: the older one's write is refused."""
+    """Two jobs with one id and different ranges: the older one's write is refused."""
     older = consume(spark, topics, maxRecords=30).drop("partition")
     newer = consume(spark, topics).drop("partition")
     with pytest.raises(PySparkException, match=r"ProducerFenced.*was replaced"):
@@ -461,7 +467,7 @@ def test_a_write_never_commits_the_offsets_of_another_read(
 
 
 def test_staged_manifests_are_checked(topics: Store) -> None:
-    """Goal (hazard 8): a damaged manifest is refused, never half of it used."""
+    """Hazard 8: a damaged manifest is refused, never half of it used."""
     write_manifest(topics.storage, "staging/x-000000.json", {})
     path = Path(topics.url, "staging", "x-000000.json")
     assert json.loads(path.read_text())["segments"] == {}

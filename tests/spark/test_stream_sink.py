@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.spark.batch.uploads import upload
@@ -42,9 +43,9 @@ class Driver:
     def writer(self) -> TxnlogStreamWriter:
         return TxnlogStreamWriter(self._plan)
 
-    def upload(self, batch: int) -> list[UploadedForQuery | None]:
+    def upload(self, batch: int) -> list[WriterCommitMessage | None]:
         """What the tasks of a batch do: two of them with rows, one without."""
-        messages: list[UploadedForQuery | None] = []
+        messages: list[WriterCommitMessage | None] = []
         for task in range(2):
             rows = [f"{batch}-{task}-{row}".encode() for row in range(4)]
             data = pa.record_batch([["a", "b"] * 2, rows], names=list(NAMES))
@@ -52,7 +53,7 @@ class Driver:
             messages.append(UploadedForQuery(segments, EXECUTION, self._query))
         return [*messages, UploadedForQuery((), EXECUTION, self._query)]
 
-    def commit(self, batch: int, messages: list[UploadedForQuery | None]) -> None:
+    def commit(self, batch: int, messages: list[WriterCommitMessage | None]) -> None:
         """As Spark does it: what fails is followed by abort, on another writer."""
         try:
             self.writer().commit(messages, batch)
@@ -103,9 +104,10 @@ ENDS = {
 """How the commit ends, over all of its requests."""
 
 
+@pytest.mark.condition(48, 49)
 @pytest.mark.parametrize("fault", ENDS)
 def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -> None:
-    """Goal (48, 49): whatever the second batch's commit dies of, its next run leaves it there once.
+    """Whatever the second batch's commit dies of, its next run leaves it there once.
 
     The faulty driver may end as it likes; the next one repeats the batch, and goes on.
     """
@@ -149,7 +151,7 @@ def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -
 
 
 def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> None:
-    """Goal (hazard 2): the decision landed, nobody was told: its files stay, a replay adds none."""
+    """Hazard 2: the decision landed, nobody was told: its files stay, a replay adds none."""
     storage = inner.copy()
 
     class Lost(FaultyStorage):
@@ -182,8 +184,9 @@ def test_a_failed_task_leaves_no_file(inner: HeapStorage) -> None:
     assert values(inner) == []
 
 
+@pytest.mark.condition(28)
 def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
-    """Goal (28): two drivers have the same batch; whoever comes second adds nothing."""
+    """Two drivers have the same batch; whoever comes second adds nothing."""
     older, newer = Driver(inner, seed=2), Driver(inner, seed=3)
     late = older.upload(0)
     newer.run(0)
@@ -198,8 +201,9 @@ def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
     assert orphans(inner) == set()
 
 
+@pytest.mark.condition(28, 50)
 def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
-    """Goal (28, 50): the newer driver commits while the older one stands still at each request."""
+    """The newer driver commits while the older one stands still at each request."""
     number = 0
     while True:
         storage = inner.copy()

@@ -324,8 +324,7 @@ def test_an_init_that_is_not_durable_is_not_reported(store: Store, disk: Disk) -
     disk.synced.clear()
     producer.init_transactions()
     assert "transactions/p" in disk.synced
-    (found,) = store.transactions()
-    assert found.producer_epoch == 1
+    assert store.describe_transaction("p").producer_epoch == 1
 
 
 def test_nobody_marks_entries_for_a_decision_that_is_not_durable(

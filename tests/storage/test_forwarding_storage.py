@@ -147,7 +147,8 @@ def test_a_producer_without_acks_is_counted_and_does_not_sync(
         return upload(storage, name)
 
     monkeypatch.setattr(LocalStorage, "upload", watched)
-    for number, acks in enumerate((1, "all")):
+    chosen: tuple[str | int, ...] = (1, "all")
+    for number, acks in enumerate(chosen):
         with store.producer(acks=acks) as producer:
             producer.send("t", b"x")
             counting.take()

@@ -322,7 +322,7 @@ def tidy(job: Job) -> None:
         log.refresh()
         if chance.random() < 0.7:
             logs.settlement.settle([log])
-        if log.state.next_entry:
+        if log.next_entry:
             log.checkpoint()
             done += 1
             if done % 10 == 0:

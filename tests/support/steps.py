@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from txnlog.errors import TxnlogError
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.results import TransactionDescription
 from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -26,7 +28,7 @@ def new_store(
     topics: Mapping[str, int] | None = None,
     config: Mapping[str, object] | None = None,
 ) -> Store:
-    """A new store whose topics have so many partitions; without a word, ``t`` with one."""
+    """A new store whose topics have so many partitions; by default one, ``t``, with one."""
     store = attach(storage, create=True, clock=clock, config=config)
     for topic, partitions in ({"t": 1} if topics is None else topics).items():
         store.create_topic(topic, partitions=partitions)
@@ -116,3 +118,12 @@ def values(store: Store, topic: str = "t", isolation_level: str = "read_committe
     table = store.scan(topic, isolation_level=isolation_level).to_arrow()
     found: list[bytes] = table.column("value").to_pylist()
     return found
+
+
+def sound_transactions(store: Store) -> list[TransactionDescription]:
+    """The store's transactional ids, none of which is damaged."""
+    sound: list[TransactionDescription] = []
+    for found in store.transactions():
+        assert not isinstance(found, TxnlogError), found
+        sound.append(found)
+    return sound

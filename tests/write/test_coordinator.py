@@ -60,7 +60,7 @@ def decide(store: Store, end: str) -> Producer:
     return producer
 
 
-class Unsure(FaultyStorage):
+class FailsFromPut(FaultyStorage):
     """From its n-th put into the log of ``p`` on, requests there fail, with or without effect."""
 
     def __init__(self, inner: Storage, number: int, effect: bool) -> None:
@@ -200,7 +200,7 @@ def test_an_init_whose_puts_are_in_doubt(store: Store, clock: VirtualClock, effe
     for doubtful in range(3):
         begin_transaction(store)
         epoch = owner(store)[1]
-        storage = Unsure(store.storage, doubtful, effect)
+        storage = FailsFromPut(store.storage, doubtful, effect)
         producer = attach(storage, clock=clock).producer(transactional_id="p")
         coordinator = producer._coordinator
         assert coordinator is not None

@@ -65,7 +65,7 @@ def test_children_do_not_write_through_their_parents_producer(store: Store) -> N
     ],
 )
 def test_a_child_touches_no_transaction(store: Store, call: str) -> None:
-    """Whatever it calls, its parent commits everything."""
+    """Whatever a child calls, its parent commits everything."""
     producer = begin(store, "p")
     producer.send("t", b"parent")
     assert in_child(getattr(producer, call)).startswith("ForkedProducer")
@@ -143,7 +143,7 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store
 
     def hold() -> None:
         with store.logs._lock, log.lock, group.lock, producer._lock.mutex:
-            ends = log.state.partitions[0]
+            ends = log._state.partitions[0]
             ends.end_offset += 7
             held.set()
             enough.wait()

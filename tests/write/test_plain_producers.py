@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from steps import another, new_store, values
+from disturbed_storages import LosingStorage
+from steps import another, append, new_store, values
 
 from txnlog.errors import CommitStateUnknown, CorruptEntry, InvalidTxnState, StorageError
 from txnlog.storage.base import Storage
@@ -11,25 +12,6 @@ from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, VirtualClock
 
 EXPIRATION_MS = 1_000_000
-
-
-class Unsure(FaultyStorage):
-    """While ``unsure``, requests for entries of topic ``t`` fail; the creates take ``effect``."""
-
-    unsure = False
-    effect = True
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        if not self.unsure or not name.startswith("topics/t/log"):
-            return super().put_if_absent(name, data)
-        if self.effect:
-            super().put_if_absent(name, data)
-        raise StorageError("the connection was reset")
-
-    def get(self, name: str) -> bytes:
-        if self.unsure and name.startswith("topics/t/log"):
-            raise StorageError("the connection was reset")
-        return super().get(name)
 
 
 @pytest.fixture
@@ -41,13 +23,12 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
 def let_all_expire(store: Store, clock: VirtualClock) -> None:
     """Time passes, and somebody's append makes the topic forget who was idle meanwhile."""
     clock.time_ms += EXPIRATION_MS + 1
-    with store.producer() as other:
-        other.send("t", b"other", partition=1)
+    append(store, b"other", partition=1)
 
 
 @pytest.mark.condition(7)
 def test_an_idle_producer_goes_on(store: Store, clock: VirtualClock) -> None:
-    """Who was forgotten by a topic starts over under a new id, at sequence 0."""
+    """Whoever a topic has forgotten starts over under a new id, at sequence 0."""
     producer = store.producer()
     for turn in range(3):
         producer.send("t", b"%d" % turn, partition=0)
@@ -67,7 +48,7 @@ def test_an_append_in_doubt_is_not_doubled_when_its_producer_is_forgotten(
     store: Store, clock: VirtualClock, earlier: int, effect: bool, read_meanwhile: bool
 ) -> None:
     """Flushing again after the topic forgot the producer: once, whatever became of the first."""
-    storage = Unsure(store.storage)
+    storage = LosingStorage(store.storage)
     storage.effect = effect
     process = attach(storage, clock=clock)
     producer = process.producer()
@@ -76,10 +57,10 @@ def test_an_append_in_doubt_is_not_doubled_when_its_producer_is_forgotten(
         producer.flush()
     producer.send("t", b"in doubt", partition=0)
     producer.send("t", b"in doubt too", partition=1)
-    storage.unsure = True
+    storage.losing = "topics/t/log"
     with pytest.raises(CommitStateUnknown):
         producer.flush()
-    storage.unsure = False
+    storage.losing = ""
     let_all_expire(store, clock)
     if read_meanwhile:
         # Then its log, which the producer shares, is past the entry before it looks.

@@ -67,10 +67,10 @@ def check_refused(store: Store, error: type[TxnlogError], sequence: int, **named
     """The batch is refused, and neither the log nor the state changes."""
     log = store.logs.topic("t")
     log.refresh()
-    before, state = contents(store), envelope.encode(log.state)
+    before, state = contents(store), envelope.encode(log._state)
     with pytest.raises(error):
         place(store, sequence, **named)  # type: ignore[arg-type]
-    assert envelope.encode(log.state) == state
+    assert envelope.encode(log._state) == state
     assert contents(store) == before
 
 
@@ -209,7 +209,7 @@ def test_a_batch_whose_name_an_older_version_forgot_is_known_by_its_segment(stor
     place(store, 0, segments=segments)
     place(store, 2, 2)
     log = store.logs.topic("t")
-    for batches in [p.partitions for p in log.state.producers.values()]:
+    for batches in [p.partitions for p in log._state.producers.values()]:
         batches[0] = [msgspec.structs.replace(batch, name="") for batch in batches[0]]
     assert place(store, 0, segments=segments).offsets == {T0: range(2)}
     check_refused(store, OutOfOrderSequence, 0, count=2)
@@ -327,11 +327,11 @@ def test_a_put_that_fails_leaves_the_state_as_it_was(store: Store, clock: Virtua
     mine = attach(FaultyStorage(store.storage, before_request=failing), clock=clock)
     place(mine, 0)
     log, writer, segments = mine.logs.topic("t"), Writer(PRODUCER, {0: 1}), upload(mine, b"v", b"v")
-    before = envelope.encode(log.state)
+    before = envelope.encode(log._state)
     broken = True
     with pytest.raises(StorageError, match="503"):
         log.place(segments, writer=writer)
-    assert (envelope.encode(log.state), writer) == (before, Writer(PRODUCER, {0: 1}))
+    assert (envelope.encode(log._state), writer) == (before, Writer(PRODUCER, {0: 1}))
     broken = False
     assert log.place(segments, writer=writer).offsets == {T0: range(1, 3)}
     assert writer == Writer(PRODUCER, {0: 3})

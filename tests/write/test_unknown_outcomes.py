@@ -211,7 +211,7 @@ def test_an_abort_is_complete_without_the_marker_of_an_entry_in_doubt(store: Sto
 def test_a_commit_that_was_answered_after_cleaning_is_not_called_fenced(
     fault: Fault, raised: type[Exception], seen: list[bytes]
 ) -> None:
-    """The commit counted; its answer came when its entry was cleaned up; it was called aborted.
+    """The commit counted, though its answer came when its entry was cleaned up.
 
     A commit that was sent only then has surely not happened, and is called so.
     """
@@ -268,7 +268,7 @@ def test_a_commit_in_doubt_that_is_repeated_after_cleaning_stays_in_doubt(landed
 
 
 def test_an_append_that_was_answered_after_cleaning_can_only_be_aborted() -> None:
-    """It is found placed, but not as which entry: an error that says so, where an assert failed."""
+    """It is found placed, but not as which entry, and the error says so."""
     inner, clock = HeapStorage(), VirtualClock()
     config = {"log.cleanup.age.ms": 10_000, "transaction.max.timeout.ms": 10_000}
     store = new_store(inner, clock, {"in": 1}, config)

@@ -99,7 +99,7 @@ def test_discarding_frees_the_budget_of_others() -> None:
 def test_two_hundred_partitions_are_two_hundred_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where files enough may be open, no segment is cut short for another one."""
+    """Where enough files may be open, no segment is cut short for another one."""
     monkeypatch.setattr(uploads, "MAX_OPEN_SEGMENTS", 200)
     store = _store("many", 1, 200)
     uploader = SegmentUploader(store.storage, store.topic_spec("t0"), store.logs.clock)

@@ -287,5 +287,5 @@ def tidy(world: World, process: Process) -> None:
                 log.refresh()
                 if chance.random() < 0.7:
                     logs.settlement.settle([log])
-                if log.state.next_entry:
+                if log.next_entry:
                     log.checkpoint()
