@@ -22,7 +22,6 @@ import typer
 
 from txnlog.cli.input.storage_options import keep_secret
 
-CONFIG_VARIABLE: Final = "TXNLOG_CONFIG"
 _KEYS: Final = ("store", "output", "storage_options")
 
 

@@ -15,6 +15,15 @@ from typing import Any
 import txnlog
 
 COMMAND = [sys.executable, "-m", "txnlog.cli"]
+INTERRUPTIBLE = """
+import signal, sys
+import txnlog.cli
+
+# A shell that runs the tests in the background has its children ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", file=sys.stderr, flush=True)
+txnlog.cli.main()
+"""
 
 
 @dataclass(frozen=True)
@@ -66,3 +75,23 @@ def cli(*arguments: object, env: Mapping[str, str] | None = None) -> Finished:
     finished = Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
     assert "Traceback" not in finished.err + finished.out, finished
     return finished
+
+
+def list_files(store: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file()
+    }
+
+
+def list_offsets(found: Finished) -> list[tuple[int, int]]:
+    """Where the records are that were printed."""
+    return [(record["partition"], record["offset"]) for record in found.json()]
+
+
+def list_group_offsets(store: Path, group: str = "etl") -> dict[tuple[str, int], int | None]:
+    """Where a group is, by topic and partition."""
+    found = txnlog.open(str(store)).describe_group(group).offsets
+    return {(at.topic, at.partition): at.offset for at in found}
