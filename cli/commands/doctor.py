@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txnlog.doctor.finding import Finding
 
 
-def _detail(finding: Finding) -> str:
+def _show_detail(finding: Finding) -> str:
     # A reason names its file mostly.
     known = finding.path is None or finding.path in finding.detail
     rule = "" if finding.rule is None else f"{finding.rule}: "
@@ -33,7 +33,7 @@ FIELDS: list[Field[Finding]] = [
     text("rule", None, lambda finding: finding.rule),
     text("path", None, lambda finding: finding.path),
     number("size_bytes", None, lambda finding: finding.size_bytes),
-    Field("detail", "DETAIL", lambda finding: finding.detail, _detail),
+    Field("detail", "DETAIL", lambda finding: finding.detail, _show_detail),
 ]
 
 

@@ -40,7 +40,7 @@ def text(
     key: str, title: str | None, get: Callable[[T], str | None], *, wide: bool = False
 ) -> Field[T]:
     """A name or a word."""
-    return Field(key, title, get, lambda item: _or_absent(get(item)), wide=wide)
+    return Field(key, title, get, lambda item: _show_text(get(item)), wide=wide)
 
 
 def number(
@@ -129,5 +129,5 @@ def show_duration(duration_ms: int) -> str:
     return " ".join(part for part in shown[:2] if not part.startswith("0"))
 
 
-def _or_absent(value: str | None) -> str:
+def _show_text(value: str | None) -> str:
     return _ABSENT if value is None else escape_text(value)

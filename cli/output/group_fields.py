@@ -19,11 +19,11 @@ SUMMARY: list[Field[GroupDescription]] = [
 ]
 
 
-def _pending_json(offset: GroupOffset) -> Json:
+def _get_pending(offset: GroupOffset) -> Json:
     return None if offset.pending is None else to_json(REF, offset.pending)
 
 
-def _pending_line(offset: GroupOffset) -> str:
+def _show_pending(offset: GroupOffset) -> str:
     return "-" if offset.pending is None else escape_text(offset.pending.transactional_id)
 
 
@@ -35,5 +35,5 @@ OFFSETS: list[Field[GroupOffset]] = [
     number("lag", "LAG", lambda at: at.lag),
     time("committed_at_ms", "COMMITTED", lambda at: at.committed_at_ms),
     text("metadata", "METADATA", lambda at: at.metadata, wide=True),
-    Field("pending", "PENDING", _pending_json, _pending_line, wide=True),
+    Field("pending", "PENDING", _get_pending, _show_pending, wide=True),
 ]

@@ -43,11 +43,11 @@ class Record:
     content: Content
 
 
-def _headers_json(record: Record) -> Json:
+def _get_headers(record: Record) -> Json:
     return [{"key": key, "value": bytes_to_json(value)} for key, value in record.content.headers]
 
 
-def _headers_line(record: Record) -> str:
+def _show_headers(record: Record) -> str:
     return ", ".join(
         f"{escape_text(key)}={escape_bytes(value)}" for key, value in record.content.headers
     )
@@ -68,7 +68,7 @@ CONTENT: list[Field[Record]] = [
         lambda record: bytes_to_json(record.content.value),
         lambda record: escape_bytes(record.content.value),
     ),
-    Field("headers", "HEADERS", _headers_json, _headers_line),
+    Field("headers", "HEADERS", _get_headers, _show_headers),
 ]
 
 PAYLOAD = [field for field in CONTENT if field.key in ("key", "value")]

@@ -84,7 +84,7 @@ def _print_plain(
     source = (
         (
             heading(item) if heading else None,
-            _cells(columns, item),
+            _show_cells(columns, item),
             partial(below, item) if below else tuple[str],
         )
         for item in items
@@ -125,7 +125,7 @@ def _take(source: Iterator[T], count: int) -> tuple[list[T], Exception | None]:
     return taken, None
 
 
-def _cells(columns: Sequence[Field[T]], item: T) -> list[str]:
+def _show_cells(columns: Sequence[Field[T]], item: T) -> list[str]:
     return [column.show(item) for column in columns]
 
 

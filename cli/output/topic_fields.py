@@ -24,15 +24,15 @@ SUMMARY: list[Field[TopicDescription]] = [
 ]
 
 
-def _config_json(topic: TopicDescription) -> Json:
+def _get_config(topic: TopicDescription) -> Json:
     return dict(topic.config)
 
 
-def _config_line(topic: TopicDescription) -> str:
+def _show_config(topic: TopicDescription) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(topic.config.items())) or "defaults"
 
 
-def _open_ids(part: PartitionDescription) -> list[str]:
+def _list_open_ids(part: PartitionDescription) -> list[str]:
     return [ref.transactional_id for ref in part.open_transactions]
 
 
@@ -40,7 +40,7 @@ DETAILS: list[Field[TopicDescription]] = [
     *SUMMARY,
     text("topic_id", "TOPIC ID", lambda topic: topic.topic_id),
     time("created_at_ms", "CREATED", lambda topic: topic.created_at_ms),
-    Field("config", "CONFIG", _config_json, _config_line),
+    Field("config", "CONFIG", _get_config, _show_config),
 ]
 PARTITIONS: list[Field[PartitionDescription]] = [
     number("partition", "PART", lambda part: part.partition),
@@ -49,7 +49,7 @@ PARTITIONS: list[Field[PartitionDescription]] = [
     number("end_offset", "END", lambda part: part.end_offset),
     number("segment_count", "SEGMENTS", lambda part: part.segment_count),
     number("size_bytes", "BYTES", lambda part: part.size_bytes),
-    names("open_transactions", "OPEN", _open_ids),
+    names("open_transactions", "OPEN", _list_open_ids),
 ]
 
 

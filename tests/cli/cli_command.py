@@ -95,3 +95,15 @@ def list_group_offsets(store: Path, group: str = "etl") -> dict[tuple[str, int],
     """Where a group is, by topic and partition."""
     found = txnlog.open(str(store)).describe_group(group).offsets
     return {(at.topic, at.partition): at.offset for at in found}
+
+
+def read_terminal(leader: int) -> bytes:
+    """All that is shown on a terminal of ours, up to its end; it is closed then."""
+    shown = b""
+    try:
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    except OSError:  # Linux says so when the other end is closed
+        pass
+    os.close(leader)
+    return shown

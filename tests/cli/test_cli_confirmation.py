@@ -8,7 +8,7 @@ import pty
 import subprocess
 from pathlib import Path
 
-from cli_command import COMMAND, cli, cli_each, environment, list_files
+from cli_command import COMMAND, cli, cli_each, environment, list_files, read_terminal
 
 import txnlog
 
@@ -27,13 +27,7 @@ def answer(reply: str, *arguments: object) -> tuple[int, str]:
     )
     os.close(follower)
     os.write(leader, f"{reply}\n".encode())
-    shown = b""
-    try:
-        while chunk := os.read(leader, 65536):
-            shown += chunk
-    except OSError:  # Linux says so when the other end is closed
-        pass
-    os.close(leader)
+    shown = read_terminal(leader)
     return process.wait(30), shown.decode()
 
 

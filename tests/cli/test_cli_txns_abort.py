@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_command import cli, environment
+from cli_command import cli, environment, list_files
 
 import txnlog
 from txnlog.errors import ProducerFenced
@@ -107,3 +107,16 @@ def test_abort_ends_what_is_meant_and_fences(own_store: Path) -> None:
     committed = cli("txns", "abort", "etl-1", "--yes", "--store", own_store)
     assert (committed.code, "no open transaction" in committed.err) == (1, True)
     assert cli("txns", "abort", "nobody", "--yes", "--store", own_store).code == 1
+
+
+def test_the_remedy_of_a_damaged_id_is_named_once(own_store: Path) -> None:
+    """The error names the file, --force and what that gives up; nothing is changed."""
+    newest = max((own_store / "transactions" / "etl-1").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    before = list_files(own_store)
+    refused = cli("txns", "abort", "etl-1", "--yes", "--store", own_store)
+    assert (refused.code, refused.out) == (3, "")
+    assert newest.name in refused.err
+    assert refused.err.count("txnlog txns abort --force") == 1
+    assert "what it may have committed is given up then (see --help)" in refused.err
+    assert list_files(own_store) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from cli_command import cli
@@ -45,3 +46,17 @@ def test_why_names_the_holder_and_what_ends_it(store_path: Path) -> None:
     quiet = cli("txns", "why", "orders", "--store", store_path).out
     assert quiet.count("held by nobody") == 2
     assert cli("txns", "why", "paid:3", "--store", store_path).code == 1
+
+
+def test_why_shows_the_error_of_a_damaged_holder_whole(own_store: Path) -> None:
+    """A semicolon in an error begins no other way out."""
+    newest = max((own_store / "transactions" / "open").glob("*.json"))
+    newest.write_bytes(b'{"a; b": "c; d"}')
+    why = ("txns", "why", "paid", "--store", own_store)
+    (found,) = json.loads(cli(*why, "-o", "json").out)
+    ended_by = found["holders"][0]["ended_by"]
+    text = cli(*why).out
+    assert text.count("ended by:") == 1
+    assert " or: " not in text
+    shown = text.partition("ended by:")[2]
+    assert "".join(shown.split()) == "".join(ended_by.split())

@@ -24,11 +24,11 @@ OFFSETS: list[Field[LoggedOffset]] = [
 ]
 
 
-def _moves_json(entry: GroupLogEntry) -> Json:
+def _get_moves(entry: GroupLogEntry) -> Json:
     return [to_json(OFFSETS, at) for at in entry.offsets]
 
 
-def _moves_line(entry: GroupLogEntry) -> str:
+def _show_moves(entry: GroupLogEntry) -> str:
     return ", ".join(_show_move(at) for at in entry.offsets) or "-"
 
 
@@ -43,7 +43,7 @@ FIELDS: list[Field[GroupLogEntry]] = [
     time("at_ms", "AT", lambda entry: entry.at_ms),
     transaction_ref("transaction", "TRANSACTION", lambda entry: entry.transaction, wide=True),
     text("marker", "MARKER", lambda entry: entry.marker),
-    Field("offsets", "OFFSETS", _moves_json, _moves_line),
+    Field("offsets", "OFFSETS", _get_moves, _show_moves),
 ]
 
 
@@ -62,5 +62,5 @@ def show_log(
       txnlog groups log etl
     """
     with DamageReporter() as reporter:
-        history = reporter.healthy(session.open_store().group_history(group))
+        history = reporter.pass_healthy(session.open_store().group_history(group))
         session.output.rows(FIELDS, history)

@@ -20,4 +20,4 @@ def list_groups(
       txnlog groups ls
     """
     with DamageReporter() as reporter:
-        session.output.rows(SUMMARY, reporter.healthy(session.open_store().each_group()))
+        session.output.rows(SUMMARY, reporter.pass_healthy(session.open_store().each_group()))

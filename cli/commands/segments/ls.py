@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from txnlog.cli.input.options import TargetArgument
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.output.fields import Field, number, text, time
 from txnlog.cli.session import Session
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
 
 
-def _path(segment: SegmentDescription) -> str:
+def _locate(segment: SegmentDescription) -> str:
     from txnlog.inspect.segment_dump import segment_path
 
     return segment_path(segment)
@@ -40,15 +39,13 @@ FIELDS: list[Field[SegmentDescription]] = [
     number("producer_epoch", None, lambda segment: _hide_unknown(segment.producer_epoch)),
     number("base_sequence", None, lambda segment: _hide_unknown(segment.base_sequence)),
     text("segment", "SEGMENT", lambda segment: segment.name),
-    text("path", None, _path),
+    text("path", None, _locate),
 ]
 
 
 def list_segments(
     session: Session,
-    target: Annotated[
-        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
-    ],
+    target: TargetArgument,
 ) -> None:
     """List the segments of a topic in the order of their offsets. No segment is read.
 

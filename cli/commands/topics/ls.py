@@ -21,4 +21,4 @@ def list_topics(
       txnlog topics ls --store /data/store
     """
     with DamageReporter() as reporter:
-        session.output.rows(SUMMARY, reporter.healthy(session.open_store().each_topic()))
+        session.output.rows(SUMMARY, reporter.pass_healthy(session.open_store().each_topic()))

@@ -47,7 +47,7 @@ def find_hanging(
       txnlog txns find-hanging
     """
     with DamageReporter() as reporter:
-        hung = [*reporter.healthy(session.open_store().hanging_transactions())]
+        hung = [*reporter.pass_healthy(session.open_store().hanging_transactions())]
         session.output.rows(FIELDS, hung)
     if hung:
         raise typer.Exit(HANGING)

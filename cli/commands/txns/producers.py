@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from txnlog.cli.input.options import TargetArgument
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.output.fields import Field, number, text, time
 from txnlog.cli.output.transaction_fields import transaction_ref
@@ -29,9 +28,7 @@ FIELDS: list[Field[ProducerDescription]] = [
 
 def list_producers(
     session: Session,
-    target: Annotated[
-        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
-    ],
+    target: TargetArgument,
 ) -> None:
     """List the producers that a topic remembers, partition by partition.
 

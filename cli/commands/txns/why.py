@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, repeat
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from txnlog.cli.input.options import TargetArgument
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.output.escaping import Json, escape_text
 from txnlog.cli.output.fields import Field, number, show_time, text, time, to_json
@@ -31,7 +30,7 @@ HOLDERS: list[Field[StableOffsetHolder]] = [
 ]
 
 
-def _holders_json(stable: StableOffset) -> Json:
+def _get_holders(stable: StableOffset) -> Json:
     return [to_json(HOLDERS, holder) for holder in stable.holders]
 
 
@@ -42,15 +41,13 @@ FIELDS: list[Field[StableOffset]] = [
     number("last_stable_offset", "STABLE", lambda stable: stable.last_stable_offset),
     number("end_offset", "END", lambda stable: stable.end_offset),
     number("held_back", "HELD BACK", lambda at: at.end_offset - at.last_stable_offset),
-    Field("holders", None, _holders_json, lambda _: ""),
+    Field("holders", None, _get_holders, lambda _: ""),
 ]
 
 
 def explain_stable_offset(
     session: Session,
-    target: Annotated[
-        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
-    ],
+    target: TargetArgument,
 ) -> None:
     """Explain why a partition's last stable offset stands where it stands.
 
