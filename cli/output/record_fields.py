@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,42 +43,40 @@ class Record:
     content: Content
 
 
-def _get_headers(record: Record) -> Json:
-    return [{"key": key, "value": bytes_to_json(value)} for key, value in record.content.headers]
+def _list_bytes_fields(
+    show: Callable[[bytes | None], str], encode: Callable[[bytes | None], Json]
+) -> list[Field[Record]]:
+    """Key, value and headers; how their bytes are shown to people, and what they are in JSON."""
+
+    def get_headers(record: Record) -> Json:
+        return [{"key": key, "value": encode(value)} for key, value in record.content.headers]
+
+    def show_headers(record: Record) -> str:
+        return ", ".join(
+            f"{escape_text(key)}={show(value)}" for key, value in record.content.headers
+        )
+
+    return [
+        Field("key", "KEY", lambda at: encode(at.content.key), lambda at: show(at.content.key)),
+        Field(
+            "value", "VALUE", lambda at: encode(at.content.value), lambda at: show(at.content.value)
+        ),
+        Field("headers", "HEADERS", get_headers, show_headers),
+    ]
 
 
-def _show_headers(record: Record) -> str:
-    return ", ".join(
-        f"{escape_text(key)}={escape_bytes(value)}" for key, value in record.content.headers
-    )
-
-
-CONTENT: list[Field[Record]] = [
-    number("offset", "OFFSET", lambda record: record.offset),
-    time("timestamp_ms", "TIMESTAMP", lambda record: record.content.timestamp_ms),
-    Field(
-        "key",
-        "KEY",
-        lambda record: bytes_to_json(record.content.key),
-        lambda record: escape_bytes(record.content.key),
-    ),
-    Field(
-        "value",
-        "VALUE",
-        lambda record: bytes_to_json(record.content.value),
-        lambda record: escape_bytes(record.content.value),
-    ),
-    Field("headers", "HEADERS", _get_headers, _show_headers),
-]
-
-PAYLOAD = [field for field in CONTENT if field.key in ("key", "value")]
-
-RECORD: list[Field[Record]] = [
+_PLACE: list[Field[Record]] = [
     text("topic", None, lambda record: record.topic),
     number("partition", "PARTITION", lambda record: record.partition),
     text("timestamp_type", None, lambda record: record.timestamp_type),
-    *CONTENT,
 ]
+_POSITION: list[Field[Record]] = [
+    number("offset", "OFFSET", lambda record: record.offset),
+    time("timestamp_ms", "TIMESTAMP", lambda record: record.content.timestamp_ms),
+]
+CONTENT = [*_POSITION, *_list_bytes_fields(escape_bytes, bytes_to_json)]
+PAYLOAD = [field for field in CONTENT if field.key in ("key", "value")]
+RECORD = [*_PLACE, *CONTENT]
 
 
 def record_fields(encoding: Encoding) -> list[Field[Record]]:
@@ -93,27 +91,10 @@ def record_fields(encoding: Encoding) -> list[Field[Record]]:
             return data.hex()
         return b64encode(data).decode("ascii")
 
-    def encode_json(data: bytes | None) -> Json:
+    def encode(data: bytes | None) -> Json:
         return None if data is None else {encoding.value: show(data)}
 
-    own: dict[str, Field[Record]] = {
-        "key": Field(
-            "key", "KEY", lambda at: encode_json(at.content.key), lambda at: show(at.content.key)
-        ),
-        "value": Field(
-            "value",
-            "VALUE",
-            lambda at: encode_json(at.content.value),
-            lambda at: show(at.content.value),
-        ),
-        "headers": Field(
-            "headers",
-            "HEADERS",
-            lambda at: [{"key": k, "value": encode_json(v)} for k, v in at.content.headers],
-            lambda at: ", ".join(f"{escape_text(k)}={show(v)}" for k, v in at.content.headers),
-        ),
-    }
-    return [own.get(field.key, field) for field in RECORD]
+    return [*_PLACE, *_POSITION, *_list_bytes_fields(show, encode)]
 
 
 def show_content(record: Record, *, metadata: bool = True) -> str:
