@@ -15,7 +15,7 @@ from txnlog.cli.output.exits import (
     Damaged,
     OutputClosed,
 )
-from txnlog.cli.output.output import flush, warn
+from txnlog.cli.output.streams import flush, warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
 

@@ -1,101 +1,67 @@
-"""The options that every verb has: which store, how to reach it, how to print."""
+"""One run of one verb: which store, how to reach it, how to print."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from txnlog.cli.input.config_file import CONFIG_VARIABLE, Settings, read_settings
+from txnlog.cli.input.config_file import Settings, read_settings
+from txnlog.cli.input.options import CONFIG_VARIABLE, STORE_VARIABLE, Format
 from txnlog.cli.input.storage_options import parse_storage_options
 from txnlog.cli.output.output import Output
 
 if TYPE_CHECKING:
     from txnlog.store import Store
 
-STORE_VARIABLE = "TXNLOG_STORE"
-
-
-class Format(str, Enum):
-    """How to print what a verb has found."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-
-
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help=f"Path or URL of the store; without it the variable {STORE_VARIABLE}.",
-        show_default=False,
-    ),
-]
-StorageOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option",
-        metavar="KEY=VALUE",
-        help="Option for the filesystem, as fsspec takes it; may be repeated. Never shown.",
-        show_default=False,
-    ),
-]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config-file",
-        metavar="PATH",
-        help=f"TOML with store, output, [storage_options]; without it {CONFIG_VARIABLE}.",
-        show_default=False,
-    ),
-]
-OutputOption = Annotated[
-    Format | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="table for people, json one document, jsonl one JSON object a line. [default: table]",
-        show_default=False,
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True)
-class _Common:
+class RootOptions:
+    """The options that stood before the verb, and the config file."""
+
     store: str | None = None
-    storage_options: dict[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict)
     output: Format | None = None
     settings: Settings = field(default_factory=Settings)
 
 
-def remember(
-    ctx: typer.Context,
+def read_root_options(
     store: str | None,
     storage_option: list[str] | None,
     config_file: Path | None,
     output: Format | None,
-) -> None:
+) -> RootOptions:
     """Keep the options that stood before the verb; those behind it overrule them."""
-    named = os.environ.get(CONFIG_VARIABLE)
-    path = config_file or (Path(named) if named else None)
+    from_variable = os.environ.get(CONFIG_VARIABLE)
+    path = config_file or (Path(from_variable) if from_variable else None)
     settings = Settings() if path is None else read_settings(path)
-    ctx.obj = _Common(store, parse_storage_options(storage_option or ()), output, settings)
+    return RootOptions(store, parse_storage_options(storage_option or ()), output, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run of one verb: where it reads and where it prints."""
+    """Where a verb reads and where it prints."""
 
     url: str | None
-    storage_options: dict[str, object]
+    explicit_url: str | None
+    """The store that an option names; one of a variable or a file is not meant for trials."""
     output: Output
+    _explicit_options: Mapping[str, str]
+    _configured_options: Mapping[str, object]
+
+    @property
+    def storage_options(self) -> dict[str, object]:
+        return self.storage_options_of(self.url)
+
+    def storage_options_of(self, url: str | None) -> dict[str, object]:
+        """How a store is reached. Options of a config file are not for a local path."""
+        if _is_remote(url):
+            return {**self._configured_options, **self._explicit_options}
+        return {**self._explicit_options}
 
     def open_store(self) -> Store:
         """Open the store. Raises BadParameter if none is named, and what ``txnlog.open`` raises."""
@@ -110,38 +76,26 @@ class Session:
 
 
 def open_session(
-    ctx: typer.Context,
-    store: str | None,
-    storage_option: list[str] | None,
-    output: Format | None,
+    root: RootOptions, store: str | None, storage_option: list[str] | None, output: Format | None
 ) -> Session:
     """Join the options from before and behind the verb with the environment."""
-    common = ctx.obj if isinstance(ctx.obj, _Common) else _Common()
-    settings = common.settings
-    url = store or common.store or os.environ.get(STORE_VARIABLE) or settings.store
-    named: dict[str, object] = {
-        **common.storage_options,
-        **parse_storage_options(storage_option or ()),
-    }
+    explicit_url = store or root.store
+    explicit_options = {**root.storage_options, **parse_storage_options(storage_option or ())}
+    settings = root.settings
     return Session(
-        url,
-        {**settings.storage_options, **named} if _is_remote(url) else named,
-        _make_output(output or common.output or _known_format(settings.output) or Format.TABLE),
+        explicit_url or os.environ.get(STORE_VARIABLE) or settings.store,
+        explicit_url,
+        _make_output(output or root.output or _parse_format(settings.output) or Format.TABLE),
+        explicit_options,
+        settings.storage_options,
     )
 
 
-def explicit_store(ctx: typer.Context, store: str | None) -> str | None:
-    """The store that an option names; one of a variable or a file is not meant for trials."""
-    common = ctx.obj if isinstance(ctx.obj, _Common) else _Common()
-    return store or common.store
-
-
 def _is_remote(url: str | None) -> bool:
-    """Whether the options of a config file are for this store: a local path takes none."""
     return "://" in (url or "") and not (url or "").startswith(("file://", "memory://"))
 
 
-def _known_format(output: str | None) -> Format | None:
+def _parse_format(output: str | None) -> Format | None:
     if output is not None and output not in [known.value for known in Format]:
         known_ones = ", ".join(known.value for known in Format)
         raise typer.BadParameter(f"config file: output {output!r} is not one of {known_ones}")
@@ -150,26 +104,26 @@ def _known_format(output: str | None) -> Format | None:
 
 def _make_output(chosen: Format) -> Output:
     makers: dict[Format, Callable[[], Output]] = {
-        Format.TABLE: _table_output,
-        Format.JSON: _json_output,
-        Format.JSONL: _jsonl_output,
+        Format.TABLE: _make_table_output,
+        Format.JSON: _make_json_output,
+        Format.JSONL: _make_json_lines_output,
     }
     return makers[chosen]()
 
 
-def _table_output() -> Output:
+def _make_table_output() -> Output:
     from txnlog.cli.output.tables import TableOutput
 
     return TableOutput()
 
 
-def _json_output() -> Output:
+def _make_json_output() -> Output:
     from txnlog.cli.output.json_output import JsonOutput
 
     return JsonOutput()
 
 
-def _jsonl_output() -> Output:
+def _make_json_lines_output() -> Output:
     from txnlog.cli.output.json_output import JsonLinesOutput
 
     return JsonLinesOutput()

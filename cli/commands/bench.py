@@ -1,6 +1,5 @@
 """``txnlog bench``: how fast a store is, from here: writing, reading, committing."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
 import secrets
@@ -14,23 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from txnlog.cli.input.places import HELP_NAMES
 from txnlog.cli.output.fields import Field, number, text
-from txnlog.cli.output.output import warn
 from txnlog.cli.output.progress import progress_bar
-from txnlog.cli.session import (
-    OutputOption,
-    StorageOptions,
-    StoreOption,
-    explicit_store,
-    open_session,
-)
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.storage.counting import CountingStorage
     from txnlog.store import Store
 
-app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
 
 _ID: Final = "txnlog-bench"
 _BATCH_BYTES: Final = 8 << 20
@@ -39,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """One phase: how much, how long, and (of single commits) how long one took."""
 
     phase: str
@@ -59,30 +50,33 @@ class Measured:
         return self.size_bytes * 1000 // max(self.duration_ms, 1)
 
 
-def _megabytes(measured: Measured) -> str:
+def _show_megabytes(measured: Measurement) -> str:
     return f"{measured.bytes_per_second / 1e6:.1f}"
 
 
-def _milliseconds(microseconds: int | None) -> str:
+def _show_milliseconds(microseconds: int | None) -> str:
     return "-" if microseconds is None else f"{microseconds / 1000:.1f}"
 
 
-MEASURED: list[Field[Measured]] = [
+FIELDS: list[Field[Measurement]] = [
     text("phase", "PHASE", lambda measured: measured.phase),
     number("count", "COUNT", lambda measured: measured.count),
     number("size_bytes", None, lambda measured: measured.size_bytes),
     number("duration_ms", "MS", lambda measured: measured.duration_ms),
     number("per_second", "PER S", lambda measured: measured.per_second),
-    Field("bytes_per_second", "MB/S", lambda m: m.bytes_per_second, _megabytes, numeric=True),
-    Field("p50_us", "P50 MS", lambda m: m.p50_us, lambda m: _milliseconds(m.p50_us), numeric=True),
-    Field("p99_us", "P99 MS", lambda m: m.p99_us, lambda m: _milliseconds(m.p99_us), numeric=True),
+    Field("bytes_per_second", "MB/S", lambda m: m.bytes_per_second, _show_megabytes, numeric=True),
+    Field(
+        "p50_us", "P50 MS", lambda m: m.p50_us, lambda m: _show_milliseconds(m.p50_us), numeric=True
+    ),
+    Field(
+        "p99_us", "P99 MS", lambda m: m.p99_us, lambda m: _show_milliseconds(m.p99_us), numeric=True
+    ),
     number("request_count", "REQUESTS", lambda measured: measured.request_count),
 ]
 
 
-@app.command("bench")
-def bench(
-    ctx: typer.Context,
+def measure_store(
+    session: Session,
     records: Annotated[
         int, typer.Option("--records", min=1, help="How many are written and read.")
     ] = 1_000_000,
@@ -95,9 +89,6 @@ def bench(
     partitions: Annotated[
         int, typer.Option("--partitions", min=1, max=1000, help="Of the topic that is written.")
     ] = 4,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Measure how fast records are written and read, and small transactions are committed.
 
@@ -110,9 +101,7 @@ def bench(
       txnlog bench --records 100000
       txnlog bench --store s3://bucket/store --commits 20
     """
-    named = explicit_store(ctx, store)
-    session = open_session(ctx, named, storage_option, output)
-    with _bench_store(named, session.storage_options) as (opened, counting):
+    with _open_store(session) as (opened, counting):
         topic = f"{_ID}-{secrets.token_hex(4)}"
         opened.create_topic(topic, partitions=partitions)
         counting.take()
@@ -120,19 +109,17 @@ def bench(
             measured = [*_measure(opened, counting, topic, records, record_bytes, commits)]
         finally:
             opened.delete_topic(topic)
-    session.output.rows(MEASURED, measured)
+    session.output.rows(FIELDS, measured)
 
 
 @contextmanager
-def _bench_store(
-    named: str | None, storage_options: dict[str, object]
-) -> Iterator[tuple[Store, CountingStorage]]:
+def _open_store(session: Session) -> Iterator[tuple[Store, CountingStorage]]:
     from txnlog.storage import open_storage
     from txnlog.storage.counting import CountingStorage
     from txnlog.store import attach
 
-    if named is not None:
-        counting = CountingStorage(open_storage(named, storage_options))
+    if session.explicit_url is not None:
+        counting = CountingStorage(open_storage(session.explicit_url, session.storage_options))
         yield attach(counting), counting
         return
     with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as folder:
@@ -148,7 +135,7 @@ def _measure(
     records: int,
     record_bytes: int,
     commits: int,
-) -> Iterator[Measured]:
+) -> Iterator[Measurement]:
     phases: list[tuple[str, Callable[[Progress], tuple[int, int, list[int]]], int]] = [
         ("write", lambda progress: _write(store, topic, records, record_bytes, progress), records),
         ("read", lambda progress: _read(store, topic, progress), records),
@@ -163,7 +150,7 @@ def _measure(
             duration_ms = (time.monotonic_ns() - began_ns) // 1_000_000
         requests = sum(counting.take().values())
         took_us.sort()
-        yield Measured(
+        yield Measurement(
             phase,
             count,
             size_bytes,

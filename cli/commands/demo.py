@@ -1,6 +1,5 @@
 """``txnlog demo``: a small store to look at, with the two isolation levels side by side."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
 import shlex
@@ -15,22 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from txnlog.cli.input.places import HELP_NAMES
-from txnlog.cli.output.fields import Field, flag, json_bytes, number, printable_bytes, text
-from txnlog.cli.output.output import flush
-from txnlog.cli.session import (
-    OutputOption,
-    StorageOptions,
-    StoreOption,
-    explicit_store,
-    open_session,
-)
+from txnlog.cli.output.escaping import bytes_to_json, escape_bytes
+from txnlog.cli.output.fields import Field, flag, number, text
+from txnlog.cli.output.streams import flush
+from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.producer import Producer
     from txnlog.store import Store
 
-app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
 
 _TOPICS: Final = ("orders", "payments")
 _COMMITTED: Final = "checkout-1"
@@ -74,38 +66,37 @@ RECORDS: list[Field[DemoRecord]] = [
     text("topic", "TOPIC", lambda record: record.topic),
     number("partition", None, lambda record: record.partition),
     number("offset", "OFFSET", lambda record: record.offset),
-    Field("key", "KEY", lambda at: json_bytes(at.key), lambda at: printable_bytes(at.key)),
+    Field("key", "KEY", lambda at: bytes_to_json(at.key), lambda at: escape_bytes(at.key)),
     text("transactional_id", "TXN ID", lambda record: record.transactional_id),
     text("outcome", "OUTCOME", lambda record: record.outcome),
     Field(
-        "value", "READ_UNCOMMITTED", lambda at: json_bytes(at.value), lambda at: _shown(at, True)
+        "value",
+        "READ_UNCOMMITTED",
+        lambda at: bytes_to_json(at.value),
+        lambda at: _show_value(at, True),
     ),
     flag("read_committed", None, lambda record: record.read_committed, "yes", "no"),
     Field(
         "committed_value",
         "READ_COMMITTED",
-        lambda at: json_bytes(at.value) if at.read_committed else None,
-        lambda at: _shown(at, at.read_committed),
+        lambda at: bytes_to_json(at.value) if at.read_committed else None,
+        lambda at: _show_value(at, at.read_committed),
     ),
 ]
 
 
-def _shown(record: DemoRecord, shows: bool) -> str:
-    return printable_bytes(record.value) if shows else "-"
+def _show_value(record: DemoRecord, shows: bool) -> str:
+    return escape_bytes(record.value) if shows else "-"
 
 
-@app.command("demo")
 def make_demo(
-    ctx: typer.Context,
+    session: Session,
     directory: Annotated[
         str | None,
         typer.Argument(
             metavar="[DIR]", help="A new or empty folder, or a URL.", show_default=False
         ),
     ] = None,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Make a small store to look at, and show what readers see of its transactions.
 
@@ -118,10 +109,9 @@ def make_demo(
       txnlog demo
       txnlog demo ./demo-store
     """
-    named = directory or explicit_store(ctx, store)
-    session = open_session(ctx, named, storage_option, output)
-    with _folder(named) as url:
-        made = _fill(url, {} if named is None else session.storage_options)
+    named = directory or session.explicit_url
+    with _find_place(named) as url:
+        made = _fill(url, {} if named is None else session.storage_options_of(named))
     with session.output.document() as document:
         document.fields(DEMO, made)
         document.rows("records", "What readers see", RECORDS, made.records)
@@ -130,7 +120,7 @@ def make_demo(
 
 
 @contextmanager
-def _folder(named: str | None) -> Iterator[str]:
+def _find_place(named: str | None) -> Iterator[str]:
     """Where the store is to be: a temporary folder that goes again if anything fails."""
     if named is not None:
         yield named
@@ -154,33 +144,33 @@ def _fill(url: str, storage_options: dict[str, object]) -> Demo:
         raise StoreExists(f"{store.url} has topics already; the demo needs a folder of its own")
     for topic in _TOPICS:
         store.create_topic(topic)
-    with _began(store, _COMMITTED) as producer:
+    with _begin(store, _COMMITTED) as producer:
         producer.send("orders", "2 teapots", "alice")
         producer.send("orders", "1 kettle", "bob")
         producer.send("payments", "40 EUR", "alice")
         producer.send("payments", "25 EUR", "bob")
         producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, "billing")
         producer.commit_transaction()
-    with _began(store, _ABORTED) as producer:
+    with _begin(store, _ABORTED) as producer:
         producer.send("orders", "9 samovars", "carol")
         producer.send("payments", "450 EUR", "carol")
         producer.flush()
         producer.abort_transaction()
     # Not closed, which would abort it: this is what a crash leaves.
-    producer = _began(store, _OPEN)
+    producer = _begin(store, _OPEN)
     producer.send("orders", "1 teacup", "dave")
     producer.flush()
-    return Demo(store.url, _records(store))
+    return Demo(store.url, _list_records(store))
 
 
-def _began(store: Store, transactional_id: str) -> Producer:
+def _begin(store: Store, transactional_id: str) -> Producer:
     producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=_TIMEOUT_MS)
     producer.init_transactions()
     producer.begin_transaction()
     return producer
 
 
-def _records(store: Store) -> list[DemoRecord]:
+def _list_records(store: Store) -> list[DemoRecord]:
     ids = {
         store.describe_transaction(name).producer_id: name for name in (_COMMITTED, _ABORTED, _OPEN)
     }

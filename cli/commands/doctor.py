@@ -1,32 +1,29 @@
 """``txnlog doctor``: is everything in the store as it should be?"""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txnlog.cli.input.durations import parse_duration
-from txnlog.cli.input.places import HELP_NAMES
+from txnlog.cli.output.escaping import escape_text
 from txnlog.cli.output.exits import FAILURE, HANGING, Damaged
-from txnlog.cli.output.fields import Field, number, printable, text
-from txnlog.cli.output.output import warn
-from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.doctor.finding import Finding
 
-app = typer.Typer(rich_markup_mode=None, context_settings=HELP_NAMES)
 
-
-def _detail(finding: Finding) -> str:
+def _show_detail(finding: Finding) -> str:
     # A reason names its file mostly.
     known = finding.path is None or finding.path in finding.detail
     rule = "" if finding.rule is None else f"{finding.rule}: "
-    return printable(rule + (finding.detail if known else f"{finding.path}: {finding.detail}"))
+    return escape_text(rule + (finding.detail if known else f"{finding.path}: {finding.detail}"))
 
 
 FIELDS: list[Field[Finding]] = [
@@ -36,13 +33,12 @@ FIELDS: list[Field[Finding]] = [
     text("rule", None, lambda finding: finding.rule),
     text("path", None, lambda finding: finding.path),
     number("size_bytes", None, lambda finding: finding.size_bytes),
-    Field("detail", "DETAIL", lambda finding: finding.detail, _detail),
+    Field("detail", "DETAIL", lambda finding: finding.detail, _show_detail),
 ]
 
 
-@app.command("doctor")
-def examine(
-    ctx: typer.Context,
+def examine_store(
+    session: Session,
     topics: Annotated[
         list[str] | None,
         typer.Argument(metavar="TOPIC", help="Only these topics.", show_default=False),
@@ -62,9 +58,6 @@ def examine(
             show_default=False,
         ),
     ] = None,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Look a store over: the storage's promises, the rules of every log, files, damage.
 
@@ -82,22 +75,31 @@ def examine(
       txnlog doctor orders --deep --no-probe
     """
     age_ms = None if orphan_age is None else parse_duration(orphan_age)
-    session = open_session(ctx, store, storage_option, output)
     found = session.open_store().examine(
         topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
     )
-    states: Counter[str] = Counter()
-    orphan_bytes = 0
+    tally = _Tally()
+    session.output.rows(FIELDS, tally.count(found), streamed=True)
+    _conclude(tally.states, tally.orphan_bytes)
 
-    def counted() -> Iterator[Finding]:
-        nonlocal orphan_bytes
-        for finding in found:
-            states[finding.state] += 1
+
+class _Tally:
+    """What has passed by, by its state."""
+
+    def __init__(self) -> None:
+        self.states: Counter[str] = Counter()
+        self.orphan_bytes = 0
+
+    def count(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        for finding in findings:
+            self.states[finding.state] += 1
             if finding.state == "orphan":
-                orphan_bytes += finding.size_bytes or 0
+                self.orphan_bytes += finding.size_bytes or 0
             yield finding
 
-    session.output.rows(FIELDS, counted(), streamed=True)
+
+def _conclude(states: Counter[str], orphan_bytes: int) -> None:
+    """Say in sum what was found, and end the command as that deserves."""
     if states["orphan"]:
         warn(f"{states['orphan']} orphans take {orphan_bytes} bytes")
     if states["hanging"]:

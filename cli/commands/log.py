@@ -1,19 +1,20 @@
 """``txnlog log``: the log of a topic, as it lies."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import typer
 
-from txnlog.cli.input.places import HELP_NAMES
-from txnlog.cli.output.damage import Reporter
-from txnlog.cli.output.fields import Field, Json, as_json, flag, number, text, time
-from txnlog.cli.output.transaction_refs import owner_fields
-from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+from txnlog.cli.input.options import TopicArgument
+from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.fields import Field, flag, number, text, time
+from txnlog.cli.output.transaction_fields import transaction_ref
+from txnlog.cli.session import Session
+from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
     from txnlog.inspect.logs import DumpedEntry
@@ -22,62 +23,45 @@ if TYPE_CHECKING:
 
     Entry: TypeAlias = DumpedEntry[TopicEntry]
 
-app = typer.Typer(
-    help="Logs: a topic's entries and markers as they lie.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings=HELP_NAMES,
-)
-
-
 _SHOWN_PLACES = 6
 """An append to a thousand partitions is one line all the same."""
 
 
-def _kind(found: Entry) -> str | None:
+def _find_kind(found: Entry) -> str | None:
     if found.missing_count:
         return "missing"
     kind = (found.content or {}).get("kind")
     return kind if isinstance(kind, str) else None
 
 
-def _at_ms(found: Entry) -> int | None:
+def _find_time(found: Entry) -> int | None:
     return None if found.entry is None else found.entry.at_ms
 
 
-def _marker(found: Entry) -> str | None:
+def _join_markers(found: Entry) -> str | None:
     return " and ".join(outcome.value for outcome in found.outcomes) or None
 
 
-def _owner_json(found: Entry) -> Json:
-    return None if found.transaction is None else as_json(owner_fields(), found.transaction)
-
-
-def _owner_line(found: Entry) -> str:
-    owner = found.transaction
-    return "-" if owner is None else f"{owner.transactional_id} {owner.number}"
-
-
-def _places(segments: Iterable[Placement]) -> str:
+def _show_places(segments: Iterable[Placement]) -> str:
     shown = [f"{at.partition}:[{at.base_offset},{at.end_offset})" for at in segments]
     more = len(shown) - _SHOWN_PLACES
     return " ".join(shown[:_SHOWN_PLACES] + ([f"and {more} more"] if more > 0 else []))
 
 
-def _what(found: Entry) -> str | None:
+def _describe(found: Entry) -> str | None:
     """What an entry says, in short. A damaged one says nothing."""
     from txnlog.state.topic import Altered, Append, Created, Imported, Trimmed
 
     match found.entry:
         case Created(partitions=count, config=config):
-            return " ".join([f"partitions={count}", *_settings(config)])
+            return " ".join([f"partitions={count}", *_show_settings(config)])
         case Append(segments=segments):
-            return _places(segments)
+            return _show_places(segments)
         case Imported(segments=segments):
-            return _places(segments)
+            return _show_places(segments)
         case Altered(partitions=count, config=config):
             grown = [] if count is None else [f"partitions={count}"]
-            return " ".join([*grown, *_settings(config)])
+            return " ".join([*grown, *_show_settings(config)])
         case Trimmed(log_start_offsets=starts):
             return " ".join(f"{partition}:{start}" for partition, start in sorted(starts.items()))
         case _:
@@ -85,34 +69,30 @@ def _what(found: Entry) -> str | None:
             return f"to {last}" if found.missing_count > 1 else None
 
 
-def _settings(config: dict[str, str] | dict[str, str | None]) -> list[str]:
+def _show_settings(config: dict[str, str] | dict[str, str | None]) -> list[str]:
     return [f"{key}={'default' if value is None else value}" for key, value in config.items()]
 
 
 FIELDS: list[Field[Entry]] = [
     number("entry", "ENTRY", lambda found: found.number),
-    text("kind", "KIND", _kind),
-    time("at_ms", "AT", _at_ms),
-    text("marker", "MARKER", _marker),
+    text("kind", "KIND", _find_kind),
+    time("at_ms", "AT", _find_time),
+    text("marker", "MARKER", _join_markers),
     flag("checkpoint", "CHECKPOINT", lambda found: found.has_checkpoint, "yes", "-", wide=True),
-    Field("transaction", "TRANSACTION", _owner_json, _owner_line),
+    transaction_ref("transaction", "TRANSACTION", lambda found: found.transaction),
     number("missing_count", None, lambda found: found.missing_count),
     number("size_bytes", "BYTES", lambda found: found.size_bytes, wide=True),
     text("path", None, lambda found: found.path),
     text("damage", None, lambda found: found.damage),
-    Field("content", "WHAT", lambda found: cast("Json", found.content), lambda f: _what(f) or "-"),
+    Field(
+        "content", "WHAT", lambda found: cast("Json", found.content), lambda f: _describe(f) or "-"
+    ),
 ]
 
 
-@app.callback()
-def log() -> None:
-    """Logs: a topic's entries and markers as they lie."""
-
-
-@app.command("dump")
 def dump_log(
-    ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    session: Session,
+    topic: TopicArgument,
     from_: Annotated[
         int, typer.Option("--from", metavar="ENTRY", min=0, help="Which entry to begin with.")
     ] = 0,
@@ -120,9 +100,6 @@ def dump_log(
         int | None,
         typer.Option("-n", "--max-entries", min=0, help="At most so many.", show_default=False),
     ] = None,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Show a topic's log as it lies: each entry, decoded, with the marker beside it.
 
@@ -135,14 +112,11 @@ def dump_log(
       txnlog log dump orders --from 40 -n 5
       txnlog log dump orders -o jsonl
     """
-    session = open_session(ctx, store, storage_option, output)
     opened = session.open_store()
-    with Reporter() as reporter:
+    with DamageReporter() as reporter:
+        found = islice(opened.dump_topic_log(topic, first=from_), max_entries)
+        entries = reporter.watch(found, lambda entry: [entry.damage])
+        session.output.rows(FIELDS, entries, streamed=True)
 
-        def reported() -> Iterator[Entry]:
-            for found in islice(opened.dump_topic_log(topic, first=from_), max_entries):
-                yield found
-                if found.damage is not None:
-                    reporter.report(found.damage)
 
-        session.output.rows(FIELDS, reported(), streamed=True)
+app = verb_group("Logs: a topic's entries and markers as they lie.", {"dump": dump_log})

@@ -1,32 +1,25 @@
 """``txnlog offsets``: where partitions begin and end, and where a time begins in them."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from txnlog.cli.input.places import HELP_NAMES, Time, parse_place, parse_target
-from txnlog.cli.output.damage import Reporter
+from txnlog.cli.input.places import Time, parse_place, parse_target, to_partitions
+from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.fields import Field, number, text, time
-from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+from txnlog.cli.session import Session
+from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from txnlog.admin.offsets import ListedOffset, OffsetSpec
     from txnlog.errors import TxnlogError
     from txnlog.names import TopicPartition
     from txnlog.store import Store
 
-app = typer.Typer(
-    help="Offsets: where partitions begin and end.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings=HELP_NAMES,
-)
 
 _ENDS: Final[dict[str, OffsetSpec]] = {
     "earliest": "earliest",
@@ -38,14 +31,14 @@ _ENDS: Final[dict[str, OffsetSpec]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundOffset:
     """An offset, and what was asked for."""
 
     at: str
     listed: ListedOffset
 
 
-FIELDS: list[Field[Found]] = [
+FIELDS: list[Field[FoundOffset]] = [
     text("topic", "TOPIC", lambda found: found.listed.topic),
     number("partition", "PART", lambda found: found.listed.partition),
     text("at", "AT", lambda found: found.at),
@@ -54,14 +47,8 @@ FIELDS: list[Field[Found]] = [
 ]
 
 
-@app.callback()
-def offsets() -> None:
-    """Offsets: where partitions begin and end."""
-
-
-@app.command("ls")
 def list_offsets(
-    ctx: typer.Context,
+    session: Session,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -77,9 +64,6 @@ def list_offsets(
             show_default=False,
         ),
     ] = None,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """List offsets of partitions. No segment is read but for a time, and then a piece of one.
 
@@ -93,29 +77,23 @@ def list_offsets(
       txnlog offsets ls orders:0 paid --at @2024-05-01T12:00
     """
     places = at or ["latest"]
-    wanted = {place: _parse(place) for place in places}
+    wanted = {place: _parse_place(place) for place in places}
     where = [parse_target(target) for target in targets or ()]
-    session = open_session(ctx, store, storage_option, output)
     opened = session.open_store()
-    from txnlog.names import TopicPartition
-
-    chosen = [
-        target.topic if target.partition is None else TopicPartition(target.topic, target.partition)
-        for target in where
-    ]
-    with Reporter() as reporter:
+    chosen = to_partitions(where)
+    with DamageReporter() as reporter:
         session.output.rows(
             FIELDS,
             (
-                Found(place, found)
+                FoundOffset(place, found)
                 for place, spec in wanted.items()
-                for found in reporter.healthy(_listed(opened, chosen or None, spec))
+                for found in reporter.pass_healthy(_list_offsets(opened, chosen or None, spec))
             ),
             streamed=True,
         )
 
 
-def _parse(place: str) -> OffsetSpec | Time:
+def _parse_place(place: str) -> OffsetSpec | Time:
     if place in _ENDS:
         return _ENDS[place]
     if place.startswith("@"):
@@ -127,9 +105,12 @@ def _parse(place: str) -> OffsetSpec | Time:
     )
 
 
-def _listed(
+def _list_offsets(
     store: Store, chosen: list[str | TopicPartition] | None, spec: OffsetSpec | Time
 ) -> Iterator[ListedOffset | TxnlogError]:
     if isinstance(spec, Time):
         return store.list_offsets(chosen, timestamp_ms=spec.timestamp_ms)
     return store.list_offsets(chosen, at=spec)
+
+
+app = verb_group("Offsets: where partitions begin and end.", {"ls": list_offsets})

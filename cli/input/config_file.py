@@ -22,7 +22,6 @@ import typer
 
 from txnlog.cli.input.storage_options import keep_secret
 
-CONFIG_VARIABLE: Final = "TXNLOG_CONFIG"
 _KEYS: Final = ("store", "output", "storage_options")
 
 
@@ -52,10 +51,10 @@ def read_settings(path: Path) -> Settings:
     if not isinstance(options, dict):
         raise typer.BadParameter(f"config file {path}: storage_options must be a table")
     keep_secret(options)
-    return Settings(_text(path, found, "store"), _text(path, found, "output"), options)
+    return Settings(_find_text(path, found, "store"), _find_text(path, found, "output"), options)
 
 
-def _text(path: Path, found: Mapping[str, object], key: str) -> str | None:
+def _find_text(path: Path, found: Mapping[str, object], key: str) -> str | None:
     value = found.get(key)
     if value is not None and not isinstance(value, str):
         raise typer.BadParameter(f"config file {path}: {key} must be a string")

@@ -1,4 +1,4 @@
-"""Lengths of time, as users type them and as they are shown."""
+"""Lengths of time, as users type them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-_UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _DURATION = re.compile(r"(?:\d{1,9}(?:ms|[smhd]))+", re.ASCII)
 _PART = re.compile(r"(\d+)(ms|[smhd])", re.ASCII)
 
@@ -21,19 +21,4 @@ def parse_duration(text: str) -> int:
     """Milliseconds. Raises BadParameter."""
     if not is_duration(text):
         raise typer.BadParameter(f"{text!r} is no length of time, such as 500ms, 90s, 1h30m or 7d")
-    return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-
-
-def show_duration(duration_ms: int) -> str:
-    """``3d 4h``, ``2m 5s`` or ``350ms``: the two largest units that count."""
-    if duration_ms < 0:
-        return "-" + show_duration(-duration_ms)
-    if duration_ms < 1000:
-        return f"{duration_ms}ms"
-    shown: list[str] = []
-    left = duration_ms
-    for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, _UNITS[unit])
-        if count or shown:
-            shown.append(f"{count}{unit}")
-    return " ".join(part for part in shown[:2] if not part.startswith("0"))
+    return sum(int(number) * UNITS_MS[unit] for number, unit in _PART.findall(text))

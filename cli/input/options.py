@@ -1,11 +1,23 @@
-"""``--compression CODEC``: Kafka's names of codecs."""
+"""Arguments and options that more than one verb has."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
+
+STORE_VARIABLE: Final = "TXNLOG_STORE"
+CONFIG_VARIABLE: Final = "TXNLOG_CONFIG"
+
+
+class Format(str, Enum):
+    """How to print what a verb has found."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
 
 
 class Codec(str, Enum):
@@ -18,7 +30,71 @@ class Codec(str, Enum):
     ZSTD = "zstd"
 
 
+# -- of every verb -----------------------------------------------------------------------------
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help=f"Path or URL of the store; without it the variable {STORE_VARIABLE}.",
+        show_default=False,
+    ),
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="Option for the filesystem, as fsspec takes it; may be repeated. Never shown.",
+        show_default=False,
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-file",
+        metavar="PATH",
+        help=f"TOML with store, output, [storage_options]; without it {CONFIG_VARIABLE}.",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="table for people, json one document, jsonl one JSON object a line. [default: table]",
+        show_default=False,
+    ),
+]
+
+# -- of some verbs -----------------------------------------------------------------------------
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
+]
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group's id.", show_default=False)
+]
+TransactionalIdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The transactional id.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
+]
 CompressionOption = Annotated[
     Codec | None,
     typer.Option("--compression", help="Instead of the topic's.", show_default=False),
+]
+FolderOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--folder-option",
+        metavar="KEY=VALUE",
+        help="Option for the filesystem of Kafka's folders; may be repeated. Never shown.",
+        show_default=False,
+    ),
 ]

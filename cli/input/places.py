@@ -1,16 +1,17 @@
-"""What users type: ``TOPIC[:PARTITION]``, places in a log, ``KEY=VALUE``. Knows no store."""
+"""What users type to name partitions and places in them. Knows no store."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-HELP_NAMES: Final[dict[str, object]] = {"help_option_names": ["-h", "--help"]}
+if TYPE_CHECKING:
+    from txnlog.names import TopicPartition
 
 _TARGET = re.compile(r"([^:]+)(?::(\d{1,9}))?", re.ASCII)
 
@@ -50,6 +51,16 @@ def parse_target(text: str) -> Target:
     return Target(match[1], None if match[2] is None else int(match[2]))
 
 
+def to_partitions(targets: Iterable[Target]) -> list[str | TopicPartition]:
+    """Topics and partitions as the library takes them."""
+    from txnlog.names import TopicPartition
+
+    return [
+        target.topic if target.partition is None else TopicPartition(target.topic, target.partition)
+        for target in targets
+    ]
+
+
 def parse_place(text: str) -> Place:
     """``earliest``, ``latest``, ``42``, ``@1700000000000`` or ``@2024-05-01T12:00`` (UTC).
 
@@ -82,16 +93,3 @@ def _parse_time(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-def parse_config(settings: Sequence[str]) -> dict[str, str]:
-    """Settings by key, from ``KEY=VALUE``. Raises BadParameter; the library checks keys."""
-    parsed = {}
-    for setting in settings:
-        key, separator, value = setting.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"setting {setting!r} is not of the form KEY=VALUE")
-        if key in parsed:
-            raise typer.BadParameter(f"setting {key} is given twice")
-        parsed[key] = value
-    return parsed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import typer
 
@@ -51,13 +51,16 @@ class Range:
     stop: Bound
 
 
+EVERYTHING: Final = Range("earliest", "latest")
+
+
 def parse_range(text: str) -> Range:
     """A range of offsets or times. Raises BadParameter."""
     if text.startswith("@"):
         return _parse_times(text[1:])
     begin, colon, end = text.partition(":")
     if not text or text == ":":
-        raise _unknown(text)
+        raise _refuse(text)
     start = "earliest" if colon and not begin else _parse_bound(begin, text)
     return Range(start, _parse_bound(end, text) if end else "latest")
 
@@ -69,7 +72,7 @@ def _parse_bound(bound: str, text: str) -> Bound:
         return found
     match = _OFFSET.fullmatch(bound)
     if match is None:
-        raise _unknown(text)
+        raise _refuse(text)
     number = int(match[2])
     if match[1] == "+":
         return FromStart(number)
@@ -88,7 +91,7 @@ def _parse_times(text: str) -> Range:
         if start is not None and stop is not None and (begin or end):
             found.append(Range(start, stop))
     if len(found) != 1:
-        raise _unknown("@" + text)
+        raise _refuse("@" + text)
     return found[0]
 
 
@@ -104,7 +107,7 @@ def _parse_time(text: str) -> Place | None:
         return None
 
 
-def _unknown(text: str) -> typer.BadParameter:
+def _refuse(text: str) -> typer.BadParameter:
     return typer.BadParameter(
         f"--offset {text!r} is no range: write start, end, 42, 42:50, :50, +10 (after the start), "
         "-10 (before the end), @TIME or @TIME:TIME, with a TIME such as 2024-05-01T12:00, "

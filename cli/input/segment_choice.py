@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txnlog.cli.input.places import parse_target
-from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
-    from txnlog.segments.file import SegmentFile
     from txnlog.store import Store
 
-TargetArgument = Annotated[
+OptionalTargetArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.", show_default=False
@@ -36,10 +34,39 @@ FileOption = Annotated[
 ]
 
 
-def check_source(
+@dataclass(frozen=True, slots=True)
+class SegmentChoice:
+    """Either ``files``, or the segments of ``target``, of which ``name`` may choose one."""
+
+    target: str
+    name: str | None
+    files: list[str]
+
+    def find(self, store: Store) -> list[SegmentDescription]:
+        """The segments that are meant. Raises BadParameter, ObjectNotFound if none has the name."""
+        where = parse_target(self.target)
+        found = store.segments(where.topic, where.partition)
+        if self.name is None:
+            return found
+        from txnlog.names import SegmentPaths
+
+        paths = SegmentPaths.of(self.name)
+        stem = self.name if paths is None else paths.stem
+        chosen = [segment for segment in found if segment.name == stem]
+        if not chosen:
+            from txnlog.errors import ObjectNotFound
+
+            raise ObjectNotFound(
+                f"{self.target} has no segment {self.name!r} in {store.url}; "
+                f"`txnlog segments ls {self.target}` lists them"
+            )
+        return chosen
+
+
+def choose_segments(
     target: str | None, segment: str | None, files: list[str] | None, *, indexes: bool = False
-) -> None:
-    """Raise BadParameter unless it is either a topic's segments, or files of the right kind."""
+) -> SegmentChoice:
+    """Raises BadParameter unless it is either a topic's segments, or files of the right kind."""
     if (target is None) == (not files):
         raise typer.BadParameter("name either TOPIC[:PARTITION] or --file PATH")
     if files and segment is not None:
@@ -47,35 +74,4 @@ def check_source(
     for file in files or ():
         if not indexes and file.endswith("index"):
             raise typer.BadParameter(f"--file {file} is no segment; for indexes use `txnlog index`")
-
-
-def choose_segments(
-    session: Session, target: str | None, name: str | None
-) -> tuple[Store, list[SegmentDescription]]:
-    """The segments that are meant. Raises ObjectNotFound if there is none of this name."""
-    where = parse_target(target or "")
-    store = session.open_store()
-    found = store.segments(where.topic, where.partition)
-    if name is not None:
-        from txnlog.names import SegmentPaths
-
-        paths = SegmentPaths.of(name)
-        stem = name if paths is None else paths.stem
-        found = [segment for segment in found if segment.name == stem]
-        if not found:
-            from txnlog.errors import ObjectNotFound
-
-            raise ObjectNotFound(
-                f"{target} has no segment {name!r} in {store.url}; "
-                f"`txnlog segments ls {target}` lists them"
-            )
-    return store, found
-
-
-def open_files(session: Session, files: list[str]) -> Iterator[SegmentFile]:
-    """Each file in turn, open while it is the newest. Raises StorageError."""
-    from txnlog.inspect.files import open_segment_file
-
-    for path in files:
-        with open_segment_file(path, session.storage_options) as file:
-            yield file
+    return SegmentChoice(target or "", segment, files or [])

@@ -7,23 +7,24 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
+from txnlog.cli.input.assignments import split_assignment
+
 _SECRET = re.compile(r"key|secret|token|passw|credential|signature|sas", re.IGNORECASE)
 _secrets: list[str] = []
 
 
-def parse_storage_options(
-    options: Sequence[str], given_by: str = "--storage-option"
-) -> dict[str, str]:
+def parse_storage_options(options: Sequence[str], name: str = "--storage-option") -> dict[str, str]:
     """``KEY=VALUE`` options by key; of a key given twice the last one counts. Raises BadParameter.
 
     Values stay strings: the library knows which ones are numbers or JSON.
     """
     parsed = {}
     for number, option in enumerate(options, start=1):
-        key, separator, value = option.partition("=")
-        if not separator or not key:
-            # What was given may be a secret whose key was forgotten: it is not repeated.
-            raise typer.BadParameter(f"{given_by} number {number} is not of the form KEY=VALUE")
+        assignment = split_assignment(option)
+        if assignment is None:
+            # What was typed may be a secret whose key was forgotten: it is not repeated.
+            raise typer.BadParameter(f"{name} number {number} is not of the form KEY=VALUE")
+        key, value = assignment
         parsed[key] = value
     keep_secret(parsed)
     return parsed
@@ -38,7 +39,7 @@ def keep_secret(options: Mapping[str, object]) -> None:
             _secrets.append(str(value))
 
 
-def redacted(message: str) -> str:
+def redact(message: str) -> str:
     """``message`` without the secrets that this process was given."""
     for secret in sorted(_secrets, key=len, reverse=True):
         message = message.replace(secret, "***")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnlog.cli.output.fields import Field, Json, as_json, flag, number, text, time
-from txnlog.cli.output.record_fields import CONTENT, PAYLOAD, Record, content_line, stored_contents
+from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.fields import Field, flag, number, text, time, to_json
+from txnlog.cli.output.record_fields import CONTENT, PAYLOAD, Record, read_stored, show_content
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
-    from txnlog.segments.file import SegmentFile
     from txnlog.segments.header import BatchHeader
     from txnlog.segments.inspect.dump import DumpedBatch
     from txnlog.storage.base import Storage
@@ -118,24 +118,24 @@ class Batch:
             return
         first = decoded.header.base_offset + self._first_offset
         deltas = decoded.offset_deltas
-        for row, content in enumerate(stored_contents(decoded.records)):
+        for row, content in enumerate(read_stored(decoded.records)):
             offset = first + (row if deltas is None else int(deltas[row]))
             yield Record(None, None, None, offset, content)
 
 
-def _header_number(get: Callable[[BatchHeader], int]) -> Callable[[Batch], int | None]:
+def _get_number(get: Callable[[BatchHeader], int]) -> Callable[[Batch], int | None]:
     return lambda batch: None if batch.dumped.header is None else get(batch.dumped.header)
 
 
-def _header_flag(get: Callable[[BatchHeader], bool]) -> Callable[[Batch], bool | None]:
+def _get_flag(get: Callable[[BatchHeader], bool]) -> Callable[[Batch], bool | None]:
     return lambda batch: None if batch.dumped.header is None else get(batch.dumped.header)
 
 
-def _records_json(shown: Sequence[Field[Record]]) -> Callable[[Batch], Json]:
+def _get_records(shown: Sequence[Field[Record]]) -> Callable[[Batch], Json]:
     def get(batch: Batch) -> Json:
         if batch.dumped.decoded is None:
             return None
-        return [as_json(shown, record) for record in batch.records()]
+        return [to_json(shown, record) for record in batch.records()]
 
     return get
 
@@ -151,45 +151,45 @@ def batch_fields(*, with_records: bool, metadata: bool = True) -> list[Field[Bat
         number("last_offset", "LAST", lambda batch: batch.last_offset),
         number("position", "POSITION", lambda batch: batch.dumped.position),
         number("size_bytes", "BYTES", lambda batch: batch.dumped.size_bytes),
-        number("record_count", "RECORDS", _header_number(lambda head: head.record_count)),
+        number("record_count", "RECORDS", _get_number(lambda head: head.record_count)),
         text("codec", "CODEC", lambda batch: batch.codec),
         text("marker", "MARKER", lambda batch: batch.marker, wide=True),
-        Field("crc", "CRC", _header_number(lambda head: head.crc), _crc, numeric=True, wide=True),
+        Field("crc", "CRC", _get_number(lambda head: head.crc), _show_crc, numeric=True, wide=True),
         flag("crc_ok", "VALID", lambda batch: batch.dumped.crc_ok, "ok", "BAD"),
-        number("magic", "MAGIC", _header_number(lambda head: head.magic), wide=True),
-        time("max_timestamp_ms", "MAX TIMESTAMP", _header_number(lambda h: h.max_timestamp_ms)),
+        number("magic", "MAGIC", _get_number(lambda head: head.magic), wide=True),
+        time("max_timestamp_ms", "MAX TIMESTAMP", _get_number(lambda h: h.max_timestamp_ms)),
         time(
             "base_timestamp_ms",
             "BASE TIMESTAMP",
-            _header_number(lambda head: head.base_timestamp_ms),
+            _get_number(lambda head: head.base_timestamp_ms),
             wide=True,
         ),
         number("producer_id", "PRODUCER", lambda batch: batch.producer_id, wide=True),
         number("producer_epoch", "EPOCH", lambda batch: batch.producer_epoch, wide=True),
         number("base_sequence", "SEQUENCE", lambda batch: batch.base_sequence, wide=True),
         number("last_sequence", None, lambda batch: batch.last_sequence),
-        number("leader_epoch", None, _header_number(lambda head: head.kafka_leader_epoch)),
+        number("leader_epoch", None, _get_number(lambda head: head.kafka_leader_epoch)),
         text("timestamp_type", None, lambda batch: batch.timestamp_type),
-        flag("transactional", None, _header_flag(lambda head: head.is_transactional), "yes", "no"),
-        flag("control", None, _header_flag(lambda head: head.is_control), "yes", "no"),
+        flag("transactional", None, _get_flag(lambda head: head.is_transactional), "yes", "no"),
+        flag("control", None, _get_flag(lambda head: head.is_control), "yes", "no"),
         text("damage", None, lambda batch: batch.dumped.damage),
     ]
     if with_records:
         shown = CONTENT if metadata else PAYLOAD
-        fields.append(Field("records", None, _records_json(shown), lambda _: ""))
+        fields.append(Field("records", None, _get_records(shown), lambda _: ""))
     return fields
 
 
-def record_lines(batch: Batch, *, metadata: bool = True) -> Iterator[str]:
+def show_records(batch: Batch, *, metadata: bool = True) -> Iterator[str]:
     """The records of a batch for people, one a line."""
-    return (content_line(record, metadata=metadata) for record in batch.records())
+    return (show_content(record, metadata=metadata) for record in batch.records())
 
 
-def _crc(batch: Batch) -> str:
+def _show_crc(batch: Batch) -> str:
     return "-" if batch.dumped.header is None else f"{batch.dumped.header.crc:08x}"
 
 
-def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
+def read_placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
     """What lies in a segment of a store."""
     from txnlog.inspect.segments import dump_placed_segment
 
@@ -197,9 +197,11 @@ def placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Ba
         yield Batch(segment.paths.log, dumped, segment)
 
 
-def file_batches(file: SegmentFile) -> Iterator[Batch]:
-    """What lies in a segment file outside a store."""
+def read_file_batches(path: str, storage_options: Mapping[str, object]) -> Iterator[Batch]:
+    """What lies in a segment file outside a store. Raises StorageError."""
+    from txnlog.inspect.files import open_segment_file
     from txnlog.segments.inspect.dump import dump_segment
 
-    for dumped in dump_segment(file):
-        yield Batch(file.name, dumped, None)
+    with open_segment_file(path, storage_options) as file:
+        for dumped in dump_segment(file):
+            yield Batch(file.name, dumped, None)

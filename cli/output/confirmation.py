@@ -1,30 +1,24 @@
-"""Verbs that take something away ask first; what cannot be asked must be told by ``--yes``."""
+"""Verbs that take something away ask first; where nobody can be asked, ``--yes`` has to say so."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
+from txnlog.cli.output.escaping import escape_controls
 from txnlog.cli.output.exits import FAILURE
-from txnlog.cli.output.fields import harmless
-from txnlog.cli.output.output import warn
-
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
-]
+from txnlog.cli.output.streams import warn
 
 
-def require_consent(what: str, *, yes: bool) -> None:
+def confirm(what: str, *, yes: bool) -> None:
     """Return if the user wants ``what`` to be done; else end the command.
 
     Raises BadParameter where nobody can be asked, typer.Exit if the answer is no.
     """
     if yes:
         return
-    what = harmless(what)  # it has names in it
+    what = escape_controls(what)  # it has names in it
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise typer.BadParameter(
             f"this would {what}; without a terminal nobody can be asked: add --yes, or --dry-run "
@@ -36,7 +30,7 @@ def require_consent(what: str, *, yes: bool) -> None:
         raise typer.Exit(FAILURE)
 
 
-def tell_dry_run(dry_run: bool) -> None:
+def note_dry_run(dry_run: bool) -> None:
     """Say that nothing was changed, if that is so."""
     if dry_run:
         warn("dry run: nothing was changed")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
 import typer
 
 from txnlog.cli.output.exits import FAILURE, Damaged
-from txnlog.cli.output.output import warn
+from txnlog.cli.output.streams import warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
 T = TypeVar("T")
 
 
-class Reporter:
+class DamageReporter:
     """Says on stderr what is damaged; at the end of its block the command ends with exit code 3.
 
     What could not be read for another reason is no damage: then the exit code is 1.
@@ -38,12 +38,14 @@ class Reporter:
         if kind is None and self._failed:
             raise typer.Exit(FAILURE)
 
-    def report(self, reason: str) -> None:
-        """Say what is damaged."""
+    def report(self, reason: str | None) -> None:
+        """Say what is damaged, if anything is."""
+        if reason is None:
+            return
         self._found = True
         warn(reason)
 
-    def healthy(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
+    def pass_healthy(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
         """The items that could be read; those that could not are reported."""
         for item in items:
             if isinstance(item, (CorruptEntry, CorruptRecord)):
@@ -53,3 +55,12 @@ class Reporter:
                 warn(str(item))
             else:
                 yield item
+
+    def watch(
+        self, items: Iterable[T], damages: Callable[[T], Iterable[str | None]]
+    ) -> Iterator[T]:
+        """All items; what is damaged in one is reported when it has been shown."""
+        for item in items:
+            yield item
+            for reason in damages(item):
+                self.report(reason)

@@ -6,22 +6,19 @@ docs/CLI.md, the titles are for people.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
-Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+from txnlog.cli.input.durations import UNITS_MS
+from txnlog.cli.output.escaping import Json, escape_text
+
 T = TypeVar("T")
 
 _ABSENT = "-"
 _MAX_SHOWN_MS = 253_402_300_799_999
 """The last millisecond of the year 9999: what comes later is shown as a number."""
-_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""JSON lets it through, a terminal obeys it: C1 controls, new lines, changes of direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def text(
     key: str, title: str | None, get: Callable[[T], str | None], *, wide: bool = False
 ) -> Field[T]:
     """A name or a word."""
-    return Field(key, title, get, lambda item: _or_absent(get(item)), wide=wide)
+    return Field(key, title, get, lambda item: _show_text(get(item)), wide=wide)
 
 
 def number(
@@ -91,12 +88,17 @@ def names(
         key,
         title,
         lambda item: list(get(item)),
-        lambda item: ", ".join(printable(name) for name in get(item)) or _ABSENT,
+        lambda item: ", ".join(escape_text(name) for name in get(item)) or _ABSENT,
         wide=wide,
     )
 
 
-def as_json(fields: Sequence[Field[T]], item: T) -> dict[str, Json]:
+def duration(key: str, title: str, get: Callable[[T], int]) -> Field[T]:
+    """Milliseconds: the number in JSON, the two largest units for people."""
+    return Field(key, title, get, lambda item: show_duration(get(item)), numeric=True)
+
+
+def to_json(fields: Sequence[Field[T]], item: T) -> dict[str, Json]:
     """The JSON object of a thing."""
     return {field.key: field.value(item) for field in fields}
 
@@ -112,70 +114,20 @@ def show_time(timestamp_ms: int | None) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
-def printable(value: str) -> str:
-    """``value`` on one line, without anything that a terminal would obey; backslash is doubled."""
-    if value.isprintable() and "\\" not in value:
-        return value
-    return "".join(_printable_char(char) for char in value)
+def show_duration(duration_ms: int) -> str:
+    """``3d 4h``, ``2m 5s`` or ``350ms``: the two largest units that count."""
+    if duration_ms < 0:
+        return "-" + show_duration(-duration_ms)
+    if duration_ms < 1000:
+        return f"{duration_ms}ms"
+    shown: list[str] = []
+    left = duration_ms
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, UNITS_MS[unit])
+        if count or shown:
+            shown.append(f"{count}{unit}")
+    return " ".join(part for part in shown[:2] if not part.startswith("0"))
 
 
-def printable_bytes(data: bytes | None) -> str:
-    r"""Bytes as text: UTF-8 where they are, ``\xNN`` where not; ``\N`` stands for null."""
-    if data is None:
-        return "\\N"
-    try:
-        return printable(data.decode())
-    except UnicodeDecodeError:
-        # Bytes that are no UTF-8 come as lone surrogates DC80 to DCFF.
-        return "".join(
-            f"\\x{ord(char) - 0xDC00:02x}"
-            if 0xDC80 <= ord(char) <= 0xDCFF
-            else _printable_char(char)
-            for char in data.decode(errors="surrogateescape")
-        )
-
-
-def harmless(message: str) -> str:
-    """A message without anything that a terminal would obey; its backslashes are its own."""
-    if message.isprintable():
-        return message
-    return "".join(char if char == "\\" else _printable_char(char) for char in message)
-
-
-def json_text(content: Json, indent: int | None = None) -> str:
-    """JSON in which nothing stands that a terminal would obey: it is escaped, as JSON can."""
-    dumped = json.dumps(content, ensure_ascii=False, indent=indent)
-    if dumped.isascii() and "\x7f" not in dumped:
-        return dumped
-    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", dumped)
-
-
-def json_bytes(data: bytes | None) -> Json:
-    """Bytes as JSON: a string where they are UTF-8, else ``{"base64": ...}``; null stays null."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        from base64 import b64encode
-
-        return {"base64": b64encode(data).decode("ascii")}
-
-
-def _printable_char(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if char.isprintable():
-        return char
-    code = ord(char)
-    return (
-        f"\\x{code:02x}"
-        if code < 0x80
-        else f"\\u{code:04x}"
-        if code < 1 << 16
-        else f"\\U{code:08x}"
-    )
-
-
-def _or_absent(value: str | None) -> str:
-    return _ABSENT if value is None else printable(value)
+def _show_text(value: str | None) -> str:
+    return _ABSENT if value is None else escape_text(value)

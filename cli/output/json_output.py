@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
+from txnlog.cli.output.escaping import Json, dump_json
 from txnlog.cli.output.exits import OutputClosed
-from txnlog.cli.output.fields import Field, Json, as_json, json_text
-from txnlog.cli.output.output import write
+from txnlog.cli.output.fields import Field, to_json
+from txnlog.cli.output.output import Layout
+from txnlog.cli.output.streams import write
 
 T = TypeVar("T")
 
@@ -22,11 +24,11 @@ class _JsonDocument:
         self.content: dict[str, Json] = {}
 
     def fields(self, fields: Sequence[Field[T]], item: T) -> None:
-        self.content.update(as_json(fields, item))
+        self.content.update(to_json(fields, item))
 
     def rows(self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T]) -> None:
         del title  # for people
-        self.content[key] = [as_json(fields, item) for item in items]
+        self.content[key] = [to_json(fields, item) for item in items]
 
 
 class JsonOutput:
@@ -36,22 +38,15 @@ class JsonOutput:
         _use_utf8()
 
     def rows(
-        self,
-        fields: Sequence[Field[T]],
-        items: Iterable[T],
-        *,
-        streamed: bool = False,
-        live: bool = False,
-        heading: Callable[[T], str] | None = None,
-        below: Callable[[T], Iterable[str]] | None = None,
+        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
     ) -> None:
-        del streamed, live, heading, below  # arrays are always streamed; the rest is for people
+        del layout  # arrays are always streamed; the rest is for people
         write("[")
         separator = "\n"
         closing = True
         try:
             for item in items:
-                write(separator + json_text(as_json(fields, item)))
+                write(separator + dump_json(to_json(fields, item)))
                 separator = ",\n"
         except OutputClosed:
             closing = False
@@ -65,7 +60,7 @@ class JsonOutput:
     def document(self) -> Iterator[_JsonDocument]:
         document = _JsonDocument()
         yield document
-        write(json_text(document.content, indent=2) + "\n")
+        write(dump_json(document.content, indent=2) + "\n")
 
 
 class JsonLinesOutput:
@@ -75,24 +70,17 @@ class JsonLinesOutput:
         _use_utf8()
 
     def rows(
-        self,
-        fields: Sequence[Field[T]],
-        items: Iterable[T],
-        *,
-        streamed: bool = False,
-        live: bool = False,
-        heading: Callable[[T], str] | None = None,
-        below: Callable[[T], Iterable[str]] | None = None,
+        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
     ) -> None:
-        del streamed, live, heading, below  # lines are always streamed; the rest is for people
+        del layout  # lines are always streamed; the rest is for people
         for item in items:
-            write(json_text(as_json(fields, item)) + "\n")
+            write(dump_json(to_json(fields, item)) + "\n")
 
     @contextmanager
     def document(self) -> Iterator[_JsonDocument]:
         document = _JsonDocument()
         yield document
-        write(json_text(document.content) + "\n")
+        write(dump_json(document.content) + "\n")
 
 
 def _use_utf8() -> None:

@@ -14,13 +14,8 @@ from typing import Final
 
 import typer
 
-from txnlog.cli.output.fields import (
-    json_bytes,
-    json_text,
-    printable,
-    printable_bytes,
-    show_time,
-)
+from txnlog.cli.output.escaping import bytes_to_json, dump_json, escape_bytes, escape_text
+from txnlog.cli.output.fields import show_time
 from txnlog.cli.output.record_fields import Header, Record
 
 _PIECE = re.compile(
@@ -37,8 +32,8 @@ _BYTES: Final[dict[str, Bytes]] = {
     "raw": lambda data: data or b"",
     "hex": lambda data: (data or b"").hex().encode(),
     "base64": lambda data: b64encode(data or b""),
-    "text": lambda data: printable_bytes(data).encode(errors="backslashreplace"),
-    "json": lambda data: json_text(json_bytes(data)).encode(),
+    "text": lambda data: escape_bytes(data).encode(errors="backslashreplace"),
+    "json": lambda data: dump_json(bytes_to_json(data)).encode(),
 }
 _PLAIN: Final[dict[str, Writer]] = {
     "t": lambda record: (record.topic or "").encode(),
@@ -46,8 +41,8 @@ _PLAIN: Final[dict[str, Writer]] = {
     "o": lambda record: b"%d" % record.offset,
     "d": lambda record: b"%d" % record.content.timestamp_ms,
     "D": lambda record: show_time(record.content.timestamp_ms).encode(),
-    "K": lambda record: _size(record.content.key),
-    "V": lambda record: _size(record.content.value),
+    "K": lambda record: _count_bytes(record.content.key),
+    "V": lambda record: _count_bytes(record.content.value),
 }
 
 
@@ -56,29 +51,31 @@ class Template:
 
     def __init__(self, template: str, *, raw: bool) -> None:
         self._default = "raw" if raw else "text"
-        self._writers: list[Writer] = [self._writer(m, template) for m in _PIECE.finditer(template)]
+        self._writers: list[Writer] = [
+            self._make_writer(m, template) for m in _PIECE.finditer(template)
+        ]
 
     def render(self, record: Record) -> bytes:
         """The record's bytes; nothing is added at the end."""
         return b"".join(writer(record) for writer in self._writers)
 
-    def _writer(self, match: re.Match[str], template: str) -> Writer:
+    def _make_writer(self, match: re.Match[str], template: str) -> Writer:
         if match[0] == "%%":
-            return _constant(b"%")
+            return _make_constant(b"%")
         if match["code"]:
-            return _constant(bytes.fromhex(match["code"]))
+            return _make_constant(bytes.fromhex(match["code"]))
         if match["escape"]:
-            return _constant(_ESCAPES[match["escape"]])
+            return _make_constant(_ESCAPES[match["escape"]])
         if match["literal"]:
-            return _constant(match["literal"].encode(errors="surrogateescape"))
+            return _make_constant(match["literal"].encode(errors="surrogateescape"))
         directive, how = match["directive"], match["how"]
         if directive in _PLAIN and how is None:
             return _PLAIN[directive]
         if directive in ("k", "v", "h") and (how or self._default) in _BYTES:
             encode = _BYTES[how or self._default]
             if directive == "h":
-                show = _raw_name if encode is _BYTES["raw"] else _printable_name
-                return lambda record: _headers(record.content.headers, show, encode)
+                show = _encode_name if encode is _BYTES["raw"] else _escape_name
+                return lambda record: _join_headers(record.content.headers, show, encode)
             if directive == "k":
                 return lambda record: encode(record.content.key)
             return lambda record: encode(record.content.value)
@@ -88,21 +85,21 @@ class Template:
         )
 
 
-def _constant(data: bytes) -> Writer:
+def _make_constant(data: bytes) -> Writer:
     return lambda _: data
 
 
-def _size(data: bytes | None) -> bytes:
+def _count_bytes(data: bytes | None) -> bytes:
     return b"%d" % (-1 if data is None else len(data))
 
 
-def _headers(headers: Sequence[Header], show: Callable[[str], bytes], encode: Bytes) -> bytes:
+def _join_headers(headers: Sequence[Header], show: Callable[[str], bytes], encode: Bytes) -> bytes:
     return b",".join(show(name) + b"=" + encode(value) for name, value in headers)
 
 
-def _raw_name(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     return name.encode(errors="backslashreplace")
 
 
-def _printable_name(name: str) -> bytes:
-    return _raw_name(printable(name))
+def _escape_name(name: str) -> bytes:
+    return _encode_name(escape_text(name))

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from txnlog.cli.output.fields import Field
-from txnlog.cli.output.output import write
+from txnlog.cli.output.output import Layout
+from txnlog.cli.output.streams import write
 
 T = TypeVar("T")
 
@@ -32,20 +33,14 @@ class TableOutput:
         self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     def rows(
-        self,
-        fields: Sequence[Field[T]],
-        items: Iterable[T],
-        *,
-        streamed: bool = False,
-        live: bool = False,
-        heading: Callable[[T], str] | None = None,
-        below: Callable[[T], Iterable[str]] | None = None,
+        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
     ) -> None:
         columns = self._columns(fields)
-        if self._terminal and not (streamed or live or heading or below):
+        if self._terminal and not any(layout.values()):
             _print_rich(columns, items)
-        else:
-            _print_plain(columns, items, 1 if live else _MEASURED_ROWS, heading, below)
+            return
+        measured = 1 if layout.get("live") else _MEASURED_ROWS
+        _print_plain(columns, items, measured, layout.get("heading"), layout.get("below"))
 
     @contextmanager
     def document(self) -> Iterator[_TableDocument]:
@@ -89,7 +84,7 @@ def _print_plain(
     source = (
         (
             heading(item) if heading else None,
-            _cells(columns, item),
+            _show_cells(columns, item),
             partial(below, item) if below else tuple[str],
         )
         for item in items
@@ -103,9 +98,9 @@ def _print_plain(
     ]
     _write_row(columns, widths, [column.title or "" for column in columns])
     current = None
-    for found, shown, lines in chain(first, source if failure is None else ()):
-        if found is not None and found != current:
-            current = found
+    for title, shown, lines in chain(first, source if failure is None else ()):
+        if title is not None and title != current:
+            current = title
             write(f"{current}\n")
         if measured == 1:
             # Nothing is known of what will come: columns grow with it.
@@ -130,7 +125,7 @@ def _take(source: Iterator[T], count: int) -> tuple[list[T], Exception | None]:
     return taken, None
 
 
-def _cells(columns: Sequence[Field[T]], item: T) -> list[str]:
+def _show_cells(columns: Sequence[Field[T]], item: T) -> list[str]:
     return [column.show(item) for column in columns]
 
 

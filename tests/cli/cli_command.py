@@ -18,6 +18,15 @@ FIRST_MS = 1_700_000_000_000
 """2023-11-14T22:13:20Z: the first record's time; each next one is a second later."""
 
 COMMAND = [sys.executable, "-m", "txnlog.cli"]
+INTERRUPTIBLE = """
+import signal, sys
+import txnlog.cli
+
+# A shell that runs the tests in the background has its children ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", file=sys.stderr, flush=True)
+txnlog.cli.main()
+"""
 
 
 @dataclass(frozen=True)
@@ -69,3 +78,35 @@ def cli(*arguments: object, env: Mapping[str, str] | None = None) -> Finished:
     finished = Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
     assert "Traceback" not in finished.err + finished.out, finished
     return finished
+
+
+def list_files(store: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file()
+    }
+
+
+def list_offsets(found: Finished) -> list[tuple[int, int]]:
+    """Where the records are that were printed."""
+    return [(record["partition"], record["offset"]) for record in found.json()]
+
+
+def list_group_offsets(store: Path, group: str = "etl") -> dict[tuple[str, int], int | None]:
+    """Where a group is, by topic and partition."""
+    found = txnlog.open(str(store)).describe_group(group).offsets
+    return {(at.topic, at.partition): at.offset for at in found}
+
+
+def read_terminal(leader: int) -> bytes:
+    """All that is shown on a terminal of ours, up to its end; it is closed then."""
+    shown = b""
+    try:
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    except OSError:  # Linux says so when the other end is closed
+        pass
+    os.close(leader)
+    return shown

@@ -4,120 +4,94 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_command import cli, cli_each
 
-from txnlog.cli.commands import (
-    bench,
-    demo,
-    doctor,
-    groups,
-    index,
-    kafka,
-    log,
-    offsets,
-    records,
-    segments,
-    topics,
-    txns,
-)
+from txnlog.cli.commands import bench, demo, doctor, export, import_, log, offsets
+from txnlog.cli.commands.groups import log as groups_log
 from txnlog.cli.commands.groups import seek
-from txnlog.cli.commands.records import write
+from txnlog.cli.commands.index import dump as index_dump
+from txnlog.cli.commands.index import rebuild as index_rebuild
+from txnlog.cli.commands.index import verify as index_verify
+from txnlog.cli.commands.records import count, write
+from txnlog.cli.commands.segments import du
+from txnlog.cli.commands.segments import ls as segments_ls
+from txnlog.cli.commands.segments import verify as segments_verify
 from txnlog.cli.commands.topics import config, trim
-from txnlog.cli.commands.txns import why
-from txnlog.cli.output import batch_fields, record_fields
-from txnlog.cli.output.transaction_refs import owner_fields
+from txnlog.cli.commands.txns import find_hanging, producers, why
+from txnlog.cli.commands.txns import log as txns_log
+from txnlog.cli.commands.txns import ls as txns_ls
+from txnlog.cli.output import group_fields, record_fields, topic_fields, transaction_fields
+from txnlog.cli.output.batch_fields import batch_fields
+from txnlog.cli.output.fields import Field
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "CLI.md"
+CHECKOUT = Path(__file__).parents[2]
+DOCUMENT = CHECKOUT / "docs" / "CLI.md"
 COMMON = {"--store", "--storage-option", "--output", "-o", "--help", "-h"}
 OPTION = re.compile(r"--?[a-z][\w-]*")
 
-TOPIC = [field.key for field in topics.DETAILS]
-OWNER = [field.key for field in owner_fields()]
-PARTITION = [field.key for field in topics.PARTITIONS]
-GROUP = [field.key for field in groups.SUMMARY]
-CONTENT = [field.key for field in record_fields.CONTENT]
-TRANSACTION = [field.key for field in txns.DETAILS]
-PARTS = [field.key for field in kafka.IMPORTED]
-DAMAGES = [field.key for field in kafka.DAMAGES]
+
+def keys(*fields: Field[Any]) -> list[str]:
+    """The JSON keys of fields."""
+    return [field.key for field in fields]
+
+
 KEYS = {
-    "doctor": [field.key for field in doctor.FIELDS],
-    "demo": [
-        *[field.key for field in demo.DEMO],
-        "records",
-        *[field.key for field in demo.RECORDS],
-    ],
-    "bench": [field.key for field in bench.MEASURED],
+    "doctor": keys(*doctor.FIELDS),
+    "demo": [*keys(*demo.DEMO), "records", *keys(*demo.RECORDS)],
+    "bench": keys(*bench.FIELDS),
     "import": [
-        *[field.key for field in kafka.IMPORT],
+        *keys(*import_.TOTAL),
         *("partitions", "damages"),
-        *PARTS,
-        *DAMAGES,
+        *keys(*import_.PARTITIONS, *import_.DAMAGES),
     ],
-    "export": [
-        *[field.key for field in kafka.EXPORT],
-        "partitions",
-        *[field.key for field in kafka.EXPORTED],
-    ],
-    "topics ls": [field.key for field in topics.SUMMARY],
+    "export": [*keys(*export.TOTAL), "partitions", *keys(*export.PARTITIONS)],
+    "topics ls": keys(*topic_fields.SUMMARY),
     "topics describe": [
-        *TOPIC[len(topics.SUMMARY) :],
+        *keys(*topic_fields.DETAILS[len(topic_fields.SUMMARY) :]),
         *("partitions", "open_transactions"),
-        *PARTITION,
-        *OWNER,
+        *keys(*topic_fields.PARTITIONS, *transaction_fields.REF),
     ],
     "topics create": [],
     "topics add-partitions": [],
     "topics delete": [],
-    "topics trim": [field.key for field in trim.FIELDS],
-    "topics config get": [field.key for field in config.SETTINGS],
-    "topics config set": [field.key for field in config.CHANGES],
+    "topics trim": keys(*trim.FIELDS),
+    "topics config get": keys(*config.SETTINGS),
+    "topics config set": keys(*config.CHANGES),
     "topics config unset": [],
-    "offsets ls": [field.key for field in offsets.FIELDS],
-    "segments ls": [field.key for field in segments.FIELDS],
-    "segments dump": [
-        *[field.key for field in batch_fields.batch_fields(with_records=True)],
-        *CONTENT,
-    ],
-    "segments verify": [field.key for field in segments.CHECKS],
-    "segments du": [field.key for field in segments.USAGE],
-    "index dump": [field.key for field in index.ENTRIES],
-    "index verify": [field.key for field in index.CHECKS],
-    "index rebuild": [field.key for field in index.REBUILDS],
-    "log dump": [field.key for field in log.FIELDS],
-    "records read": [field.key for field in record_fields.RECORD],
+    "offsets ls": keys(*offsets.FIELDS),
+    "segments ls": keys(*segments_ls.FIELDS),
+    "segments dump": keys(*batch_fields(with_records=True), *record_fields.CONTENT),
+    "segments verify": keys(*segments_verify.FIELDS),
+    "segments du": keys(*du.FIELDS),
+    "index dump": keys(*index_dump.FIELDS),
+    "index verify": keys(*index_verify.FIELDS),
+    "index rebuild": keys(*index_rebuild.FIELDS),
+    "log dump": keys(*log.FIELDS),
+    "records read": keys(*record_fields.RECORD),
     "records head": [],
     "records tail": [],
-    "records count": [
-        *[field.key for field in records.COUNT],
-        "partitions",
-        *[field.key for field in records.COUNTS],
-    ],
-    "records write": [field.key for field in write.WRITTEN],
-    "groups ls": GROUP,
-    "groups describe": [field.key for field in groups.OFFSETS],
-    "groups seek": [field.key for field in seek.RESETS],
+    "records count": [*keys(*count.TOTAL), "partitions", *keys(*count.PARTITIONS)],
+    "records write": keys(*write.FIELDS),
+    "groups ls": keys(*group_fields.SUMMARY),
+    "groups describe": keys(*group_fields.OFFSETS),
+    "groups seek": keys(*seek.FIELDS),
     "groups delete": [],
     "groups delete-offsets": [],
-    "groups log": [
-        *[field.key for field in groups.ENTRIES],
-        *[field.key for field in groups.LOGGED],
-    ],
-    "txns ls": [field.key for field in txns.listed(0)],
+    "groups log": keys(*groups_log.FIELDS, *groups_log.OFFSETS),
+    "txns ls": keys(*txns_ls.list_fields(0)),
     "txns describe": [
-        *TRANSACTION[len(txns.FIELDS) :],
+        *keys(*transaction_fields.DETAILS[len(transaction_fields.SUMMARY) :]),
         "entries",
-        *[field.key for field in txns.ENTRIES],
+        *keys(*transaction_fields.ENTRIES),
     ],
-    "txns producers": [field.key for field in txns.PRODUCERS],
-    "txns find-hanging": [field.key for field in why.HUNG],
-    "txns why": [
-        *[field.key for field in why.STABLE],
-        *[field.key for field in why.HOLDERS],
-    ],
+    "txns producers": keys(*producers.FIELDS),
+    "txns find-hanging": keys(*find_hanging.FIELDS),
+    "txns why": keys(*why.FIELDS, *why.HOLDERS),
     "txns abort": [],
-    "txns log": [field.key for field in txns.LOGGED],
+    "txns log": keys(*txns_log.FIELDS),
 }
 
 
@@ -144,7 +118,7 @@ def test_every_verb_and_option_is_documented(sections: dict[str, str]) -> None:
 def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
     """Each verb's section lists exactly the keys of its output, in their order."""
     assert sorted(KEYS) == sorted(sections)
-    for verb, keys in KEYS.items():
+    for verb, expected in KEYS.items():
         tables = re.split(r"^\| (\w+) \|", sections[verb], flags=re.MULTILINE)
         listed = [
             key
@@ -152,7 +126,16 @@ def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
             if head == "key"
             for key in re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE)
         ]
-        assert listed == keys, verb
+        assert listed == expected, verb
+
+
+def test_a_verb_is_found_by_what_is_typed(sections: dict[str, str]) -> None:
+    """``txnlog txns why`` is ``commands/txns/why.py``; a short group's verbs share its file."""
+    commands = CHECKOUT / "cli" / "commands"
+    for verb in sections:
+        typed = verb.replace("-", "_").replace("import", "import_").split()
+        places = [commands.joinpath(*typed), commands.joinpath(*typed[:-1])]
+        assert any(place.with_suffix(".py").is_file() for place in places), verb
 
 
 def _helps(words: list[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_command import cli, environment
+from cli_command import cli, environment, list_files
 
 import txnlog
 from txnlog.clock import SystemClock
@@ -19,17 +19,9 @@ from txnlog.testing import VirtualClock
 QUIET = ("--no-probe", "-o", "json")
 
 
-def files_of(store: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in store.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_a_healthy_store_is_all_ok_and_untouched(own_store: Path, empty_store: Path) -> None:
     """Each thing that was looked at is named; the probe leaves nothing behind; exit 0."""
-    before = files_of(own_store)
+    before = list_files(own_store)
     found = cli("doctor", "--store", own_store, "--deep", "-o", "json").json()
     assert {finding["state"] for finding in found} == {"ok"}
     assert [(finding["check"], finding["subject"]) for finding in found] == [
@@ -44,7 +36,7 @@ def test_a_healthy_store_is_all_ok_and_untouched(own_store: Path, empty_store: P
         ("group", "etl"),
         ("files", ""),
     ]
-    assert files_of(own_store) == before
+    assert list_files(own_store) == before
     assert "probe" not in cli("doctor", "--no-probe", "--store", own_store).out
     assert len(cli("doctor", "--store", empty_store, *QUIET).json()) == 2
     one = cli("doctor", "paid", "--store", own_store, *QUIET).json()
@@ -72,7 +64,7 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
     path.write_bytes(data)
-    before = files_of(own_store)
+    before = list_files(own_store)
     done = cli("doctor", "--store", own_store, *QUIET)
     found = json.loads(done.out)
     damages = [finding for finding in found if finding["state"] == "damage"]
@@ -85,7 +77,7 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
     assert ("group", "etl", "ok") in [(f["check"], f["subject"], f["state"]) for f in found]
     deep = cli("doctor", "orders", "--deep", "--store", own_store, *QUIET)
     assert second.paths.log in {f["path"] for f in json.loads(deep.out)}
-    assert files_of(own_store) == before
+    assert list_files(own_store) == before
 
 
 NOT_ALLOWED = """

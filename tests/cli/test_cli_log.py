@@ -11,7 +11,7 @@ from cli_command import cli
 import txnlog
 
 
-def dumped(store: Path, *options: object) -> list[dict[str, Any]]:
+def dump(store: Path, *options: object) -> list[dict[str, Any]]:
     """What is shown of the log of ``paid``, healthy or not."""
     done = cli("log", "dump", "paid", "--store", store, "-o", "json", *options)
     found: list[dict[str, Any]] = json.loads(done.out)
@@ -23,7 +23,7 @@ def dumped(store: Path, *options: object) -> list[dict[str, Any]]:
 
 def test_entries_are_shown_with_their_markers_and_all_they_hold(store_path: Path) -> None:
     """A committed, an aborted and an undecided append; the content is the file's, word for word."""
-    found = dumped(store_path)
+    found = dump(store_path)
     assert [(e["entry"], e["kind"], e["marker"]) for e in found] == [
         (0, "created", None),
         (1, "append", "commit"),
@@ -40,8 +40,8 @@ def test_entries_are_shown_with_their_markers_and_all_they_hold(store_path: Path
         "etl-2",
         "open",
     ]
-    assert dumped(store_path, "--from", 1, "-n", 2) == found[1:3]
-    assert dumped(store_path, "--from", 4) == []
+    assert dump(store_path, "--from", 1, "-n", 2) == found[1:3]
+    assert dump(store_path, "--from", 4) == []
     table = cli("log", "dump", "paid", "--store", store_path).lines()
     assert table[2].split()[-1] == "0:[0,1)"
     assert cli("log", "dump", "nope", "--store", store_path).code == 1
@@ -50,7 +50,7 @@ def test_entries_are_shown_with_their_markers_and_all_they_hold(store_path: Path
 def test_damage_is_shown_where_it_is_and_hides_nothing(own_store: Path) -> None:
     """A flipped bit, a lost entry, two outcomes and a strange marker: each with what is left."""
     log = own_store / "topics/paid/log"
-    healthy = dumped(own_store)
+    healthy = dump(own_store)
     first = log / "00000000000000000001.json"
     first.write_bytes(first.read_bytes().replace(b'"at_ms":1', b'"at_ms":2'))
     (log / "00000000000000000002.json").unlink()
@@ -58,7 +58,7 @@ def test_damage_is_shown_where_it_is_and_hides_nothing(own_store: Path) -> None:
         (log / "00000000000000000001.commit").read_bytes()
     )
     (log / "00000000000000000003.abort").write_bytes(b"{")
-    found = dumped(own_store)
+    found = dump(own_store)
     assert [entry["entry"] for entry in found] == [0, 1, 2, 3]
     assert found[0] == healthy[0]
     assert "checksum" in found[1]["damage"]
@@ -72,7 +72,7 @@ def test_damage_is_shown_where_it_is_and_hides_nothing(own_store: Path) -> None:
     (log / "00000000000000000002.abort").unlink()
     (log / "00000000000000000001.json").unlink()
     (log / "00000000000000000001.commit").unlink()
-    gap = dumped(own_store)[1]
+    gap = dump(own_store)[1]
     assert (gap["entry"], gap["kind"], gap["missing_count"]) == (1, "missing", 2)
 
 
@@ -89,12 +89,12 @@ def test_what_was_cleaned_up_is_missing_and_no_damage(tmp_path: Path) -> None:
     kept = int(checkpoint.stem)
     for number in range(kept):
         (log / f"{number:020}.json").unlink()
-    found = dumped(tmp_path / "s")
+    found = dump(tmp_path / "s")
     assert (found[0]["kind"], found[0]["missing_count"]) == ("missing", kept)
     assert [entry["entry"] for entry in found[1:]] == [*range(kept, 41)]
     assert found[1]["checkpoint"] is True
     checkpoint.unlink()
-    assert "missing" in dumped(tmp_path / "s")[0]["damage"]
+    assert "missing" in dump(tmp_path / "s")[0]["damage"]
 
 
 def test_looking_ends_no_transaction(tmp_path: Path) -> None:
@@ -107,5 +107,5 @@ def test_looking_ends_no_transaction(tmp_path: Path) -> None:
     producer.send("paid", "x")
     producer.flush()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert [entry["marker"] for entry in dumped(tmp_path / "s")] == [None, None]
+    assert [entry["marker"] for entry in dump(tmp_path / "s")] == [None, None]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -11,12 +11,12 @@ import subprocess
 import termios
 from pathlib import Path
 
-from cli_command import COMMAND, cli, cli_each, environment
+from cli_command import COMMAND, cli, cli_each, environment, read_terminal
 
 import txnlog
 
 
-def on_terminal(columns: int, *arguments: object, **variables: str) -> str:
+def run_on_terminal(columns: int, *arguments: object, **variables: str) -> str:
     """The output of a command whose stdout is a terminal of that width."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -27,13 +27,7 @@ def on_terminal(columns: int, *arguments: object, **variables: str) -> str:
         env=environment(TERM="xterm-256color", **variables),
     )
     os.close(follower)
-    shown = b""
-    try:
-        while chunk := os.read(leader, 65536):
-            shown += chunk
-    except OSError:  # Linux says so when the other end is closed
-        pass
-    os.close(leader)
+    shown = read_terminal(leader)
     assert process.wait(30) == 0
     return shown.decode().replace("\r\n", "\n")
 
@@ -42,9 +36,9 @@ def test_tables_fit_the_terminal_and_colour_can_be_turned_off(store_path: Path) 
     """At 80 columns no line is longer and wide columns are left out; NO_COLOR leaves no colour."""
     segments = txnlog.open(str(store_path)).segments("orders")
     command = ("segments", "ls", "orders", "--store", store_path)
-    narrow = on_terminal(80, *command, NO_COLOR="1")
+    narrow = run_on_terminal(80, *command, NO_COLOR="1")
     plain = re.sub(r"\x1b\[\d*m", "", narrow)
-    wide = on_terminal(160, *command)
+    wide = run_on_terminal(160, *command)
     assert max(map(len, plain.splitlines())) <= 80
     assert all(known.name in plain for known in segments)
     assert "FROM" not in plain
@@ -56,7 +50,7 @@ def test_tables_fit_the_terminal_and_colour_can_be_turned_off(store_path: Path) 
 def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
     """On the demo's store: no line is longer, and no cell is folded: a row is a line."""
     store = tmp_path / "demo"
-    shown = on_terminal(80, "demo", store, NO_COLOR="1")
+    shown = run_on_terminal(80, "demo", store, NO_COLOR="1")
     assert "checkout-2  aborted    9 samovars        -" in shown
     at = ("--store", store)
     for verb, rows in (
@@ -67,10 +61,10 @@ def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
         (("records", "tail", "payments"), 2),
         (("groups", "seek", "billing", "--to", "latest"), 1),
     ):
-        lines = re.sub(r"\x1b\[\d*m", "", on_terminal(80, *verb, *at)).splitlines()
+        lines = re.sub(r"\x1b\[\d*m", "", run_on_terminal(80, *verb, *at)).splitlines()
         assert max(map(len, lines)) <= 80, verb
         assert len([line for line in lines if not line.startswith("─")]) == 1 + rows, verb
-    why = on_terminal(80, "txns", "why", "orders", *at).splitlines()
+    why = run_on_terminal(80, "txns", "why", "orders", *at).splitlines()
     assert max(map(len, why)) <= 80
     assert "at once by: txnlog txns abort checkout-3" in why[-1]
 
@@ -78,7 +72,7 @@ def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
 def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> None:
     """What a template prints raw in a pipe is one harmless line here."""
     read = ("records", "read", "orders:1", "-f", "%k=%v\\n", "--store", store_path)
-    shown = on_terminal(80, *read, PYTHONIOENCODING="utf-8")
+    shown = run_on_terminal(80, *read, PYTHONIOENCODING="utf-8")
     assert shown == "\\N=\\xff\\x00\ntab\\tnul\\x00esc\\x1b[31m \\\\ é=\\N\n"
 
 
@@ -92,7 +86,7 @@ def test_no_way_of_printing_a_record_lets_a_terminal_obey_it(tmp_path: Path) -> 
     read = ("records", "read", "t", "--store", store.url)
     template = "%k %v %h %k{text} %h{text} %k{json} %h{json}\\n"
     for how in (("-o", "table"), ("-o", "json"), ("-o", "jsonl"), ("-f", template)):
-        shown = on_terminal(200, *read, *how, PYTHONIOENCODING="utf-8")
+        shown = run_on_terminal(200, *read, *how, PYTHONIOENCODING="utf-8")
         assert "[31m" in shown, how
         assert shown.replace("\n", "").isprintable(), (how, shown)
     (record,) = cli(*read, "-o", "json").json()

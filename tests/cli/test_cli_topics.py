@@ -1,4 +1,4 @@
-"""``txnlog topics``: list, describe, create."""
+"""``txnlog topics ls``, ``describe``, ``create`` and ``add-partitions``."""
 
 from __future__ import annotations
 
@@ -106,3 +106,13 @@ def test_create_makes_a_topic_and_refuses_what_the_library_refuses(empty_store: 
         assert named in refused.err
         assert refused.err.count("\n") == 1
     assert txnlog.open(str(empty_store)).topics() == ["new"]
+
+
+def test_topics_grow_and_scripts_may_repeat_themselves(own_store: Path) -> None:
+    """add-partitions counts them all; --if-not-exists and --if-exists make repeats harmless."""
+    store = ("--store", own_store, "-o", "json")
+    grown = cli("topics", "add-partitions", "paid", "--to", 3, *store).json()
+    assert [part["end_offset"] for part in grown["partitions"]] == [3, 0, 0]
+    same = cli("topics", "create", "paid", "--if-not-exists", *store).json()
+    assert same["topic_id"] == grown["topic_id"]
+    assert cli("topics", "delete", "nope", "--if-exists", "--yes", *store).lines() == []

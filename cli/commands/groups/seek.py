@@ -1,6 +1,5 @@
-"""``txnlog groups seek``, ``delete`` and ``delete-offsets``: what changes a group's offsets."""
+"""``txnlog groups seek``: a group's offsets are moved."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from txnlog.cli.commands.groups import OFFSETS, SUMMARY, GroupArgument
-from txnlog.cli.input.places import Offset, Time, parse_place, parse_target
-from txnlog.cli.output.confirmation import DryRunOption, YesOption, require_consent, tell_dry_run
+from txnlog.cli.input.options import GroupArgument
+from txnlog.cli.input.places import Offset, Time, parse_place, parse_target, to_partitions
 from txnlog.cli.output.fields import Field, number, text
-from txnlog.cli.output.output import warn
-from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import OffsetReset
-    from txnlog.names import TopicPartition
 
-RESETS: list[Field[OffsetReset]] = [
+
+FIELDS: list[Field[OffsetReset]] = [
     text("topic", "TOPIC", lambda reset: reset.topic),
     number("partition", "PARTITION", lambda reset: reset.partition),
     number("before", "BEFORE", lambda reset: reset.before),
@@ -35,7 +33,7 @@ class _Target(TypedDict, total=False):
 
 
 def seek_group(
-    ctx: typer.Context,
+    session: Session,
     group: GroupArgument,
     targets: Annotated[
         list[str] | None,
@@ -72,9 +70,6 @@ def seek_group(
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without it this only shows what would be.")
     ] = False,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Move a group's offsets, all of them in one step. Shows what it would do; --execute does it.
 
@@ -89,91 +84,21 @@ def seek_group(
       txnlog groups seek etl orders:0 --to @2024-05-01 --execute
       txnlog groups seek etl --shift-by -100 --execute
     """
-    target = _target(to, shift_by, from_file)
-    chosen = _partitions(targets or ())
+    target = _choose_target(to, shift_by, from_file)
+    chosen = to_partitions(map(parse_target, targets or ()))
     if from_file is not None and chosen:
         raise typer.BadParameter("--from-file names the partitions itself")
-    session = open_session(ctx, store, storage_option, output)
     resets = session.open_store().reset_group_offsets(
         group, chosen or None, metadata=metadata, dry_run=not execute, **target
     )
-    session.output.rows(RESETS, resets)
+    session.output.rows(FIELDS, resets)
     if not execute:
         warn("dry run: nothing was changed; add --execute to do it")
 
 
-def delete_groups(
-    ctx: typer.Context,
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="The groups' ids.")],
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
-) -> None:
-    """Delete groups with all their offsets, and show what they were. There is no way back.
-
-    Asks first on a terminal; elsewhere it needs --yes. A group that an open transaction is
-    about to move is refused.
-
-    \b
-    Example:
-      txnlog groups delete etl --dry-run
-      txnlog groups delete etl --yes
-    """
-    session = open_session(ctx, store, storage_option, output)
-    opened = session.open_store()
-    doomed = [opened.describe_group(group) for group in dict.fromkeys(groups)]
-    if not dry_run:
-        count = sum(len(group.offsets) for group in doomed)
-        named = ", ".join(group.group_id for group in doomed)
-        what = f"delete {named} with offsets in {count} partition{'s' * (count != 1)}"
-        require_consent(what, yes=yes)
-        for group in doomed:
-            opened.delete_group(group.group_id)
-    session.output.rows(SUMMARY, doomed)
-    tell_dry_run(dry_run)
-
-
-def delete_offsets(
-    ctx: typer.Context,
-    group: GroupArgument,
-    targets: Annotated[
-        list[str], typer.Argument(metavar="TOPIC[:PARTITION]", help="Which partitions.")
-    ],
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
-) -> None:
-    """Delete a group's offsets in some partitions, all in one step, and show what they were.
-
-    Asks first on a terminal; elsewhere it needs --yes. The topics may be gone already.
-
-    \b
-    Example:
-      txnlog groups delete-offsets etl old-topic --yes
-    """
-    chosen = _partitions(targets)
-    session = open_session(ctx, store, storage_option, output)
-    opened = session.open_store()
-    found = opened.describe_group(group)
-    doomed = [at for at in found.offsets if {at.topic, (at.topic, at.partition)} & {*chosen}]
-    if not doomed:
-        warn(f"group {group} has no offsets there: nothing was changed")
-    elif not dry_run:
-        where = ", ".join(f"{at.topic}:{at.partition}" for at in doomed)
-        what = f"delete the offsets of group {group} in {where}"
-        require_consent(what, yes=yes)
-        opened.delete_group_offsets(group, chosen)
-    session.output.rows(OFFSETS, doomed)
-    tell_dry_run(dry_run)
-
-
-def _target(to: str | None, shift_by: int | None, from_file: Path | None) -> _Target:
-    """The one that is given, as the library takes it. Raises BadParameter."""
-    if sum(given is not None for given in (to, shift_by, from_file)) != 1:
+def _choose_target(to: str | None, shift_by: int | None, from_file: Path | None) -> _Target:
+    """The one that was typed, as the library takes it. Raises BadParameter."""
+    if sum(option is not None for option in (to, shift_by, from_file)) != 1:
         raise typer.BadParameter("give one of --to PLACE, --shift-by N and --from-file PATH")
     if from_file is not None:
         return _Target(from_file=from_file)
@@ -186,13 +111,3 @@ def _target(to: str | None, shift_by: int | None, from_file: Path | None) -> _Ta
             return _Target(timestamp_ms=timestamp_ms)
         case end:
             return _Target(to=end)
-
-
-def _partitions(targets: list[str] | tuple[()]) -> list[str | TopicPartition]:
-    parsed = [parse_target(target) for target in targets]
-    from txnlog.names import TopicPartition
-
-    return [
-        target.topic if target.partition is None else TopicPartition(target.topic, target.partition)
-        for target in parsed
-    ]

@@ -1,6 +1,5 @@
 """``txnlog records write``: records from stdin, all of them in one step or none."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
 import sys
@@ -11,17 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txnlog.cli.input.assignments import parse_headers
 from txnlog.cli.input.options import CompressionOption
 from txnlog.cli.input.places import Target, parse_target
 from txnlog.cli.output.fields import Field, number, text
-from txnlog.cli.output.output import warn
-from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     import pyarrow as pa
 
     from txnlog.store import Store
-    from txnlog.write.record_input import Headers
+    from txnlog.write.record_input import Headers, LineFormat
 
 
 class InputFormat(str, Enum):
@@ -41,7 +43,7 @@ class Written:
     end_offset: int
 
 
-WRITTEN: list[Field[Written]] = [
+FIELDS: list[Field[Written]] = [
     text("topic", "TOPIC", lambda part: part.topic),
     number("partition", "PART", lambda part: part.partition),
     number("start_offset", "START", lambda part: part.start_offset),
@@ -50,57 +52,58 @@ WRITTEN: list[Field[Written]] = [
 ]
 
 
+InputOption = Annotated[
+    InputFormat,
+    typer.Option(
+        "-i", "--input", help="lines: text, one value a line; jsonl: one JSON object a line."
+    ),
+]
+KeyDelimiterOption = Annotated[
+    str | None,
+    typer.Option(
+        "-K",
+        "--key-delimiter",
+        metavar="TEXT",
+        help="A line is key, this, value.",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("-k", "--key", metavar="KEY", help="The key of all.", show_default=False),
+]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-H",
+        "--header",
+        metavar="NAME=VALUE",
+        help="A header of all; may be repeated.",
+        show_default=False,
+    ),
+]
+NullMarkerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--null-marker", metavar="TEXT", help="In lines this stands for null.", show_default=False
+    ),
+]
+
+
 def write_records(
-    ctx: typer.Context,
+    session: Session,
     target: Annotated[
         str,
         typer.Argument(
             metavar="TOPIC[:PARTITION]", help="Where to; without a partition the keys decide."
         ),
     ],
-    input_format: Annotated[
-        InputFormat,
-        typer.Option(
-            "-i", "--input", help="lines: text, one value a line; jsonl: one JSON object a line."
-        ),
-    ] = InputFormat.LINES,
-    key_delimiter: Annotated[
-        str | None,
-        typer.Option(
-            "-K",
-            "--key-delimiter",
-            metavar="TEXT",
-            help="A line is key, this, value.",
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("-k", "--key", metavar="KEY", help="The key of all.", show_default=False),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-H",
-            "--header",
-            metavar="NAME=VALUE",
-            help="A header of all; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    null_marker: Annotated[
-        str | None,
-        typer.Option(
-            "--null-marker",
-            metavar="TEXT",
-            help="In lines this stands for null.",
-            show_default=False,
-        ),
-    ] = None,
+    input_format: InputOption = InputFormat.LINES,
+    key_delimiter: KeyDelimiterOption = None,
+    key: KeyOption = None,
+    header: HeaderOption = None,
+    null_marker: NullMarkerOption = None,
     compression: CompressionOption = None,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Write records from stdin, and show where they are. All become visible in one step.
 
@@ -114,42 +117,77 @@ def write_records(
       printf 'alice:tea\\nbob:milk\\n' | txnlog records write orders -K :
       txnlog records read orders -o jsonl | txnlog records write copy -i jsonl
     """
-    where, headers = parse_target(target), _headers(header or ())
-    if input_format is InputFormat.JSONL and (key_delimiter, key, null_marker) != (
-        None,
-        None,
-        None,
-    ):
+    where, headers = parse_target(target), parse_headers(header or ())
+    _check_options(input_format, key_delimiter, key, null_marker)
+    store = session.open_store()
+    limits = _find_limits(store, where)
+    if sys.stdin.isatty():
+        warn("one record a line: Ctrl-D writes them, Ctrl-C drops them")
+    from txnlog.write.record_input import LineFormat
+
+    encoded = (_encode(key_delimiter), _encode(null_marker), _encode(key))
+    line_format = None if input_format is InputFormat.JSONL else LineFormat(*encoded, headers)
+    with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
+        batches = _read_batches(stdin, line_format, headers, limits)
+        written = _write(store, where, batches, None if compression is None else compression.value)
+    if not written:
+        warn("there were no records")
+    session.output.rows(FIELDS, written)
+
+
+def _check_options(
+    input_format: InputFormat, key_delimiter: str | None, key: str | None, null_marker: str | None
+) -> None:
+    """Raises BadParameter where options contradict each other."""
+    of_lines = (key_delimiter, key, null_marker)
+    if input_format is InputFormat.JSONL and of_lines != (None, None, None):
         raise typer.BadParameter("--key-delimiter, --key and --null-marker are for --input lines")
     if key_delimiter is not None and key is not None:
         raise typer.BadParameter("give either --key-delimiter or --key")
     if key_delimiter == "":
         raise typer.BadParameter("--key-delimiter is empty")
-    session = open_session(ctx, store, storage_option, output)
-    opened = session.open_store()
-    max_line_bytes, partition_count = _limits(opened, where)
-    if sys.stdin.isatty():
-        warn("one record a line: Ctrl-D writes them, Ctrl-C drops them")
-    from txnlog.write.record_input import LineFormat, read_json_lines, read_lines
 
-    with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
-        batches: Iterator[pa.RecordBatch]
-        if input_format is InputFormat.JSONL:
-            batches = read_json_lines(
-                stdin,
-                headers=headers,
-                max_line_bytes=max_line_bytes,
-                # A partition on the command line overrules those of the lines.
-                partition_count=partition_count if where.partition is None else None,
-            )
-        else:
-            given = (_encoded(key_delimiter), _encoded(null_marker), _encoded(key))
-            layout = LineFormat(*given, headers)
-            batches = read_lines(stdin, layout, max_line_bytes=max_line_bytes)
-        written = _write(opened, where, batches, None if compression is None else compression.value)
-    if not written:
-        warn("there were no records")
-    session.output.rows(WRITTEN, written)
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """How many bytes a record may have, and below what number a line's own partition must be."""
+
+    max_record_bytes: int
+    partition_count: int | None
+    """None: a partition on the command line overrules those of the lines."""
+
+
+def _find_limits(store: Store, where: Target) -> _Limits:
+    """Raises UnknownTopicOrPartition."""
+    from txnlog.config import TopicConfig
+    from txnlog.errors import UnknownTopicOrPartition
+
+    spec = store.topic_spec(where.topic)
+    if where.partition is not None and where.partition >= spec.partitions:
+        raise UnknownTopicOrPartition(
+            f"topic {where.topic!r} has no partition {where.partition}; it has "
+            f"{spec.partitions}, numbered from 0"
+        )
+    return _Limits(
+        TopicConfig.of(spec.config).max_message_bytes,
+        spec.partitions if where.partition is None else None,
+    )
+
+
+def _read_batches(
+    stdin: BufferedReader, line_format: LineFormat | None, headers: Headers, limits: _Limits
+) -> Iterator[pa.RecordBatch]:
+    """The records of lines, in JSON if there is no format. Raises InvalidRecord, RecordTooLarge."""
+    from txnlog.write.record_input import read_json_lines, read_lines
+
+    if line_format is not None:
+        return read_lines(stdin, line_format, max_line_bytes=limits.max_record_bytes)
+    return read_json_lines(
+        stdin,
+        headers=headers,
+        max_line_bytes=limits.max_record_bytes,
+        partition_count=limits.partition_count,
+    )
 
 
 def _write(
@@ -167,32 +205,5 @@ def _write(
     ]
 
 
-def _limits(store: Store, where: Target) -> tuple[int, int]:
-    """How many bytes a record may have, and how many partitions there are.
-
-    Raises UnknownTopicOrPartition.
-    """
-    from txnlog.config import TopicConfig
-    from txnlog.errors import UnknownTopicOrPartition
-
-    spec = store.topic_spec(where.topic)
-    if where.partition is not None and where.partition >= spec.partitions:
-        raise UnknownTopicOrPartition(
-            f"topic {where.topic!r} has no partition {where.partition}; it has "
-            f"{spec.partitions}, numbered from 0"
-        )
-    return TopicConfig.of(spec.config).max_message_bytes, spec.partitions
-
-
-def _headers(headers: list[str] | tuple[()]) -> Headers:
-    parsed = []
-    for header in headers:
-        name, separator, value = header.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter(f"--header {header!r} is not of the form NAME=VALUE")
-        parsed.append((name, value.encode(errors="surrogateescape")))
-    return parsed
-
-
-def _encoded(given: str | None) -> bytes | None:
-    return None if given is None else given.encode(errors="surrogateescape")
+def _encode(typed: str | None) -> bytes | None:
+    return None if typed is None else typed.encode(errors="surrogateescape")

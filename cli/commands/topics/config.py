@@ -1,6 +1,5 @@
 """``txnlog topics config``: a topic's settings, under Kafka's names."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,21 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.commands.topics import TopicArgument
-from txnlog.cli.input.places import HELP_NAMES, parse_config
-from txnlog.cli.output.confirmation import DryRunOption, tell_dry_run
+from txnlog.cli.input.assignments import parse_settings
+from txnlog.cli.input.options import DryRunOption, TopicArgument
+from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.fields import Field, text
-from txnlog.cli.session import OutputOption, Session, StorageOptions, StoreOption, open_session
+from txnlog.cli.session import Session
+from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
     from txnlog.config import Setting
-
-app = typer.Typer(
-    help="Settings of a topic, with Kafka's names.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings=HELP_NAMES,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +35,8 @@ SETTINGS: list[Field[Setting]] = [
     text("source", "SOURCE", lambda setting: "topic" if setting.is_set else "default"),
     text("meaning", "MEANING", lambda setting: setting.meaning, wide=True),
 ]
+
+
 CHANGES: list[Field[Change]] = [
     text("key", "KEY", lambda change: change.key),
     text("before", "BEFORE", lambda change: change.before),
@@ -49,17 +44,13 @@ CHANGES: list[Field[Change]] = [
 ]
 
 
-@app.command("get")
 def get_config(
-    ctx: typer.Context,
+    session: Session,
     topic: TopicArgument,
     keys: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY", help="Only these settings.", show_default=False),
     ] = None,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Show a topic's settings: all of them with where they come from, or some.
 
@@ -68,24 +59,19 @@ def get_config(
       txnlog topics config get orders
       txnlog topics config get orders compression.type segment.bytes
     """
-    session = open_session(ctx, store, storage_option, output)
     described = session.open_store().describe_topic(topic)
     from txnlog.config import topic_settings
 
     session.output.rows(SETTINGS, topic_settings(described.config, keys or ()))
 
 
-@app.command("set")
 def set_config(
-    ctx: typer.Context,
+    session: Session,
     topic: TopicArgument,
     settings: Annotated[
         list[str], typer.Argument(metavar="KEY=VALUE", help="What is to hold from now on.")
     ],
     dry_run: DryRunOption = False,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Change settings of a topic, all of them or (if one is wrong) none.
 
@@ -95,20 +81,15 @@ def set_config(
     Example:
       txnlog topics config set orders compression.type=zstd segment.bytes=268435456
     """
-    changes = parse_config(settings)
-    session = open_session(ctx, store, storage_option, output)
+    changes = parse_settings(settings)
     _change(session, topic, changes, dry_run=dry_run)
 
 
-@app.command("unset")
 def unset_config(
-    ctx: typer.Context,
+    session: Session,
     topic: TopicArgument,
     keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Which settings.")],
     dry_run: DryRunOption = False,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Take settings of a topic back to their defaults.
 
@@ -116,7 +97,6 @@ def unset_config(
     Example:
       txnlog topics config unset orders compression.type
     """
-    session = open_session(ctx, store, storage_option, output)
     _change(session, topic, dict.fromkeys(keys), dry_run=dry_run)
 
 
@@ -132,4 +112,10 @@ def _change(
         CHANGES,
         [Change(key, topic_setting(before, key), topic_setting(after, key)) for key in changes],
     )
-    tell_dry_run(dry_run)
+    note_dry_run(dry_run)
+
+
+app = verb_group(
+    "Settings of a topic, with Kafka's names.",
+    {"get": get_config, "set": set_config, "unset": unset_config},
+)

@@ -1,6 +1,5 @@
 """``txnlog topics trim``: records below an offset or older than a time are no more."""
 
-# ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
 import json
@@ -9,14 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.input.places import Offset, Place, Target, Time, parse_place, parse_target
-from txnlog.cli.output.confirmation import DryRunOption, YesOption, require_consent, tell_dry_run
+from txnlog.cli.input.options import DryRunOption, YesOption
+from txnlog.cli.input.places import (
+    Offset,
+    Place,
+    Target,
+    Time,
+    parse_place,
+    parse_target,
+    to_partitions,
+)
+from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.fields import Field, number, text
-from txnlog.cli.session import OutputOption, StorageOptions, StoreOption, open_session
+from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import RecordDeletion
     from txnlog.store import Store
+
 
 FIELDS: list[Field[RecordDeletion]] = [
     text("topic", "TOPIC", lambda plan: plan.topic),
@@ -28,7 +37,7 @@ FIELDS: list[Field[RecordDeletion]] = [
 
 
 def trim_records(
-    ctx: typer.Context,
+    session: Session,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -55,9 +64,6 @@ def trim_records(
     ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
-    store: StoreOption = None,
-    storage_option: StorageOptions = None,
-    output: OutputOption = None,
 ) -> None:
     """Move the start of partitions up: records below are no longer a part of the topic.
 
@@ -81,28 +87,21 @@ def trim_records(
     if place == "earliest":
         raise typer.BadParameter("--before earliest would change nothing")
     from_file = None if offset_json_file is None else _read_file(offset_json_file)
-    session = open_session(ctx, store, storage_option, output)
     opened = session.open_store()
     groups = [(wanted, place)] if from_file is None else [([at], to) for at, to in from_file]
     plans = [plan for group, to in groups for plan in _plan(opened, group, to)]
     doomed = [plan for plan in plans if plan.offset_count]
     if doomed and not dry_run:
         count = sum(plan.offset_count for plan in doomed)
-        require_consent(f"delete the records before the new start: {count} offsets", yes=yes)
+        confirm(f"delete the records before the new start: {count} offsets", yes=yes)
         _delete(opened, doomed)
     session.output.rows(FIELDS, plans)
-    tell_dry_run(dry_run)
+    note_dry_run(dry_run)
 
 
 def _plan(store: Store, targets: list[Target], place: Place | None) -> list[RecordDeletion]:
-    from txnlog.names import TopicPartition
-
-    chosen = [
-        target.topic if target.partition is None else TopicPartition(target.topic, target.partition)
-        for target in targets
-    ]
     return store.plan_delete_records(
-        chosen,
+        to_partitions(targets),
         before=place.offset if isinstance(place, Offset) else None,
         timestamp_ms=place.timestamp_ms if isinstance(place, Time) else None,
     )

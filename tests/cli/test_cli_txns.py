@@ -1,38 +1,14 @@
-"""``txnlog groups`` and ``txnlog txns``."""
+"""``txnlog txns ls``, ``describe``, ``producers`` and ``log``."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from cli_command import cli
+from cli_command import cli, cli_each
+from left_open import HOUR_MS, leave_open
 
 import txnlog
-
-
-def test_groups_show_offsets_and_lag(store_path: Path) -> None:
-    """Lag counts to the stable offset; the JSON has the documented keys."""
-    known = txnlog.open(str(store_path)).describe_group("etl").offsets[0]
-    summary = {"group_id": "etl", "topic_count": 1, "partition_count": 1, "lag": 6}
-
-    assert cli("groups", "ls", "--store", store_path, "-o", "json").json() == [summary]
-    assert cli("groups", "describe", "etl", "--store", store_path, "-o", "json").json() == {
-        **summary,
-        "offsets": [
-            {
-                "topic": "orders",
-                "partition": 0,
-                "offset": 4,
-                "end_offset": 10,
-                "lag": 6,
-                "committed_at_ms": known.committed_at_ms,
-                "metadata": "",
-                "pending": None,
-            }
-        ],
-    }
-    missing = cli("groups", "describe", "nobody", "--store", store_path)
-    assert (missing.code, missing.out) == (1, "")
-    assert "'nobody'" in missing.err
 
 
 def test_txns_show_states_and_the_entries_of_a_commit(store_path: Path) -> None:
@@ -76,3 +52,33 @@ def test_txns_show_states_and_the_entries_of_a_commit(store_path: Path) -> None:
     assert cli("txns", "ls", "--state", "Open", "--store", store_path).code == 2
     missing = cli("txns", "describe", "nobody", "--store", store_path)
     assert (missing.code, "'nobody'" in missing.err) == (1, True)
+
+
+def test_producers_ages_and_states(own_store: Path) -> None:
+    """Who wrote to a partition and what they have open; ids by age and state; an id's states."""
+    leave_open(own_store, "late", 2)
+    at = ("--store", own_store, "-o", "json")
+    producers, old, young, history, wrong = cli_each(
+        ("txns", "producers", "paid:0", *at),
+        ("txns", "ls", "--older-than", "1h30m", *at),
+        ("txns", "ls", "--state", "ongoing", "--state", "Completecommit", *at),
+        ("txns", "log", "etl-2", *at),
+        ("txns", "ls", "--older-than", "soon", *at),
+    )
+    opened = [found for found in producers.json() if found["transaction"]]
+    assert [
+        (found["transaction"]["transactional_id"], found["transaction_start_offset"])
+        for found in opened
+    ] == [("open", 2)]
+    assert len(producers.json()) == 3
+    assert [(txn["transactional_id"], txn["state"]) for txn in old.json()] == [("late", "Ongoing")]
+    assert 2 * HOUR_MS <= old.json()[0]["age_ms"] < 3 * HOUR_MS
+    assert [txn["transactional_id"] for txn in young.json()] == ["etl-1", "late", "open"]
+    assert [state["state"] for state in history.json()] == [
+        *("Empty", "Ongoing", "PrepareAbort", "CompleteAbort")
+    ]
+    assert (wrong.code, "soon" in wrong.err) == (2, True)
+    entry = own_store / "transactions" / "etl-2" / f"{1:020}.json"
+    entry.write_bytes(b"{}")
+    damaged = cli("txns", "log", "etl-2", *at)
+    assert (damaged.code, len(json.loads(damaged.out)), entry.name in damaged.err) == (3, 3, True)

@@ -1,4 +1,4 @@
-"""Templates, encodings and files: what ``records read`` makes of records."""
+"""``txnlog records read``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,115 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli_command import COMMAND, cli, cli_each, environment
+from cli_command import COMMAND, cli, cli_each, environment, list_offsets
 
 import txnlog
+
+
+def test_records_are_shown_whole_in_each_format(store_path: Path) -> None:
+    """Text, other bytes, nulls and headers survive in JSON, and are one harmless line as text."""
+    read = ("records", "read", "orders:1", "--store", store_path)
+    expected: list[dict[str, Any]] = [
+        {
+            "topic": "orders",
+            "partition": 1,
+            "timestamp_type": "CreateTime",
+            "offset": 0,
+            "timestamp_ms": 1_700_000_000_000,
+            "key": None,
+            "value": {"base64": "/wA="},
+            "headers": [{"key": "n", "value": None}, {"key": "b", "value": {"base64": "/g=="}}],
+        },
+        {
+            "topic": "orders",
+            "partition": 1,
+            "timestamp_type": "CreateTime",
+            "offset": 1,
+            "timestamp_ms": 1_700_000_000_001,
+            "key": "tab\tnul\0esc\x1b[31m \\ \u00e9",
+            "value": None,
+            "headers": [],
+        },
+    ]
+    assert cli(*read, "-o", "json").json() == expected
+    assert [json.loads(line) for line in cli(*read, "-o", "jsonl").lines()] == expected
+    table = cli(*read, env={"PYTHONIOENCODING": "utf-8"}).lines()
+    assert table[0].split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE", "HEADERS"]
+    assert table[1].split() == [
+        *("1", "0", "2023-11-14T22:13:20.000Z", "\\N", "\\xff\\x00", "n=\\N,", "b=\\xfe")
+    ]
+    assert "tab\\tnul\\x00esc\\x1b[31m \\\\ \u00e9" in table[2]
+
+
+def test_a_range_is_read(store_path: Path) -> None:
+    """Offsets, times with and without zones, and a limit choose the records, across segments."""
+    cases: tuple[tuple[tuple[str, ...], list[int]], ...] = (
+        (("--from", "3", "--to", "8"), [3, 4, 5, 6, 7]),
+        (("--from", "4", "-n", "3"), [4, 5, 6]),
+        (("--from", "@1700000007500"), [8, 9]),
+        (("--from", "@2023-11-14T23:13:26+01:00", "--to", "@2023-11-14T22:13:28"), [6, 7]),
+        (("--from", "latest"), []),
+        (("--from", "7", "--to", "2"), []),
+    )
+    read = ("records", "read", "orders:0", "--store", store_path, "-o", "json")
+    for done, (arguments, expected) in zip(
+        cli_each(*((*read, *case[0]) for case in cases)), cases, strict=True
+    ):
+        assert list_offsets(done) == [(0, offset) for offset in expected], arguments
+
+
+def test_isolation_and_partitions(store_path: Path) -> None:
+    """read_committed stops before the undecided; an offset is held to each partition's range."""
+    store = ("--store", store_path, "-o", "json")
+    assert list_offsets(cli("records", "read", "paid", *store)) == [(0, 0)]
+    uncommitted = cli("records", "read", "paid", "--isolation-level", "read_uncommitted", *store)
+    assert list_offsets(uncommitted) == [(0, 0), (0, 1), (0, 2)]
+    assert list_offsets(cli("records", "read", "orders", "--from", "9", *store)) == [(0, 9)]
+    assert cli("records", "read", "empty", *store).json() == []
+
+    beyond = cli("records", "read", "orders:0", "--from", "99", "--store", store_path)
+    assert (beyond.code, beyond.out) == (1, "")
+    assert "offset 99 of orders:0 is out of range" in beyond.err
+    unknown = cli("records", "read", "orders:7", "--store", store_path)
+    assert (unknown.code, "no partition 7" in unknown.err) == (1, True)
+
+
+def test_a_range_is_taken_in_each_partition(store_path: Path) -> None:
+    """Relative ends are held to each partition; one end alone means up to the other."""
+    cases: tuple[tuple[str, str, list[tuple[int, int]]], ...] = (
+        ("orders:0", "3:5", [(0, 3), (0, 4)]),
+        ("orders", "-1", [(0, 9), (1, 1)]),
+        ("orders", "+9", [(0, 9)]),
+        ("orders", ":1", [(0, 0), (1, 0)]),
+        ("orders:0", "-3:-1", [(0, 7), (0, 8)]),
+        ("orders", "end", []),
+        ("orders:0", "@1700000002000:1700000004000", [(0, 2), (0, 3)]),
+        ("orders", "@-1h", []),
+    )
+    read = ("records", "read", "--store", store_path, "-o", "json")
+    for done, (target, chosen, expected) in zip(
+        cli_each(*((*read, case[0], "--offset", case[1]) for case in cases)), cases, strict=True
+    ):
+        assert list_offsets(done) == expected, (target, chosen)
+    for wrong in (("--offset", "x"), ("--offset", "1:2", "--from", "1")):
+        assert cli("records", "read", "orders", "--store", store_path, *wrong).code == 2
+
+
+def test_a_snapshot_leaves_out_what_is_undecided_wherever_it_lies(own_store: Path) -> None:
+    """What was committed behind an open transaction shows, it and what was aborted does not."""
+    store = txnlog.open(str(own_store))
+    with store.producer() as producer:
+        producer.send("paid", "behind", partition=0)
+    at = ("--store", own_store, "-o", "json", "--isolation-level", "snapshot")
+    read, head, tail, count = cli_each(
+        ("records", "read", "paid", *at),
+        ("records", "head", "paid", *at),
+        ("records", "tail", "paid", *at),
+        ("records", "count", "paid", *at),
+    )
+    for found in (read, head, tail):
+        assert sorted(record["value"] for record in found.json()) == ["behind", "committed"]
+    assert count.json()["record_count"] == 2
 
 
 def test_a_template_prints_the_very_bytes(store_path: Path) -> None:

@@ -10,7 +10,7 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 
 import pytest
-from cli_command import COMMAND, Finished, cli, environment
+from cli_command import COMMAND, INTERRUPTIBLE, Finished, cli, environment
 
 import txnlog
 from txnlog.errors import InvalidRecord
@@ -174,17 +174,6 @@ def test_a_line_of_another_shape_is_no_record(store: txnlog.Store) -> None:
     assert "line 2 is no record" in one.err
     assert records(store) == []
     assert store.describe_topic("t").entries == 1
-
-
-INTERRUPTIBLE = """
-import signal, sys
-import txnlog.cli
-
-# A shell that runs the tests in the background has its children ignore it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-print("ready", file=sys.stderr, flush=True)
-txnlog.cli.main()
-"""
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")

@@ -1,0 +1,66 @@
+"""``txnlog groups log``: a group's log, as it lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnlog.cli.input.options import GroupArgument
+from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.fields import Field, number, text, time, to_json
+from txnlog.cli.output.transaction_fields import transaction_ref
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.inspect.history import GroupLogEntry, LoggedOffset
+
+
+OFFSETS: list[Field[LoggedOffset]] = [
+    text("topic", None, lambda at: at.topic),
+    number("partition", None, lambda at: at.partition),
+    number("offset", None, lambda at: at.offset),
+    number("start", None, lambda at: at.start),
+    text("metadata", None, lambda at: at.metadata),
+]
+
+
+def _get_moves(entry: GroupLogEntry) -> Json:
+    return [to_json(OFFSETS, at) for at in entry.offsets]
+
+
+def _show_moves(entry: GroupLogEntry) -> str:
+    return ", ".join(_show_move(at) for at in entry.offsets) or "-"
+
+
+def _show_move(at: LoggedOffset) -> str:
+    before = "" if at.start is None else f"{at.start}>"
+    return f"{at.topic}:{at.partition}" + ("" if at.offset is None else f"={before}{at.offset}")
+
+
+FIELDS: list[Field[GroupLogEntry]] = [
+    number("entry", "ENTRY", lambda entry: entry.entry),
+    text("kind", "KIND", lambda entry: entry.kind),
+    time("at_ms", "AT", lambda entry: entry.at_ms),
+    transaction_ref("transaction", "TRANSACTION", lambda entry: entry.transaction, wide=True),
+    text("marker", "MARKER", lambda entry: entry.marker),
+    Field("offsets", "OFFSETS", _get_moves, _show_moves),
+]
+
+
+def show_log(
+    session: Session,
+    group: GroupArgument,
+) -> None:
+    """Show the entries of a group's log as they lie, oldest first. Changes nothing.
+
+    An entry of a TRANSACTION counts if its MARKER is commit. OFFSETS shows where each
+    partition went, and from where if the writer said it. Old entries are cleaned away behind
+    checkpoints.
+
+    \b
+    Example:
+      txnlog groups log etl
+    """
+    with DamageReporter() as reporter:
+        history = reporter.pass_healthy(session.open_store().group_history(group))
+        session.output.rows(FIELDS, history)

@@ -1,0 +1,41 @@
+"""``txnlog records head``: the oldest records."""
+
+from __future__ import annotations
+
+from txnlog.cli.input.options import TargetArgument
+from txnlog.cli.input.places import parse_target
+from txnlog.cli.input.ranges import EVERYTHING
+from txnlog.cli.input.record_options import (
+    Encoding,
+    EncodingOption,
+    Isolation,
+    IsolationOption,
+    LongTemplateOption,
+    MaxRecordsOption,
+)
+from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.output.record_fields import read_scanned
+from txnlog.cli.output.record_printer import RecordPrinter
+from txnlog.cli.session import Session
+
+
+def head_records(
+    session: Session,
+    target: TargetArgument,
+    max_records: MaxRecordsOption = 10,
+    isolation_level: IsolationOption = Isolation.COMMITTED,
+    encoding: EncodingOption = Encoding.TEXT,
+    template: LongTemplateOption = None,
+) -> None:
+    """Show the oldest records of a topic, over all partitions in the order of their times.
+
+    Up to so many records of each partition are held in memory: for many use `records read`.
+
+    \b
+    Example:
+      txnlog records head orders -n 3
+    """
+    where, printer = parse_target(target), RecordPrinter.of(encoding, template)
+    snapshot = session.open_store().snapshot([where.topic], isolation_level=isolation_level.value)
+    found = plan_scan(snapshot, where, EVERYTHING).head(max_records)
+    printer.print(session.output, read_scanned(found.to_batches()))

@@ -1,0 +1,113 @@
+"""``txnlog records read``: what is in a topic, to a terminal, a pipe or a file."""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from txnlog.cli.input.options import TargetArgument
+from txnlog.cli.input.places import parse_target
+from txnlog.cli.input.record_options import (
+    Encoding,
+    EncodingOption,
+    FromOption,
+    Isolation,
+    IsolationOption,
+    RangeOption,
+    TemplateOption,
+    ToOption,
+    join_range,
+)
+from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.output.progress import progress_bar
+from txnlog.cli.output.record_fields import read_scanned
+from txnlog.cli.output.record_printer import RecordPrinter
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
+
+
+class FileFormat(str, Enum):
+    """What ``--to-file`` writes."""
+
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    CSV = "csv"
+
+
+def read_records(
+    session: Session,
+    target: TargetArgument,
+    offset: RangeOption = None,
+    from_: FromOption = None,
+    to: ToOption = None,
+    max_records: Annotated[
+        int | None,
+        typer.Option("-n", "--max-records", min=0, help="At most so many.", show_default=False),
+    ] = None,
+    isolation_level: IsolationOption = Isolation.COMMITTED,
+    encoding: EncodingOption = Encoding.TEXT,
+    template: TemplateOption = None,
+    to_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-file",
+            metavar="PATH",
+            help="Into a new .parquet, .arrow or .csv file.",
+            show_default=False,
+        ),
+    ] = None,
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--file-format", help="If the name does not tell.", show_default=False),
+    ] = None,
+) -> None:
+    """Read records, one a line, partition by partition in the order of their offsets.
+
+    A PLACE is earliest, latest, an offset, or the first record at or after a time: @ and
+    milliseconds, or @ and ISO 8601 (UTC if it has no zone). Without a partition it is taken
+    in each, and an offset that lies outside of one begins or ends there at its edge. --offset
+    says both ends at once.
+
+    Bytes are shown as UTF-8; what is not is \\xNN, and \\N is null. In JSON it is
+    {"base64": "..."}. Use -o jsonl in pipes: `records write` takes it.
+
+    \b
+    Example:
+      txnlog records read orders:0 --from 100 --to 200
+      txnlog records read orders --from @2024-05-01T12:00 -n 10 -o jsonl
+      txnlog records read orders --offset @-1h -f '%p:%o %k=%v\\n'
+      txnlog records read orders --to-file orders.parquet
+    """
+    where, chosen = parse_target(target), join_range(offset, from_, to)
+    printer = RecordPrinter.of(encoding, template)
+    named_format = None if file_format is None else file_format.value
+    if to_file is not None:
+        if template is not None or max_records is not None:
+            raise typer.BadParameter(
+                "--to-file takes whole ranges: use --offset, not -n or --format"
+            )
+        _check_file(to_file, named_format)
+    elif file_format is not None:
+        raise typer.BadParameter("--file-format goes with --to-file")
+    snapshot = session.open_store().snapshot([where.topic], isolation_level=isolation_level.value)
+    scan = plan_scan(snapshot, where, chosen)
+    if to_file is None:
+        printer.print(session.output, islice(read_scanned(scan.to_batches()), max_records))
+        return
+    with progress_bar(f"writing {to_file.name}", unit="records") as progress:
+        count = scan.to_file(to_file, named_format, encoding=encoding.value, progress=progress)
+    warn(f"wrote {count} records to {to_file}")
+
+
+def _check_file(path: Path, file_format: str | None) -> None:
+    from txnlog.errors import InvalidOption
+    from txnlog.read.record_files import check_file_format
+
+    try:
+        check_file_format(path, file_format)
+    except InvalidOption as error:
+        raise typer.BadParameter(f"--to-file: {error}") from error

@@ -1,0 +1,24 @@
+"""``txnlog topics ls``: topics with their sizes."""
+
+from __future__ import annotations
+
+from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.topic_fields import SUMMARY
+from txnlog.cli.session import Session
+
+
+def list_topics(
+    session: Session,
+) -> None:
+    """List topics with their sizes.
+
+    RECORDS is the sum of end minus start offsets: aborted records that still take up
+    offsets are counted. ENTRIES is the length of the topic's log, OPEN counts the
+    transactions that are not decided.
+
+    \b
+    Example:
+      txnlog topics ls --store /data/store
+    """
+    with DamageReporter() as reporter:
+        session.output.rows(SUMMARY, reporter.pass_healthy(session.open_store().each_topic()))

@@ -1,0 +1,85 @@
+"""``txnlog txns abort``: the open transaction of an id is ended."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from txnlog.cli.input.options import DryRunOption, TransactionalIdArgument, YesOption
+from txnlog.cli.output.confirmation import confirm, note_dry_run
+from txnlog.cli.output.streams import warn
+from txnlog.cli.output.transaction_fields import print_transaction
+from txnlog.cli.session import Session
+
+
+def abort_transaction(
+    session: Session,
+    transactional_id: TransactionalIdArgument,
+    reason: Annotated[
+        str,
+        typer.Option(
+            "--reason", metavar="TEXT", help="Kept with the id, and told to the fenced producer."
+        ),
+    ] = "an operator ended it with txnlog txns abort",
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--number",
+            metavar="N",
+            help="Only this transaction of the id, no later one.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where the id's state is damaged: see below."),
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Abort the open transaction of a transactional id, and show it.
+
+    Its producer is fenced: if it still lives, its next call fails and says why. Asks first on
+    a terminal; elsewhere it needs --yes. Repeating it is no error.
+
+    Where the newest state of the id is damaged nobody can tell whether that transaction is
+    open, committed or aborted: it is taken for aborted when the store's longest timeout has
+    passed. Restore that file from a backup if you can. Else --force aborts it at once: if it
+    was committed, its records that no marker shows to be are given up for ever. --force
+    changes nothing where the state can be read.
+
+    \b
+    Example:
+      txnlog txns abort etl-1 --reason "its host is gone" --yes
+      txnlog txns abort etl-1 --force
+    """
+    from txnlog.errors import CorruptTransactionState
+
+    store = session.open_store()
+    abort = partial(store.abort_transaction, transactional_id, reason=reason)
+    try:
+        found = abort(number=number, dry_run=True)
+    except CorruptTransactionState as damage:
+        # It names --force as the remedy, but not its price.
+        if not force:
+            raise CorruptTransactionState(
+                f"{damage}; what it may have committed is given up then (see --help)"
+            ) from damage
+        if not dry_run:
+            warn(str(damage))
+            confirm(
+                f"abort the transaction of {transactional_id} whose state is damaged, fence its "
+                "producer, and give up for ever what it committed if no marker shows that it did",
+                yes=yes,
+            )
+        found = abort(number=number, dry_run=dry_run, force=True)
+    else:
+        if not dry_run:
+            what = f"abort transaction {found.number} of {transactional_id} and fence its producer"
+            confirm(what, yes=yes or found.ends_by_ms is None)
+            # By its number: no transaction that begins while the user thinks is hit.
+            found = abort(number=found.number)
+    print_transaction(session.output, found)
+    note_dry_run(dry_run)

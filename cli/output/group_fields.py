@@ -1,0 +1,39 @@
+"""How verbs show consumer groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnlog.cli.output.escaping import Json, escape_text
+from txnlog.cli.output.fields import Field, number, text, time, to_json
+from txnlog.cli.output.transaction_fields import REF
+
+if TYPE_CHECKING:
+    from txnlog.inspect.descriptions import GroupDescription, GroupOffset
+
+SUMMARY: list[Field[GroupDescription]] = [
+    text("group_id", "GROUP", lambda group: group.group_id),
+    number("topic_count", "TOPICS", lambda group: len({at.topic for at in group.offsets})),
+    number("partition_count", "PARTITIONS", lambda group: len(group.offsets)),
+    number("lag", "LAG", lambda group: group.lag),
+]
+
+
+def _get_pending(offset: GroupOffset) -> Json:
+    return None if offset.pending is None else to_json(REF, offset.pending)
+
+
+def _show_pending(offset: GroupOffset) -> str:
+    return "-" if offset.pending is None else escape_text(offset.pending.transactional_id)
+
+
+OFFSETS: list[Field[GroupOffset]] = [
+    text("topic", "TOPIC", lambda at: at.topic),
+    number("partition", "PARTITION", lambda at: at.partition),
+    number("offset", "OFFSET", lambda at: at.offset),
+    number("end_offset", "STABLE", lambda at: at.end_offset),
+    number("lag", "LAG", lambda at: at.lag),
+    time("committed_at_ms", "COMMITTED", lambda at: at.committed_at_ms),
+    text("metadata", "METADATA", lambda at: at.metadata, wide=True),
+    Field("pending", "PENDING", _get_pending, _show_pending, wide=True),
+]

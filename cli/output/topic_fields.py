@@ -1,0 +1,61 @@
+"""How verbs show topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.fields import Field, names, number, text, time
+from txnlog.cli.output.transaction_fields import REF
+
+if TYPE_CHECKING:
+    from txnlog.cli.output.output import Output
+    from txnlog.inspect.descriptions import PartitionDescription, TopicDescription
+
+SUMMARY: list[Field[TopicDescription]] = [
+    text("topic", "TOPIC", lambda topic: topic.topic),
+    number("partition_count", "PARTITIONS", lambda topic: len(topic.partitions)),
+    number("record_count", "RECORDS", lambda topic: topic.offset_count),
+    number("segment_count", "SEGMENTS", lambda topic: topic.segment_count),
+    number("size_bytes", "BYTES", lambda topic: topic.size_bytes),
+    number("entries", "ENTRIES", lambda topic: topic.entries, wide=True),
+    text("compression_type", "CODEC", lambda topic: topic.compression_type),
+    number("open_transaction_count", "OPEN", lambda topic: len(topic.open_transactions)),
+]
+
+
+def _get_config(topic: TopicDescription) -> Json:
+    return dict(topic.config)
+
+
+def _show_config(topic: TopicDescription) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(topic.config.items())) or "defaults"
+
+
+def _list_open_ids(part: PartitionDescription) -> list[str]:
+    return [ref.transactional_id for ref in part.open_transactions]
+
+
+DETAILS: list[Field[TopicDescription]] = [
+    *SUMMARY,
+    text("topic_id", "TOPIC ID", lambda topic: topic.topic_id),
+    time("created_at_ms", "CREATED", lambda topic: topic.created_at_ms),
+    Field("config", "CONFIG", _get_config, _show_config),
+]
+PARTITIONS: list[Field[PartitionDescription]] = [
+    number("partition", "PART", lambda part: part.partition),
+    number("log_start_offset", "START", lambda part: part.log_start_offset),
+    number("last_stable_offset", "STABLE", lambda part: part.last_stable_offset),
+    number("end_offset", "END", lambda part: part.end_offset),
+    number("segment_count", "SEGMENTS", lambda part: part.segment_count),
+    number("size_bytes", "BYTES", lambda part: part.size_bytes),
+    names("open_transactions", "OPEN", _list_open_ids),
+]
+
+
+def print_topic(output: Output, topic: TopicDescription) -> None:
+    """A topic with its partitions and its open transactions."""
+    with output.document() as document:
+        document.fields(DETAILS, topic)
+        document.rows("partitions", "Partitions", PARTITIONS, topic.partitions)
+        document.rows("open_transactions", "Open transactions", REF, topic.open_transactions)

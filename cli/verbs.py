@@ -1,0 +1,60 @@
+"""Groups of verbs, and the options that every verb has.
+
+A verb is a function whose first parameter is its :class:`Session`; its others are its own
+arguments and options. Verbs import the library inside their functions only, so that help costs
+no more than typer itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter
+from typing import Any, Concatenate, Final, TypeAlias
+
+import typer
+
+from txnlog.cli.input.options import Format, OutputOption, StorageOptions, StoreOption
+from txnlog.cli.session import Session, open_session
+
+Verb: TypeAlias = Callable[Concatenate[Session, ...], None]
+
+_FIRST: Final = Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+_COMMON: Final = [
+    Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    for name, annotation in (
+        ("store", StoreOption),
+        ("storage_option", StorageOptions),
+        ("output", OutputOption),
+    )
+]
+
+
+def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
+    """The verbs of ``txnlog GROUP``, by what is typed, in the order of its help."""
+    group = typer.Typer(help=help_text, no_args_is_help=True)
+    for name, verb in verbs.items():
+        group.command(name)(_with_session(verb))
+    return group
+
+
+def _with_session(verb: Verb) -> Callable[..., None]:
+    """The verb with the common options behind its own, called with the session they describe."""
+
+    @wraps(verb)
+    def run(
+        ctx: typer.Context,
+        store: str | None,
+        storage_option: list[str] | None,
+        output: Format | None,
+        **own: Any,  # noqa: ANN401 - whatever the verb takes
+    ) -> None:
+        verb(open_session(ctx.obj, store, storage_option, output), **own)
+
+    _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
+    # What typer asks for; the annotations in it are evaluated already.
+    run.__signature__ = inspect.Signature([_FIRST, *named, *_COMMON])  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return run

@@ -1,0 +1,74 @@
+"""``txnlog groups ls``, ``describe`` and ``log``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cli_command import cli
+
+import txnlog
+from txnlog import TopicPartition
+
+
+def test_groups_show_offsets_and_lag(store_path: Path) -> None:
+    """Lag counts to the stable offset; the JSON has the documented keys."""
+    known = txnlog.open(str(store_path)).describe_group("etl").offsets[0]
+    summary = {"group_id": "etl", "topic_count": 1, "partition_count": 1, "lag": 6}
+
+    assert cli("groups", "ls", "--store", store_path, "-o", "json").json() == [summary]
+    assert cli("groups", "describe", "etl", "--store", store_path, "-o", "json").json() == {
+        **summary,
+        "offsets": [
+            {
+                "topic": "orders",
+                "partition": 0,
+                "offset": 4,
+                "end_offset": 10,
+                "lag": 6,
+                "committed_at_ms": known.committed_at_ms,
+                "metadata": "",
+                "pending": None,
+            }
+        ],
+    }
+    missing = cli("groups", "describe", "nobody", "--store", store_path)
+    assert (missing.code, missing.out) == (1, "")
+    assert "'nobody'" in missing.err
+
+
+def test_a_groups_log_is_shown_as_it_lies(own_store: Path) -> None:
+    """Moves with their transaction and marker, deletions, and damage: exit code 3 and the rest."""
+    store = txnlog.open(str(own_store))
+    with store.producer(transactional_id="undecided") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("paid", b"x")
+        producer.send_offsets_to_transaction({TopicPartition("orders", 0): 6}, "etl")
+        assert producer._coordinator is not None
+        producer.flush()
+        producer.abort_transaction()
+    store.reset_group_offsets("etl", ["orders"], to=2, metadata="note")
+    store.delete_group_offsets("etl", ["orders"])
+    log = ("groups", "log", "etl", "--store", own_store, "-o", "json")
+    found: list[dict[str, Any]] = cli(*log).json()
+    first = found[0]
+    assert first["transaction"]["transactional_id"] == "etl-1"
+    assert [(entry["kind"], entry["marker"]) for entry in found] == [
+        ("offsets", "commit"),
+        ("offsets", None),
+        ("offsets-deleted", None),
+    ]
+    move = {"topic": "orders", "partition": 0, "offset": 2, "start": 4, "metadata": "note"}
+    assert found[1]["offsets"][0] == move
+    assert found[2]["offsets"][0]["offset"] is None
+
+    entry = own_store / "groups" / "etl" / f"{1:020}.json"
+    entry.write_bytes(entry.read_bytes()[:-9])
+    damaged = cli(*log)
+    assert damaged.code == 3
+    assert [item["entry"] for item in json.loads(damaged.out)] == [0, 2]
+    assert entry.name in damaged.err
+    missing = cli("groups", "log", "nobody", "--store", own_store)
+    assert (missing.code, "'nobody'" in missing.err) == (1, True)

@@ -1,0 +1,70 @@
+"""``txnlog groups seek``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli_command import cli, cli_each, list_group_offsets
+
+import txnlog
+
+
+def test_seek_shows_and_changes_nothing_unless_told_to(own_store: Path, tmp_path: Path) -> None:
+    """Every kind of place, over what is chosen; only --execute moves, and says nothing then."""
+    file = tmp_path / "offsets.csv"
+    file.write_text("etl,orders,0,3\nother,orders,0,9\n")
+    cases: tuple[tuple[tuple[object, ...], dict[int, tuple[int | None, int]]], ...] = (
+        (("--to", "earliest"), {0: (4, 0)}),
+        (("--to", "latest"), {0: (4, 10)}),
+        (("--to", "7"), {0: (4, 7)}),
+        (("--to", "99"), {0: (4, 10)}),
+        (("orders", "--to", "@1700000005000"), {0: (4, 5), 1: (None, 2)}),
+        (("orders:1", "--to", "latest"), {1: (None, 2)}),
+        (("--shift-by", "-3"), {0: (4, 1)}),
+        (("--shift-by", "+2"), {0: (4, 6)}),
+        (("--from-file", file), {0: (4, 3)}),
+    )
+    seek = ("groups", "seek", "etl", "--store", own_store, "-o", "json")
+    for done, (arguments, expected) in zip(
+        cli_each(*((*seek, *case[0]) for case in cases)), cases, strict=True
+    ):
+        assert (done.code, done.err) == (
+            0,
+            "txnlog: dry run: nothing was changed; add --execute to do it\n",
+        )
+        assert json.loads(done.out) == [
+            {"topic": "orders", "partition": number, "before": before, "after": after}
+            for number, (before, after) in expected.items()
+        ], arguments
+    assert list_group_offsets(own_store) == {("orders", 0): 4}
+
+    cli(*seek, "--shift-by", "-3", "--metadata", "again", "--execute").json()
+    cli("groups", "seek", "new", "orders:1", "--to", 1, "--store", own_store, "--execute").lines()
+    assert list_group_offsets(own_store) == {("orders", 0): 1}
+    assert list_group_offsets(own_store, "new") == {("orders", 1): 1}
+    assert txnlog.open(str(own_store)).describe_group("etl").offsets[0].metadata == "again"
+
+
+def test_seek_refuses_what_makes_no_sense(store_path: Path, tmp_path: Path) -> None:
+    """No target or two, a file with topics: usage. Unknown topics and groups: failures."""
+    bad = tmp_path / "bad.csv"
+    bad.write_text("orders;0;3\n")
+    cases = (
+        (("etl",), 2, "give one of --to"),
+        (("etl", "--to", "earliest", "--shift-by", "1"), 2, "give one of --to"),
+        (("etl", "--to", "yesterday"), 2, "yesterday"),
+        (("etl", "orders", "--from-file", bad), 2, "names the partitions itself"),
+        (("etl", "--from-file", bad), 1, "line 1 of"),
+        (("etl", "absent", "--to", "earliest"), 1, "'absent' does not exist"),
+        (("etl", "orders:7", "--to", "earliest"), 1, "no partition 7"),
+        (("nobody", "--to", "earliest"), 1, "name the topics"),
+        (("etl", "orders:1", "--shift-by", "1"), 1, "no offset for orders:1"),
+    )
+    seek = ("groups", "seek", "--store", store_path, "--execute")
+    for done, (arguments, code, named) in zip(
+        cli_each(*((*seek, *case[0]) for case in cases)), cases, strict=True
+    ):
+        assert (done.code, done.out) == (code, ""), (arguments, done)
+        assert named in done.err, done
+    assert list_group_offsets(store_path) == {("orders", 0): 4}

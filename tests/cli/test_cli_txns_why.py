@@ -1,0 +1,62 @@
+"""``txnlog txns why``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli_command import cli
+
+import txnlog
+
+
+def test_why_names_the_holder_and_what_ends_it(store_path: Path) -> None:
+    """The JSON has what the library says; a person reads who, since when, and the way out."""
+    known = txnlog.open(str(store_path)).stable_offsets("paid", 0)[0]
+    holder = known.holders[0]
+    (found,) = cli("txns", "why", "paid:0", "--store", store_path, "-o", "json").json()
+    assert found == {
+        "topic": "paid",
+        "partition": 0,
+        "log_start_offset": 0,
+        "last_stable_offset": 2,
+        "end_offset": 3,
+        "held_back": 1,
+        "holders": [
+            {
+                "transaction": {
+                    "transactional_id": "open",
+                    "number": 1,
+                    "producer_id": holder.transaction.producer_id,
+                    "producer_epoch": 0,
+                },
+                "entry": holder.entry,
+                "offset": 2,
+                "placed_at_ms": holder.placed_at_ms,
+                "state": "Ongoing",
+                "started_at_ms": holder.started_at_ms,
+                "ends_by_ms": holder.ends_by_ms,
+                "ended_by": holder.ended_by,
+            }
+        ],
+    }
+    text = cli("txns", "why", "paid", "--store", store_path).out
+    assert "held by transaction 1 of open" in text
+    assert "txnlog txns abort open" in text
+    quiet = cli("txns", "why", "orders", "--store", store_path).out
+    assert quiet.count("held by nobody") == 2
+    assert cli("txns", "why", "paid:3", "--store", store_path).code == 1
+
+
+def test_why_shows_the_error_of_a_damaged_holder_whole(own_store: Path) -> None:
+    """A semicolon in an error begins no other way out."""
+    newest = max((own_store / "transactions" / "open").glob("*.json"))
+    newest.write_bytes(b'{"a; b": "c; d"}')
+    why = ("txns", "why", "paid", "--store", own_store)
+    (found,) = json.loads(cli(*why, "-o", "json").out)
+    ended_by = found["holders"][0]["ended_by"]
+    text = cli(*why).out
+    assert text.count("ended by:") == 1
+    assert " or: " not in text
+    shown = text.partition("ended by:")[2]
+    assert "".join(shown.split()) == "".join(ended_by.split())
