@@ -18,6 +18,9 @@ from loop_judge import check_done, check_not_blocked, check_whole, consumed, pre
 
 from txnlog import Store
 
+# Without the session of the other tests, so beside them.
+pytestmark = pytest.mark.xdist_group("spark-kills")
+
 PARTS = ("begin", "committing")
 """Of a batch: reading, transforming and uploading; committing (with options alone all of it)."""
 
