@@ -12,6 +12,9 @@ SPARK_VERSIONS := 4.1 4.2 4.3
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
+# Stores of tests are synced thousands of times: in memory, where a filesystem there has 4 GB free.
+export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
+    awk 'NR == 2 && $$4 > 4000000 && $$6 == "/dev/shm" { print $$6 }')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -88,7 +91,8 @@ dist/.built: .venv/.dependencies $(SOURCES)
 	@touch $@
 
 # A JVM that finds Spark's classes here starts in a third of the time; tests/conftest.py says where.
-.venv/spark-classes.jsa: scripts/archive_spark_classes.py .venv/.dependencies | java
+.venv/spark-classes.jsa: scripts/archive_spark_classes.py \
+        $(wildcard .venv/lib/python*/site-packages/pyspark/version.py) | java .venv/.dependencies
 	@echo "Archiving the classes that Spark loads, once: its JVMs start faster in the tests."
 	@.venv/bin/python -W ignore scripts/archive_spark_classes.py $@ 2>.venv/spark-classes.log || \
 	    echo "That has failed, see .venv/spark-classes.log: the tests take longer, and are the same."

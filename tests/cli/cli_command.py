@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import selectors
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import command_server
+
 import txnlog
 
 FIRST_MS = 1_700_000_000_000
 """2023-11-14T22:13:20Z: the first record's time; each next one is a second later."""
 
-COMMAND = [sys.executable, "-m", "txnlog.cli"]
+COMMAND = [sys.executable, "-m", command_server.MODULE]
+_TIMEOUT_S = 60
 INTERRUPTIBLE = """
 import signal, sys
 import txnlog.cli
@@ -67,17 +77,78 @@ def cli_each(*commands: Sequence[object]) -> list[Finished]:
 
 def cli(*arguments: object, env: Mapping[str, str] | None = None) -> Finished:
     """Run ``txnlog ARGUMENTS``. However it ends, it must not show a traceback."""
+    given, variables = [*map(str, arguments)], env or {}
+    # What Python itself reads from the environment must be there when it starts.
+    anew = any(name.startswith(("PYTHON", "LC_", "LANG")) for name in variables)
+    finished = (_run if anew else _run_forked)(given, environment(**variables))
+    assert "Traceback" not in finished.err + finished.out, finished
+    return finished
+
+
+def _run(arguments: list[str], variables: dict[str, str]) -> Finished:
     done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [*COMMAND, *arguments],
         capture_output=True,
-        env=environment(**(env or {})),
-        timeout=60,
+        env=variables,
+        timeout=_TIMEOUT_S,
         check=False,
         stdin=subprocess.DEVNULL,
     )
-    finished = Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
-    assert "Traceback" not in finished.err + finished.out, finished
-    return finished
+    return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def _run_forked(arguments: list[str], variables: dict[str, str]) -> Finished:
+    """The same by a process that has loaded the libraries already: a fifth of the time."""
+    request = json.dumps([arguments, variables, str(Path.cwd())]).encode()
+    with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as selector:
+        server.settimeout(_TIMEOUT_S)
+        server.connect(_server())
+        reads, writes = zip(os.pipe(), os.pipe(), strict=True)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        socket.send_fds(server, [len(request).to_bytes(4, "big")], [nothing, *writes])
+        for descriptor in (nothing, *writes):
+            os.close(descriptor)
+        server.sendall(request)
+        said = {descriptor: bytearray() for descriptor in reads}
+        for descriptor in reads:
+            selector.register(descriptor, selectors.EVENT_READ)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while selector.get_map():
+            ready = selector.select(deadline - time.monotonic())
+            assert ready, f"{arguments} has not ended"
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                said[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+        [code] = command_server.CODE.unpack(server.recv(command_server.CODE.size))
+    return Finished(code, *(bytes(said[descriptor]).decode() for descriptor in reads))
+
+
+@functools.cache
+def _server() -> str:
+    """The address of this test process's own server, which ends with it."""
+    folder = tempfile.mkdtemp()
+    address = str(Path(folder) / "commands")
+    process = subprocess.Popen(
+        [sys.executable, command_server.__file__, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"\n"
+    process.stdout.close()
+
+    def end(stdin: Any = process.stdin) -> None:
+        stdin.close()
+        process.wait()
+        shutil.rmtree(folder)
+
+    atexit.register(end)
+    return address
 
 
 def list_files(store: Path) -> dict[str, bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
+import crc32c as library
 import pytest
 from segment_layout import crc32c, raw_batches, resealed
 from segment_samples import batch_of, numbered, segment
@@ -17,6 +19,8 @@ from txnlog.segments.header import HEADER_BYTES, BatchHeader
 def test_crc_of_the_tests_is_crc32c() -> None:
     """The tests' own checksum gives the published check value."""
     assert crc32c(b"123456789") == 0xE3069283
+    large = random.Random(1).randbytes((1 << 20) + 77)  # in pieces
+    assert crc32c(large) == library.crc32c(large)
 
 
 def test_every_header_field_is_where_the_format_says() -> None:

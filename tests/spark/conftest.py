@@ -23,16 +23,18 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of these share one session, so they must run in one process."""
+    """Those that may share a session run in one process; what takes long begins early."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group("spark"))
             # Spark's word about a newer pandas, which the data source does not use.
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support"))
             # PySpark 4.1 leaves its sockets to the garbage collector.
             if version("pyspark").startswith("4.1."):
                 item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket"))
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,9 @@ from steps import sound_transactions
 
 from txnlog import Store
 
+# Without the session of the other tests, so beside them.
+pytestmark = pytest.mark.xdist_group("spark-kills")
+
 PARTS = ("begin", "committing")
 """Of a batch: reading, transforming and uploading; committing (with options alone all of it)."""
 

@@ -18,7 +18,8 @@ from stream_helpers import reads_streams
 import txnlog
 from txnlog import Store
 
-pytestmark = reads_streams
+# Without the session of the other tests, so beside them.
+pytestmark = [reads_streams, pytest.mark.xdist_group("stream-kills")]
 
 _TIMEOUT_S = 300
 
@@ -31,7 +32,12 @@ def start(store: Store, max_offsets: int, until: str) -> subprocess.Popen[str]:
     with log_of(store).open("a") as log:
         process = subprocess.Popen(
             [*command, str(max_offsets), until],
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path},
+            env={
+                **os.environ,
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "PYTHONPATH": path,
+            },
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Sequence
+from functools import cache
 
-import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.batches import encode_batch
@@ -67,20 +68,21 @@ def numbered(count: int, *, start: int = 0, value_bytes: int = 20) -> pa.RecordB
     )
 
 
+@cache
 def random_records(count: int, seed: int) -> pa.RecordBatch:
     """Records with every oddity: nulls, empty values, headers, timestamps out of order."""
-    rng = np.random.default_rng(seed)
+    chance = random.Random(seed)
 
     def some_bytes() -> bytes | None:
-        return None if rng.random() < 0.2 else rng.bytes(int(rng.integers(0, 40)))
+        return None if chance.random() < 0.2 else chance.randbytes(int(40 * chance.random()))
 
     return batch_of(
         [
             (
                 some_bytes(),
                 some_bytes(),
-                int(rng.integers(-1, 1_000_000)),
-                [(f"h{n}", some_bytes()) for n in range(int(rng.integers(0, 3)))],
+                int(1_000_001 * chance.random()) - 1,
+                [(f"h{n}", some_bytes()) for n in range(int(3 * chance.random()))],
             )
             for _ in range(count)
         ]
