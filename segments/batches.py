@@ -262,7 +262,7 @@ def decode_batch(
 ) -> DecodedBatch:
     """Verify and decode the batch at the start of ``data``; bytes after it are ignored.
 
-    ``header`` saves decoding it once more; that of a run of old messages has to be given.
+    ``header`` saves decoding it once more; that of a run of old messages must be given.
     ``columns`` names those to return, in that order (None: all that the batch has); others are
     not decompressed. ``name`` and ``position`` are for messages alone. Raises CorruptRecord for
     any damage, UnsupportedRecordFormat for a column that the batch does not have, and

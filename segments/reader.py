@@ -36,11 +36,11 @@ from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.window import DEFAULT_CHUNK_BYTES, Window
 
 # A scan of headers fetches this much, and skips payloads that are worth a request of their own;
-# smaller batches are read through, because a request costs as much as some hundred KiB.
+# smaller ones are read, because a request costs as much as some hundred KiB.
 _PEEK_BYTES = 4096
 _SKIP_BYTES = 256 << 10
 
-# Batches whose records are not wanted, such as those of an aborted transaction.
+# Whether a batch's records are not wanted, such as those of an aborted transaction.
 SkipBatch: TypeAlias = Callable[[BatchHeader], bool]
 
 
@@ -188,7 +188,7 @@ def find_timestamp(
         if stop_offset is not None and _least_offset(header, last_offset) >= stop_offset:
             return None
         last_offset = header.last_offset
-        # What wraps old messages may say a lower time than they: then they are looked at.
+        # The wrapper of old messages may have an earlier time than theirs, so these are looked at.
         is_older = header.max_timestamp_ms < timestamp_ms and not header.is_message_set
         if header.last_offset < start_offset or is_older:
             continue
@@ -288,7 +288,7 @@ def _start_position(
             if header.last_offset == file.base_offset + entry.offset:
                 return entry.position
         except CorruptRecord:
-            pass  # the index or the file is wrong; reading from the start will tell
+            pass  # the index or the file is wrong; reading from the start will show which
     if start_offset == file.base_offset or file.size_bytes <= chunk_bytes:
         return 0
     # Without an index: jump from header to header instead of fetching what is not wanted.

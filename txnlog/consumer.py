@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
+from txnlog.config import check_whole_number
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -74,8 +75,7 @@ class Consumer:
             raise InvalidOption(
                 f"auto_offset_reset {auto_offset_reset!r} is not one of {', '.join(_RESETS)}"
             )
-        if isinstance(max_poll_records, bool) or max_poll_records < 1:
-            raise InvalidOption(f"max_poll_records must be 1 or more, not {max_poll_records!r}")
+        check_whole_number(max_poll_records, "max_poll_records", InvalidOption, least=1)
         self._logs = logs
         self._group_id = None if group_id is None else check_group_id(group_id)
         self._isolation_level = check_reading_on(isolation_level)
@@ -337,8 +337,7 @@ class Consumer:
         group has been moved by somebody else since this consumer began.
         """
         self._check_assigned([where])
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise InvalidOption(f"seek(): {offset!r} is no offset")
+        check_whole_number(offset, "the offset to seek to", InvalidOption, least=0)
         if self._group_id is not None:
             self._begin_anew(where, offset)
         self._drop_buffered()

@@ -1,6 +1,6 @@
 """Kafka's message sets of before 0.11 (magic 0 and 1), from and to Arrow.
 
-They are read, and written for old readers elsewhere; txnlog's own segments never hold them.
+They are read, and written for old consumers elsewhere; txnlog's own segments never hold them.
 
 A message: offset int64, size int32, then CRC-32 of all that follows, magic int8, attributes int8,
 in v1 timestamp int64, then key and value (length int32, -1 for null, and bytes). A compressed set
@@ -27,8 +27,8 @@ from txnlog.segments.errors import (
     UnsupportedCompression,
 )
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.lz4_checksum import with_right_checksum, with_wrong_checksum
-from txnlog.segments.formats.projection import decode_wanted, wanted_columns
+from txnlog.segments.formats.lz4_checksum import with_standard_checksum, with_v0_checksum
+from txnlog.segments.formats.projection import choose_columns, decode_wanted
 from txnlog.segments.formats.slices import (
     NULL_LENGTH,
     all_bytes,
@@ -73,7 +73,7 @@ _ROW_BYTES = 96  # what the arrays of one message take besides its bytes
 
 
 def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHeader:
-    """What the message at the start of ``data`` says, as the header of a batch of one record.
+    """The header of the message at the start of ``data``, as that of a batch of one record.
 
     Of a compressed one only the last offset and the timestamp are known before it is decoded.
     Raises CorruptRecord.
@@ -110,9 +110,9 @@ def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHea
 
 
 def message_run(header: BatchHeader, data: memoryview) -> BatchHeader:
-    """As one batch: the uncompressed message that ``header`` is of, and the sound ones behind it.
+    """One header for the uncompressed message of ``header`` and the sound ones behind it.
 
-    Taken one by one they would each cost as much as a whole batch. ``data`` begins with the first
+    Decoded one by one they would each cost as much as a whole batch. ``data`` begins with the first
     message; whole messages alone count. The first one that is damaged, or of another kind, is left
     for the next batch. The header's CRC is that of the whole run.
     """
@@ -164,7 +164,7 @@ def decode_message_set(
     Any failure but an unknown name in ``columns`` (UnsupportedRecordFormat) or an unknown codec
     means damage, whatever its class.
     """
-    wanted = wanted_columns(columns)
+    wanted = choose_columns(columns)
     codec = header.codec
     data: BytesLike = message
     if codec is not Compression.NONE:
@@ -211,7 +211,7 @@ def encode_message_set(
     )
     wrapped = compress(compression, inner, level)
     if magic == MAGIC_V0 and compression is Compression.LZ4:
-        wrapped = with_wrong_checksum(wrapped)
+        wrapped = with_v0_checksum(wrapped)
     return bytes(
         _encode_messages(
             magic,
@@ -238,14 +238,14 @@ def _unwrap(
         raise ValueError("the key and value of a wrapper do not fill it")
     value = message[at:]
     if header.magic == MAGIC_V0 and codec is Compression.LZ4:
-        value = memoryview(with_right_checksum(value))
+        value = memoryview(with_standard_checksum(value))
     return decompress(codec, value, min(max_bytes, _MAX_BYTES))
 
 
 def _locate_messages(
     header: BatchHeader, data: BytesLike, *, is_inner: bool
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the messages start that fill ``data``, and the offsets that they say; all verified."""
+    """Where the messages in ``data`` start, and their offsets as stored; all verified."""
     view = memoryview(data)
     least = _LEAST_BYTES[header.magic]
     starts, offsets, at = [], [], 0
@@ -275,7 +275,7 @@ def _make_absolute(header: BatchHeader, offsets: Int64Array) -> Int64Array:
     if offsets[0] < 0 or not bool(np.all(offsets[1:] > offsets[:-1])):
         raise ValueError("offsets of the messages inside do not ascend")
     last = header.base_offset
-    # Producers leave the wrapper's offset at 0, and a broker of old kept it: then it says nothing.
+    # Producers leave the wrapper's offset at 0, and old brokers kept it: then it means nothing.
     if last == 0 or last == offsets[-1]:
         return offsets
     if header.magic == MAGIC_V0 or last < offsets[-1]:

@@ -10,7 +10,7 @@ from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import RECORD_SCHEMA
 
 
-def wanted_columns(columns: Sequence[str] | None) -> list[str]:
+def choose_columns(columns: Sequence[str] | None) -> list[str]:
     """The names of the columns to decode; None means all. Raises UnsupportedRecordFormat."""
     wanted = RECORD_SCHEMA.names if columns is None else list(columns)
     for name in wanted:

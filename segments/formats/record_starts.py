@@ -1,4 +1,4 @@
-"""Where the records of a rows payload start: the one thing that only the record before tells.
+"""Finds where the records of a rows payload start: each behind the length of the one before.
 
 Follows the chain of length varints. Records of one size are found together, by comparing all
 their length bytes at once; only where sizes change is a record looked at by itself.

@@ -20,7 +20,7 @@ import pyarrow as pa
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.projection import decode_wanted, schema_of, wanted_columns
+from txnlog.segments.formats.projection import choose_columns, decode_wanted, schema_of
 from txnlog.segments.formats.record_starts import RecordStarts
 from txnlog.segments.formats.row_headers import decode_headers, encode_headers, locate_headers
 from txnlog.segments.formats.slices import (
@@ -67,7 +67,7 @@ def encode_rows(
     compression: Compression,
     level: int | None,
 ) -> bytes:
-    """The payload that holds ``records``; columns of RECORD_SCHEMA that they have not are null.
+    """The payload that holds ``records``; columns of RECORD_SCHEMA that they lack are null.
 
     Raises UnsupportedRecordFormat, UnsupportedCompression, and RecordTooLarge for what does not fit
     into a batch.
@@ -101,8 +101,8 @@ def decode_rows(
     Any failure but an unknown name in ``columns`` (UnsupportedRecordFormat) or an unknown codec
     means damage, whatever its class.
     """
-    wanted = wanted_columns(columns)
-    codec = header.codec if len(payload) else Compression.NONE  # what compaction has emptied
+    wanted = choose_columns(columns)
+    codec = header.codec if len(payload) else Compression.NONE  # empty after compaction
     data = decompress(codec, payload, min(max_uncompressed_bytes, MAX_PAYLOAD_BYTES))
     count = header.record_count
     if count * LEAST_RECORD_BYTES > len(data):
@@ -190,7 +190,7 @@ def _decode_block(
     decoders = {
         "key": lambda: cut(buffer, keys, key_lengths),
         "value": lambda: cut(buffer, values, value_lengths_),
-        "timestamp": lambda: _timestamps(header, timestamp_deltas),
+        "timestamp": lambda: _decode_timestamps(header, timestamp_deltas),
         "headers": lambda: decode_headers(buffer, headers),
     }
     return decode_wanted(wanted, decoders), offset_deltas
@@ -204,7 +204,7 @@ def _ends(what: str, starts: Int64Array, lengths: Int64Array) -> Int64Array:
     return starts + lengths if least >= 0 else starts + np.maximum(lengths, 0)
 
 
-def _timestamps(header: BatchHeader, deltas: Int64Array) -> pa.Array:
+def _decode_timestamps(header: BatchHeader, deltas: Int64Array) -> pa.Array:
     # With a delete horizon in its place the base timestamp is still what the deltas are added to.
     if header.is_log_append_time:
         values = np.full(len(deltas), header.max_timestamp_ms, dtype=np.int64)
@@ -215,7 +215,7 @@ def _timestamps(header: BatchHeader, deltas: Int64Array) -> pa.Array:
 
 def _encode_block(records: pa.RecordBatch, deltas: Int64Array, base_ms: int) -> memoryview:
     count = records.num_rows
-    keys, values = _binary(records, "key"), _binary(records, "value")
+    keys, values = _binary_column(records, "key"), _binary_column(records, "value")
     key_lengths, value_sizes = value_lengths(keys), value_lengths(values)
     time_deltas = timestamps_ms(records) - np.int64(base_ms)
     index = records.schema.get_field_index("headers")
@@ -238,7 +238,7 @@ def _encode_block(records: pa.RecordBatch, deltas: Int64Array, base_ms: int) -> 
     return all_bytes(interleave(parts, count))
 
 
-def _binary(records: pa.RecordBatch, name: str) -> pa.Array:
+def _binary_column(records: pa.RecordBatch, name: str) -> pa.Array:
     index = records.schema.get_field_index(name)
     return pa.nulls(records.num_rows, pa.binary()) if index < 0 else records.column(index)
 

@@ -1,4 +1,4 @@
-"""Shows a segment as it lies, damage and all: decodes what can be decoded, drops nothing.
+"""Shows a segment as it is, damage and all: decodes what can be decoded, drops nothing.
 
 Modifies nothing. Unlike the reader it goes on behind damage, so what it shows must not be taken for
 the log's records.
@@ -36,10 +36,11 @@ from txnlog.segments.window import DEFAULT_CHUNK_BYTES, Window
 
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100
-"""A search checksums at most so many times the file: bytes can be made to look like batches."""
+"""A search checksums at most this many times the file: bytes may be made to look like batches."""
 _MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS)
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
-_LARGEST_OFFSET = 1 << 48  # more than any topic will have, few enough to tell bytes from offsets
+_LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly make larger ones
+# more than any topic will have, few enough to distinguish offsets from other bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +131,7 @@ def dump_segment(
 
 
 def _is_out_of_place(held: DumpedBatch, window: Window, position: int, before: int) -> bool:
-    """Whether a sound batch at ``position`` goes on where ``held`` should have, not behind it."""
+    """Whether a sound batch at ``position`` continues what precedes ``held``, but not ``held``."""
     if held.damage is not None or held.header is None or held.header.is_self_checked:
         return False
     stop = min(position + MAX_HEADER_BYTES, window.file.size_bytes)
@@ -145,7 +146,7 @@ def _mark_out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
 
 
 def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
-    """What an offset index and a time index say of a batch: both its last offset.
+    """The offsets of a batch in an offset index and a time index: both its last offset.
 
     Joined messages are found one by one: it is the first one's offset, and that of the first one
     with the largest timestamp.

@@ -1,4 +1,4 @@
-"""Checks the indexes of a segment against its batches, and builds them anew. Modifies nothing.
+"""Checks the indexes of a segment against its batches, and rebuilds them. Modifies nothing.
 
 Of batches in columns it reads headers only.
 """
@@ -25,7 +25,7 @@ _SHOWN = 5
 
 
 class IndexedBatch(NamedTuple):
-    """What an index can say of a batch, or of an old message. Offsets as they are in the file."""
+    """What an index can hold of a batch, or of an old message. Offsets as they are in the file."""
 
     position: int
     size_bytes: int
@@ -48,7 +48,7 @@ def indexed_batches(file: SegmentFile) -> Iterator[IndexedBatch]:
     for position, header in scan_headers(file):
         shown = header
         if header.is_message_set:
-            # What wraps old messages tells its last offset alone, and not surely its latest time.
+            # What wraps old messages gives only its last offset, and perhaps not its latest time.
             data = file.read(position, position + header.size_bytes)
             shown = decode_batch(data, name=file.name, position=position).header
         yield IndexedBatch(

@@ -1,4 +1,4 @@
-"""Looks a whole segment over: what is sound, and what is damaged. Modifies nothing."""
+"""Verifies a whole segment: what is sound, and what is damaged. Modifies nothing."""
 
 from __future__ import annotations
 

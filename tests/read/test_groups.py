@@ -94,7 +94,7 @@ def test_metadata_is_kept_alone_and_in_transactions(store: Store, clock: Virtual
         consumer.commit({A0: 1}, metadata="ä" * 2049)
     with pytest.raises(InvalidOption, match="must be a string"):
         consumer.commit({A0: OffsetAndMetadata(1, 7)})  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="-1 is no offset to commit for a:0"):
+    with pytest.raises(InvalidOption, match=r"the offset to commit for a:0 must be .*, not -1$"):
         consumer.commit({A0: -1})
 
 
@@ -160,7 +160,11 @@ def test_resets_that_make_no_sense(store: Store) -> None:
             lambda: store.reset_group_offsets("g", to=1, shift_by=1),
         ),
         (InvalidOption, "'newest'", lambda: store.reset_group_offsets("g", to="newest")),
-        (InvalidOption, "-3 is no offset", lambda: store.reset_group_offsets("g", to=-3)),
+        (
+            InvalidOption,
+            "offset .* must be .*, not -3",
+            lambda: store.reset_group_offsets("g", to=-3),
+        ),
         (
             InvalidOption,
             "shift_by must",

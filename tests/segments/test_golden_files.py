@@ -18,7 +18,7 @@ NAMES = sorted(path.name for path in GOLDEN.glob("*.log"))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_file(name: str) -> None:
-    """Goal: every record of a file of old is what it was when it was written."""
+    """Every record of a file of old is what it was when it was written."""
     data = (GOLDEN / name).read_bytes()
     magic = 2 if "columns" in name else int(name.split("-v")[1][0])
     rows: list[Row] = []
@@ -35,7 +35,7 @@ def test_golden_file(name: str) -> None:
 
 
 def test_golden_transaction() -> None:
-    """Goal: the producer's fields and the marker behind its batch are what they were."""
+    """The producer's fields and the marker behind its batch are what they were."""
     data = (GOLDEN / "txnlog-v2-transaction.log").read_bytes()
     header = decode_batch(data).header
     assert (header.producer_id, header.producer_epoch, header.leader_epoch) == (4_000_000_000, 3, 8)
@@ -47,7 +47,7 @@ def test_golden_transaction() -> None:
 
 @pytest.mark.parametrize("name", ["txnlog-v2-tagged.log", "txnlog-columns-tagged.log"])
 def test_golden_tag(name: str) -> None:
-    """Goal: a file that says which segment it is of is that segment, and no other one."""
+    """A file that says which segment it is of is that segment, and no other one."""
     data = (GOLDEN / name).read_bytes()
     for tag in (GOLDEN_TAG, NO_TAG):
         identity = SegmentIdentity(0, len(ROWS), tag)
@@ -60,6 +60,6 @@ def test_golden_tag(name: str) -> None:
 
 
 def test_no_golden_file_is_missing() -> None:
-    """Goal: there is a file for every writer, format and codec, and they are small."""
+    """There is a file for every writer, format and codec, and they are small."""
     assert [name for name, _ in files() if name not in NAMES] == []
     assert all((GOLDEN / name).stat().st_size < 5000 for name in NAMES)

@@ -28,7 +28,7 @@ def checked(
 
 @pytest.mark.parametrize("record_format", ["columns", "kafka"])
 def test_a_changed_entry_is_noticed(record_format: str) -> None:
-    """Goal: every single field of every entry, moved by a little, is a problem; as it was, none."""
+    """Every single field of every entry, moved by a little, is a problem; as it was, none."""
     data, summary = segment(
         *[numbered(20, start=start) for start in range(0, 200, 20)],
         index_interval_bytes=0,
@@ -51,7 +51,7 @@ def test_a_changed_entry_is_noticed(record_format: str) -> None:
 
 
 def test_an_index_of_a_longer_segment_and_a_damaged_segment_are_told_apart() -> None:
-    """Goal: entries behind the end are wrong; those behind damage are not called anything."""
+    """Entries behind the end are wrong; those behind damage are not called anything."""
     data, summary = segment(
         *[numbered(50, start=start) for start in range(0, 500, 50)],
         index_interval_bytes=0,
@@ -71,7 +71,7 @@ def test_an_index_of_a_longer_segment_and_a_damaged_segment_are_told_apart() -> 
 
 
 def test_kafkas_own_indexes_pass_and_are_made_anew() -> None:
-    """Goal: a broker's indexes agree with its segments, in all formats; so do those rebuilt."""
+    """A broker's indexes agree with its segments, in all formats; so do those rebuilt."""
     entries = 0
     for path in sorted(BROKER.rglob("*.log")):
         data, base = path.read_bytes(), int(path.stem)

@@ -31,7 +31,7 @@ def offsets(batches: list[SegmentBatch]) -> list[int]:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_come_together(magic: int) -> None:
-    """Goal: as many as a chunk holds are one batch; cut anywhere, nothing is lost or doubled."""
+    """As many as a chunk holds are one batch; cut anywhere, nothing is lost or doubled."""
     data = messages(magic)
     (whole,) = read(data)
     assert whole.record_count == COUNT
@@ -66,7 +66,7 @@ def _read_into(seen: list[int], data: bytes) -> None:
 
 
 def test_runs_end_where_the_kind_changes() -> None:
-    """Goal: magic 0, 1, compressed ones and batches of magic 2 may follow each other."""
+    """Magic 0, 1, compressed ones and batches of magic 2 may follow each other."""
     parts = [
         messages(0, 5),
         messages(1, 5, 5),
@@ -82,7 +82,7 @@ def test_runs_end_where_the_kind_changes() -> None:
 
 
 def test_each_message_keeps_its_own_time() -> None:
-    """Goal: with log append time too, which in a wrapper is the wrapper's."""
+    """With log append time too, which in a wrapper is the wrapper's."""
     records = numbered(COUNT)
     data = bytearray(encode_message_set(records, 1))
     (batch,) = read(bytes(data))
@@ -92,7 +92,7 @@ def test_each_message_keeps_its_own_time() -> None:
 
 
 def test_a_dump_shows_messages_one_by_one_or_joined() -> None:
-    """Goal: the sizes add up to the file both ways; joined, damage is one message still."""
+    """The sizes add up to the file both ways; joined, damage is one message still."""
     data = bytearray(messages(1))
     data[-1] ^= 1
     for joins, count in ((False, COUNT), (True, 2)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,50 +10,32 @@ import pytest
 from message_layout import message
 from rows_layout import batch, record, resealed_rows
 from segment_layout import raw_batches
-from segment_samples import RecordingFile, Row, batch_of, file_of, numbered, rows_of, segment
+from segment_samples import (
+    GAPS,
+    RecordingFile,
+    Row,
+    batch_of,
+    dense_segment,
+    file_of,
+    gapped_segment,
+    numbered,
+    rows_of,
+    segment,
+)
 
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.formats.messages import encode_message_set
-from txnlog.segments.header import GUARDED_EPOCH
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.inspect.indexes import rebuild_indexes
 from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
 
-GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
 EVERY = [offset for offsets in GAPS for offset in offsets]
 
-
-def rows_segment(**named: object) -> tuple[bytes, OffsetIndex, TimeIndex]:
-    """20 batches of 50 records with an entry for every batch."""
-    named.setdefault("compression", Compression.NONE)
-    data, summary = segment(
-        *[numbered(50, start=start) for start in range(0, 1000, 50)],
-        index_interval_bytes=0,
-        record_format="kafka",
-        **named,
-    )
-    return data, OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
-
-
-def gapped_segment() -> bytes:
-    """Four guarded batches with holes inside and between them; a record's key is its offset."""
-    data = b""
-    for offsets in GAPS:
-        rows: list[Row] = [(b"%d" % offset, b"v", offset * 10, []) for offset in offsets]
-        deltas = np.array(offsets, dtype=np.int32) - np.int32(offsets[0])
-        data += encode_batch(
-            batch_of(rows),
-            record_format="kafka",
-            base_offset=offsets[0],
-            base_sequence=offsets[0],
-            producer_epoch=GUARDED_EPOCH,
-            offset_deltas=deltas.astype(np.int32),
-        )
-    return data
+rows_segment = partial(dense_segment, record_format="kafka")
 
 
 def offsets_read(data: bytes, **named: object) -> list[int]:
@@ -67,7 +50,7 @@ def offsets_read(data: bytes, **named: object) -> list[int]:
 
 @pytest.mark.parametrize("codec", list(Compression))
 def test_what_the_writer_writes(codec: Compression) -> None:
-    """Goal: a segment of rows has Kafka's magic, offsets from 0, and the guard of its offsets."""
+    """A segment of rows has Kafka's magic, offsets from 0, and the guard of its offsets."""
     data, _, _ = rows_segment(compression=codec)
     first, second = raw_batches(data)[:2]
     assert (first.magic, first.attributes) == (2, int(codec))
@@ -79,7 +62,7 @@ def test_what_the_writer_writes(codec: Compression) -> None:
 
 def test_every_range_of_a_gapped_segment() -> None:
     """Goal (39): from a gap or the middle of a batch come exactly the records from there on."""
-    data = gapped_segment()
+    data = gapped_segment("kafka")
     for start in range(45):
         for stop in [None, *range(45)]:
             assert offsets_read(data, start_offset=start, stop_offset=stop) == [
@@ -103,7 +86,7 @@ def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> No
 
 
 def test_point_read_with_an_index() -> None:
-    """Goal: with an index what is skipped is a batch or two, and so is what is fetched."""
+    """With an index what is skipped is a batch or two, and so is what is fetched."""
     data, index, _ = rows_segment()
     largest = max(len(raw.raw) for raw in raw_batches(data))
     file = RecordingFile(data)
@@ -112,7 +95,9 @@ def test_point_read_with_an_index() -> None:
     assert file.bytes_read <= 2 * largest < len(data) / 5
 
 
-@pytest.mark.parametrize("make", [gapped_segment, lambda: rows_segment()[0][:4000]])
+@pytest.mark.parametrize(
+    "make", [partial(gapped_segment, "kafka"), lambda: rows_segment()[0][:4000]]
+)
 def test_a_flipped_bit_never_changes_what_a_range_holds(make: object) -> None:
     """Goal (44): whatever bit flips, a read from the middle gives the truth or CorruptRecord.
 
@@ -181,7 +166,7 @@ def test_indexes_come_back() -> None:
 
 
 def test_markers_take_offsets_and_are_no_records() -> None:
-    """Goal: control batches are passed by: in ranges, times and counts."""
+    """Control batches are passed by: in ranges, times and counts."""
     marker = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, "timestamp_ms": 99999}
     data = b"".join(
         [
@@ -208,7 +193,7 @@ def test_markers_take_offsets_and_are_no_records() -> None:
 
 
 def test_formats_may_follow_each_other() -> None:
-    """Goal: a partition's file that lived through Kafka's versions, and ours, is read through."""
+    """A partition's file that lived through Kafka's versions, and ours, is read through."""
     data = b"".join(
         [
             encode_message_set(numbered(2), 0),
@@ -236,7 +221,7 @@ def test_formats_may_follow_each_other() -> None:
 
 
 def test_dump_finds_batches_behind_damage() -> None:
-    """Goal: behind a damaged header batches of every format are found again, and only those."""
+    """Behind a damaged header batches of every format are found again, and only those."""
     good = b"".join(
         [
             encode_batch(numbered(3, start=10), record_format="kafka", base_offset=10),
@@ -255,7 +240,7 @@ def test_dump_finds_batches_behind_damage() -> None:
 
 
 def test_dump_finds_batches_across_the_pieces_of_its_search() -> None:
-    """Goal: a batch that starts in one MiB of rubbish and ends in the next one is found."""
+    """A batch that starts in one MiB of rubbish and ends in the next one is found."""
     good = encode_batch(numbered(3), record_format="kafka")
     for size in ((1 << 20) + more for more in (-100, -64, -63, -30, -16, -1, 0, 1, 64)):
         data = bytes(size) + good
@@ -267,7 +252,7 @@ def test_dump_finds_batches_across_the_pieces_of_its_search() -> None:
 
 
 def test_dump_does_not_believe_a_damaged_header() -> None:
-    """Goal: a flipped last offset of rows is damage of that batch, not of those behind it."""
+    """A flipped last offset of rows is damage of that batch, not of those behind it."""
     data = bytearray(rows_segment()[0])
     data[23] ^= 0x40
     dumped = list(dump_segment(file_of(bytes(data))))

@@ -8,43 +8,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from segment_layout import raw_batches, resealed
-from segment_samples import RecordingFile, Row, batch_of, file_of, numbered, rows_of, segment
+from segment_samples import (
+    GAPS,
+    RecordingFile,
+    Row,
+    batch_of,
+    dense_segment,
+    file_of,
+    gapped_segment,
+    numbered,
+    rows_of,
+    segment,
+)
 
 from txnlog.segments.batches import encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.indexes import rebuild_indexes
 from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment, scan_headers
-
-GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
-
-
-def gapped_segment() -> bytes:
-    """Four batches with holes inside and between them; the key of a record is its offset."""
-    data = b""
-    for offsets in GAPS:
-        rows: list[Row] = [(b"%d" % offset, b"v", offset * 10, []) for offset in offsets]
-        dense = offsets[-1] - offsets[0] == len(offsets) - 1
-        deltas = np.array(offsets, dtype=np.int32) - offsets[0]
-        data += encode_batch(
-            batch_of(rows),
-            base_offset=offsets[0],
-            offset_deltas=None if dense else deltas.astype(np.int32),
-        )
-    return data
-
-
-def dense_segment() -> tuple[bytes, OffsetIndex, TimeIndex]:
-    """20 batches of 50 records, about 1 KiB each, with an entry for every batch."""
-    data, summary = segment(
-        *[numbered(50, start=start) for start in range(0, 1000, 50)],
-        index_interval_bytes=0,
-        compression=Compression.NONE,
-    )
-    return data, OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
 
 
 def check(batches: list[SegmentBatch], expected: list[int]) -> None:
@@ -95,7 +78,7 @@ def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> No
 
 
 def test_past_the_end_and_empty_ranges() -> None:
-    """Goal: nothing is yielded, and for an empty range nothing is asked for."""
+    """Nothing is yielded, and for an empty range nothing is asked for."""
     data, index, _ = dense_segment()
     assert not list(read_segment(file_of(data), start_offset=1000, index=index))
     file = RecordingFile(data)
@@ -112,7 +95,7 @@ def test_a_small_limit_still_gets_a_batch() -> None:
 
 
 def test_columns_are_projected() -> None:
-    """Goal: only the columns asked for come back; offsets and counts need none."""
+    """Only the columns asked for come back; offsets and counts need none."""
     data = gapped_segment()
     got = list(read_segment(file_of(data), columns=["timestamp"]))
     assert [batch.records.schema.names for batch in got] == [["timestamp"]] * 4
@@ -124,7 +107,7 @@ def test_columns_are_projected() -> None:
 
 
 def test_requests_are_bounded_chunks_in_order() -> None:
-    """Goal: a scan asks for each byte once, never for more than a chunk plus a batch."""
+    """A scan asks for each byte once, never for more than a chunk plus a batch."""
     data, _, _ = dense_segment()
     largest = max(len(raw.raw) for raw in raw_batches(data))
     for chunk_bytes in (1, 3000, 4096, 10_000, len(raw_batches(data)[0].raw) + 30):
@@ -136,7 +119,7 @@ def test_requests_are_bounded_chunks_in_order() -> None:
 
 
 def test_point_read_with_an_index() -> None:
-    """Goal: one record of a long segment costs one request of two batches."""
+    """One record of a long segment costs one request of two batches."""
     data, index, _ = dense_segment()
     largest = max(len(raw.raw) for raw in raw_batches(data))
     file = RecordingFile(data)
@@ -147,7 +130,7 @@ def test_point_read_with_an_index() -> None:
 
 
 def test_point_read_without_an_index_skips_large_batches() -> None:
-    """Goal: payloads that are not wanted are not fetched, only their headers."""
+    """Payloads that are not wanted are not fetched, only their headers."""
     noise = np.random.default_rng(1).bytes(600_000)
     batches = [batch_of([(b"%d" % n, noise, n, [])]) for n in range(12)]
     data, _ = segment(*batches)
@@ -163,7 +146,7 @@ def test_point_read_without_an_index_skips_large_batches() -> None:
 
 
 def test_headers_of_small_batches_are_read_through() -> None:
-    """Goal: small batches do not cost a request each."""
+    """Small batches do not cost a request each."""
     data, _ = segment(*[numbered(5, start=start) for start in range(0, 5000, 5)])
     file = RecordingFile(data)
     found = list(scan_headers(file.opened()))
@@ -172,7 +155,7 @@ def test_headers_of_small_batches_are_read_through() -> None:
 
 
 def test_stopping_early_reads_nothing_more() -> None:
-    """Goal: a reader that stops iterating has asked for one chunk."""
+    """A reader that stops iterating has asked for one chunk."""
     data, _, _ = dense_segment()
     file = RecordingFile(data)
     next(read_segment(file.opened(), chunk_bytes=4096))
@@ -391,7 +374,7 @@ def test_length_that_reaches_into_the_next_batch() -> None:
 
 
 def test_a_file_shorter_than_it_was_said_to_be() -> None:
-    """Goal: a short answer of the storage is reported as such, not decoded."""
+    """A short answer of the storage is reported as such, not decoded."""
     data, _, _ = dense_segment()
     with pytest.raises(CorruptRecord, match="were asked for"):
         list(read_segment(SegmentFile(lambda a, b: data[a:b], len(data) + 64, "x")))

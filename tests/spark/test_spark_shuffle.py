@@ -60,7 +60,7 @@ def test_what_cannot_be_written_is_refused_before_the_shuffle(
     rows = numbers(spark, 0, 1)
     with pytest.raises(UnknownTopicOrPartition):
         shuffle_by_partition(rows, store, "nowhere")
-    with pytest.raises(InvalidOption, match="where to"):
+    with pytest.raises(InvalidOption, match=r"no topic to write to\. Give the option topic"):
         shuffle_by_partition(rows, store)
     store.create_topic("t")
     with pytest.raises(InvalidRecord, match="'colour' is no part of a record"):

@@ -167,7 +167,7 @@ def test_columns_are_checked_as_in_a_batch(spark: SparkSession, topics: Store) -
     frame = stream(spark, topics, "in")
     with pytest.raises(PySparkException, match="column 'value' is bigint"):
         run(sink(frame.select(sf.col("offset").alias("value")), topics, "out", "wrong"))
-    with pytest.raises(PySparkException, match="where to"):
+    with pytest.raises(PySparkException, match=r"no topic to write to\. Give the option topic"):
         run(sink(frame.select("value"), topics, checkpoint="nowhere"))
 
 

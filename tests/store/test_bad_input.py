@@ -12,7 +12,7 @@ import pytest
 
 import txnlog
 from txnlog import TopicPartition, errors
-from txnlog.config import StoreConfig
+from txnlog.config import StoreConfig, check_whole_number
 from txnlog.state.topic import Trimmed
 from txnlog.store import Store
 
@@ -289,19 +289,38 @@ def test_consumers_check_their_arguments(store: Store) -> None:
         consumer.poll()
 
 
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, float("nan"), 0, 4])
+def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+    """One check for all numbers that callers give: a bool is none, and bounds count."""
+    for number in (1, 2, 3):
+        assert check_whole_number(number, "n", errors.InvalidOption, least=1, most=3) == number
+    with pytest.raises(errors.InvalidOption, match=r"^n must be a whole number from 1 to 3, not"):
+        check_whole_number(value, "n", errors.InvalidOption, least=1, most=3)
+
+
+def test_whole_numbers_may_have_one_bound_or_none() -> None:
+    """The message names the bounds that there are."""
+    assert check_whole_number(-5, "n", errors.InvalidOption) == -5
+    assert check_whole_number(1 << 70, "n", errors.InvalidOption, least=1) == 1 << 70
+    with pytest.raises(errors.InvalidOption, match=r"^n must be a whole number, not '5'$"):
+        check_whole_number("5", "n", errors.InvalidOption)
+    with pytest.raises(errors.InvalidOption, match=r"whole number of at least 1, not 0$"):
+        check_whole_number(0, "n", errors.InvalidOption, least=1)
+
+
 @pytest.mark.parametrize("partition", ["0", True, 1.0, -1, None])
 def test_offsets_of_what_is_no_partition_are_refused(store: Store, partition: Any) -> None:
     """A group's log holds nothing that another process could not read."""
     where = TopicPartition("t", partition)
     consumer = store.consumer("t", group_id="g")
-    with pytest.raises(errors.InvalidOption, match="is no partition"):
+    with pytest.raises(errors.InvalidOption, match="a partition to commit an offset"):
         consumer.commit({where: 0})
     with pytest.raises(errors.TxnlogError):
         store.reset_group_offsets("g", to={where: 0})
     with store.producer(transactional_id="p") as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        with pytest.raises(errors.InvalidOption, match="is no partition"):
+        with pytest.raises(errors.InvalidOption, match="a partition to commit an offset"):
             producer.send_offsets_to_transaction({where: 0}, "g")
     assert txnlog.open(store.url).groups() == []
 

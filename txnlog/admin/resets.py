@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption, NoOffsetForPartition
 from txnlog.inspect.descriptions import OffsetReset
 from txnlog.log.group_log import GroupLog
@@ -63,8 +64,8 @@ class ResetTarget:
             )
         for kind in ("timestamp_ms", "shift_by"):
             value = getattr(self, kind)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InvalidOption(f"{kind} must be a whole number, not {value!r}")
+            if value is not None:
+                check_whole_number(value, kind, InvalidOption)
         if self.from_file is not None:
             return read_offsets(self.from_file, group_id)
         if isinstance(self.to, Mapping):

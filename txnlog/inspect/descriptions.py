@@ -36,7 +36,8 @@ class SegmentDescription:
 
     In one that was imported from Kafka (``from_kafka``) offsets are absolute and may have gaps, and
     its batches have producers and transactions of their own: ``aborted_count`` of these are in its
-    transaction index, whose CRC-32C is ``aborted_crc``. ``identity`` tells its file from others.
+    transaction index, whose CRC-32C is ``aborted_crc``. ``identity`` is what its
+    file is recognised by.
     """
 
     topic: str
@@ -128,7 +129,7 @@ class RecordDeletion:
 class GroupOffset:
     """A group's place in one partition. ``end_offset`` is the last stable offset.
 
-    Both it and ``lag`` are None if the topic was deleted, also if it was made anew since: the
+    Both it and ``lag`` are None if the topic was deleted, also if it was created again since: the
     offset does not count there. ``pending`` is the
     undecided transaction that is about to move the offset.
     """
@@ -175,7 +176,7 @@ class OffsetReset:
 class TransactionDescription:
     """The newest state of a transactional id. ``entries`` are those that a commit covers.
 
-    ``reason`` tells why somebody else than the producer aborted the transaction. ``versions`` maps
+    ``reason`` says why somebody other than the producer aborted the transaction. ``versions`` maps
     applications to the last idempotence version that each has committed.
     """
 

@@ -18,7 +18,7 @@ from txnlog.inspect.indexes import (
     check_index_files,
     dump_index_files,
     rebuild_index_files,
-    without_padding,
+    strip_padding,
 )
 from txnlog.kafka.folders import base_offset_of
 from txnlog.names import INDEX_ENDINGS, IndexKind, SegmentPaths
@@ -32,8 +32,8 @@ def dump_file_indexes(
 
     Returns:
         The entries, offsets counted from the one that the file is named for (0 if it is not named
-        as Kafka names them), and how many bytes of zeros stand behind them: a broker makes the
-        files of its newest segment longer ahead of time.
+        as Kafka names them), and how many bytes of zeros follow: a broker preallocates the files
+        of its newest segment.
 
     Raises:
         InvalidOption: the name is that of neither.
@@ -124,7 +124,7 @@ def _read_indexes(
                 raise
             files[kind] = (index, None)
             continue
-        kept = without_padding(kind, data)
+        kept = strip_padding(kind, data)
         padding += len(data) - len(kept)
         files[kind] = (index, kept)
     return files, padding

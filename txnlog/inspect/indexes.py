@@ -1,9 +1,9 @@
-"""The index files beside a segment: what is in them, whether it is true, and making them anew.
+"""The index files beside a segment: what is in them, whether it is right, and rebuilding them.
 
 Offset and time indexes are accelerators: readers check what they say and do without. So a damaged
 one may be deleted and put again, the only case in which a name is used twice: whoever reads
-meanwhile finds the old one, the new one or none, and the same records. A transaction index is no
-accelerator: nothing else says which records are aborted, and it cannot be made anew.
+meanwhile finds the old one, the new one or none, and reads the same records. A transaction index
+is no accelerator: nothing else says which records are aborted, and it cannot be rebuilt.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class IndexRebuild:
     entry_count: int
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- any index -----------------------------------------------------------------------------------
 
 
 def dump_index_files(
@@ -89,7 +89,7 @@ def dump_index_files(
 def _read_entries(
     path: str, kind: IndexKind, data: bytes, base_offset: int
 ) -> Iterator[IndexEntry]:
-    """Every entry of a file as it stands there, also where it makes no sense.
+    """Every entry of a file as it is, even where it makes no sense.
 
     ``base_offset`` is added to what is relative; in a transaction index nothing is.
     """
@@ -128,8 +128,8 @@ def _read_entries(
         yield IndexEntry(path, kind, count, damage=damage)
 
 
-def without_padding(kind: IndexKind, data: bytes) -> bytes:
-    """What a broker has written: it makes the files of its newest segment longer ahead of time."""
+def strip_padding(kind: IndexKind, data: bytes) -> bytes:
+    """The data without the zeros that a broker preallocates in the files of its newest segment."""
     size = _LAYOUTS[kind].itemsize
     used = len(data.rstrip(b"\0"))
     kept = -(-used // size) * size
@@ -186,7 +186,7 @@ def rebuild_index_files(
     always_time: bool,
     write: Callable[[IndexCheck, bytes], None] | None,
 ) -> list[IndexRebuild]:
-    """Make anew what is not sound of the indexes that were checked, and ``write`` it, if given.
+    """Rebuild what is not sound among the indexes that were checked, and ``write`` it, if given.
 
     Returns what was (or would be) done to each.
     """

@@ -1,4 +1,4 @@
-"""Shows a log as it lies: entries with their markers, decoded, damage and gaps and all.
+"""Shows a log as it is: entries with their markers, decoded, damage and gaps and all.
 
 Modifies nothing and decides nothing. Memory is that of the files' names and of a few dozen entries.
 """
@@ -25,7 +25,7 @@ EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 JsonObject: TypeAlias = dict[str, object]
 
 _AT_ONCE = 64
-"""So many entries are read at a time."""
+"""How many entries are read at a time."""
 _MARKER_DECODER = msgspec.json.Decoder(Marker)
 _MARKERS = (LogFile.COMMIT, LogFile.ABORT)
 

@@ -1,4 +1,4 @@
-"""Segments as they lie, damage and all: those placed in a store, and files outside a store.
+"""Segments as they are, damage and all: those placed in a store, and files outside one.
 
 Modifies nothing; memory is that of a batch.
 """
@@ -71,7 +71,7 @@ def dump_placed_segment(storage: Storage, segment: SegmentDescription) -> Iterat
 
 
 def describe_loss(segment: SegmentDescription) -> str:
-    """What is wrong with a segment whose file is gone, and what helps."""
+    """The message for a segment whose file is gone."""
     return f"segment {segment.paths.log} is gone; restore it from a backup"
 
 
@@ -135,7 +135,7 @@ def _check_transaction_index(storage: Storage, segment: SegmentDescription) -> I
         data = storage.get(path)
         index = TransactionIndex.decode(data, name=path)
     except ObjectNotFound:
-        yield f"{path} is gone, and aborted records cannot be told any more; restore it"
+        yield f"{path} is gone, so aborted records can no longer be told apart; restore it"
         return
     except CorruptRecord as error:
         yield str(error)

@@ -11,6 +11,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
+from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
 from txnlog.read.ranges import SegmentRange, read_range
 from txnlog.read.schema import scan_schema
@@ -40,8 +41,7 @@ def _merge(
     read: Callable[[Sequence[SegmentRange], Sequence[str]], pa.Table],
 ) -> pa.Table:
     """What ``read`` finds in each partition, merged by time."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise InvalidOption(f"a number of records is 0 or more, not {count!r}")
+    check_whole_number(count, "the number of records", InvalidOption, least=0)
     wanted = [*columns] if "timestamp" in columns else [*columns, "timestamp"]
     tables = []
     for _, group in groupby(ranges if count else (), key=lambda part: part.partition):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from txnlog.config import TopicConfig
+from txnlog.config import TopicConfig, check_whole_number, is_whole_number
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.read.ranges import SegmentRange, first_at_or_after
@@ -153,8 +153,7 @@ class TopicView:
         UnknownTopicOrPartition.
         """
         self.check_partition(partition)
-        if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
-            raise InvalidOption(f"a time is milliseconds since the epoch, not {timestamp_ms!r}")
+        check_whole_number(timestamp_ms, "a time (milliseconds since the epoch)", InvalidOption)
         pinned = self.partitions[partition]
         start, end = {partition: pinned.log_start_offset}, {partition: pinned.end_offset}
         for part in self.ranges(start, end):
@@ -183,12 +182,12 @@ class TopicView:
             number = where.partition if isinstance(where, TopicPartition) else where
             if isinstance(where, TopicPartition) and where.topic != topic:
                 raise InvalidOption(f"{what} has {where}, but the scan is of topic {topic!r}")
-            if isinstance(number, bool) or not isinstance(number, int) or number not in resolved:
+            if not is_whole_number(number) or number not in resolved:
                 raise InvalidOption(
                     f"{what}: topic {topic!r} has no partition {number!r}; it has {len(partitions)}"
                 )
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
-                raise InvalidOption(f"{what}: {offset!r} is no offset (partition {number})")
+            offset_of = f"{what}: the offset of partition {number}"
+            check_whole_number(offset, offset_of, InvalidOption, least=EARLIEST)
             resolved[number] = offset
         for number, offset in resolved.items():
             partition = partitions[number]

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from txnlog.config import check_whole_number
 from txnlog.errors import (
     InvalidOption,
     InvalidTransactionTimeout,
@@ -175,16 +176,10 @@ def new_producer_id(token: str) -> int:
 
 def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
     """Return ``timeout_ms`` if 1 <= it <= max_timeout_ms, else raise InvalidTransactionTimeout."""
-    if (
-        isinstance(timeout_ms, bool)
-        or not isinstance(timeout_ms, int)
-        or not (1 <= timeout_ms <= max_timeout_ms)
-    ):
-        raise InvalidTransactionTimeout(
-            f"transaction_timeout_ms is {timeout_ms!r}; it must be a whole number from 1 to "
-            f"{max_timeout_ms} (the store's transaction.max.timeout.ms)"
-        )
-    return timeout_ms
+    what = "transaction_timeout_ms (at most the store's transaction.max.timeout.ms)"
+    return check_whole_number(
+        timeout_ms, what, InvalidTransactionTimeout, least=1, most=max_timeout_ms
+    )
 
 
 def check_version(application_id: str | None, version: int | None) -> Version | None:
@@ -196,11 +191,11 @@ def check_version(application_id: str | None, version: int | None) -> Version | 
             f"a version needs the application_id that it counts for, not {application_id!r}"
         )
     check_text(application_id, "application id", InvalidOption)
-    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
-        raise InvalidOption(
-            f"application {application_id!r} needs a version of 0 to 2^63 - 1, not {version!r}"
-        )
-    return Version(application_id, version)
+    what = f"the version of application {application_id!r}"
+    most = (1 << 63) - 1
+    return Version(
+        application_id, check_whole_number(version, what, InvalidOption, least=0, most=most)
+    )
 
 
 def decide_entry(

@@ -7,8 +7,6 @@ has a memory of its own.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -16,18 +14,10 @@ from typing import Any
 from txnlog.errors import ObjectNotFound
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.uploads import BufferedUpload
 
-_LOCK = threading.RLock()
-
-
-def _after_fork() -> None:
-    # Another thread of the parent may have held the lock; in the child it would never let go.
-    global _LOCK  # noqa: PLW0603 - one per process
-    _LOCK = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_LOCK = ForkSafeLock()
 
 
 class MemoryStorage(Storage):

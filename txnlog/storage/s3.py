@@ -8,7 +8,6 @@ retries stay s3fs's. Knows keys and requests, and nothing of what objects mean.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from txnlog.errors import (
 )
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.server_checks import check_once, mark_passed, was_probed
 from txnlog.storage.spool import Spool
@@ -332,13 +332,5 @@ class S3Storage(Storage):
             arguments["ContinuationToken"] = page["NextContinuationToken"]
 
 
-_CONNECT_LOCK = threading.Lock()
+_CONNECT_LOCK = ForkSafeLock()
 """Sixteen threads that begin at once make one client, not sixteen."""
-
-
-def _after_fork() -> None:
-    global _CONNECT_LOCK  # noqa: PLW0603 - one per process
-    _CONNECT_LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

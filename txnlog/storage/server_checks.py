@@ -6,18 +6,17 @@ server that has failed once is not tried until it happens to pass.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Hashable
 
 from txnlog.errors import PutIfAbsentBroken
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 
 class _Check:
     """What is known of one server."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = ForkSafeLock()
         self.passed = False
         self.probed = False
         """The longer check has passed, that of whoever makes a store."""
@@ -25,18 +24,7 @@ class _Check:
 
 
 _CHECKS: dict[Hashable, _Check] = {}
-_LOCK = threading.Lock()
-
-
-def _after_fork() -> None:
-    # Another thread of the parent may have held a lock; in the child it would never let go.
-    global _LOCK  # noqa: PLW0603 - one per process
-    _LOCK = threading.Lock()
-    for check in _CHECKS.values():
-        check.lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_LOCK = ForkSafeLock()
 
 
 def _check_of(server: Hashable) -> _Check:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC
@@ -18,20 +17,13 @@ from typing import Any
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, redact, redact_url, secrets_of
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.spool import Spool
 from txnlog.storage.uploads import SpooledUpload
 
 _TEMPORARY = ".tmp"
-_LOCK = threading.Lock()
+_LOCK = ForkSafeLock()
 """Keeps the threads of the one writing process apart."""
-
-
-def _after_fork() -> None:
-    global _LOCK  # noqa: PLW0603 - one per process
-    _LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class SingleWriterStorage(Storage):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from txnlog.config import check_whole_number
 from txnlog.errors import InvalidRecord
 from txnlog.log.topic_log import TopicSpec
 from txnlog.write.partitioner import check_explicit
@@ -28,10 +29,8 @@ def to_bytes(value: bytes | str | None, what: str) -> bytes | None:
 def check_timestamp(timestamp_ms: int | None) -> int | None:
     if timestamp_ms is None:
         return None
-    whole = isinstance(timestamp_ms, int) and not isinstance(timestamp_ms, bool)
-    if whole and -1 <= timestamp_ms < 1 << 53:
-        return timestamp_ms
-    raise InvalidRecord(f"timestamp_ms must be milliseconds since the epoch, not {timestamp_ms!r}")
+    what = "timestamp_ms (milliseconds since the epoch)"
+    return check_whole_number(timestamp_ms, what, InvalidRecord, least=-1, most=(1 << 53) - 1)
 
 
 def check_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
@@ -51,8 +50,7 @@ def check_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
 def check_partition(partition: int | None, spec: TopicSpec) -> int | None:
     if partition is None:
         return None
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise InvalidRecord(f"partition must be a whole number, not {partition!r}")
+    check_whole_number(partition, "partition", InvalidRecord)
     if not 0 <= partition < spec.partitions:
         raise InvalidRecord(
             f"topic {spec.topic!r} has no partition {partition}; it has {spec.partitions}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from txnlog.clock import Clock
+from txnlog.config import check_whole_number
 from txnlog.errors import CommitStateUnknown, InvalidConfig, StorageError
 
 T = TypeVar("T")
@@ -36,10 +37,8 @@ class Retries:
             "retry.backoff.max.ms": backoff_max_ms,
         }
         for key, value in named.items():
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_MS:
-                raise InvalidConfig(
-                    f"{key} of a producer must be milliseconds from 0 to {_MAX_MS}, not {value!r}"
-                )
+            what = f"{key} of a producer"
+            check_whole_number(value, what, InvalidConfig, least=0, most=_MAX_MS)
         return cls(delivery_timeout_ms, min(backoff_ms, backoff_max_ms), backoff_max_ms)
 
     def run(self, clock: Clock, call: Callable[[], T], *, at_most_ms: int | None = None) -> T:
