@@ -30,6 +30,14 @@ CLOCKS = pytest.mark.parametrize(
 )
 
 
+def append_and_clean(store: Store, clock: VirtualClock) -> None:
+    """Six records, each with a checkpoint after it that lets older entries go."""
+    for turn in range(6):
+        append(store, b"%d" % turn)
+        clock.time_ms += CLEANUP_AGE_MS + 1
+        checkpoint(store)
+
+
 def stall(sleepers: VirtualClock, until_ms: int, clocks: str) -> None:
     """A process sleeps until then, and only some of its clocks show it.
 
@@ -58,10 +66,7 @@ def test_a_stalled_writer_does_not_believe_in_a_reused_name(
     sleeper = attach(store.storage, clock=own)
     segments = upload(sleeper, b"late")
     sleeper.logs.topic("t").refresh()
-    for turn in range(6):
-        append(store, b"%d" % turn)
-        clock.time_ms += CLEANUP_AGE_MS + 1
-        checkpoint(store)
+    append_and_clean(store, clock)
     assert store.storage.list_names("topics/t/log")[0] > "00000000000000000002"
     stall(own, clock.time_ms, clocks)
     appended = sleeper.logs.topic("t").place(segments, refreshed=True)
@@ -92,10 +97,7 @@ def test_a_listing_is_as_old_as_its_beginning(store: Store, clock: VirtualClock)
     segments = upload(sleeper, b"late")
 
     def meanwhile() -> None:
-        for turn in range(6):
-            append(store, b"%d" % turn)
-            clock.time_ms += CLEANUP_AGE_MS + 1
-            checkpoint(store)
+        append_and_clean(store, clock)
 
     late.meanwhile = meanwhile
     placed = sleeper.logs.topic("t").place(segments, timeout_ms=100 * CLEANUP_AGE_MS)

@@ -29,8 +29,7 @@ def conditions_by_test(path: str) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            goal = re.match(r"Goal \((\d+(?:, \d+)*)\): ", ast.get_docstring(node) or "")
-            found[node.name] = {*map(int, goal[1].split(", "))} if goal else set()
+            found[node.name] = set()
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == MARK:
                     found[node.name].update(map(ast.literal_eval, mark.args))

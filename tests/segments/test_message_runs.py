@@ -44,9 +44,10 @@ def test_messages_come_together(magic: int) -> None:
     assert len(read(data, chunk_bytes=1000)) > 1
 
 
+@pytest.mark.condition(43, 44)
 @pytest.mark.parametrize("magic", [0, 1])
 def test_damage_ends_a_run(magic: int) -> None:
-    """Goal (43, 44): what precedes a damaged message is read, and its own position is named."""
+    """What precedes a damaged message is read, and its own position is named."""
     size = len(messages(magic, 1))
     good = messages(magic)
     for victim in (0, 1, 50, COUNT - 1):

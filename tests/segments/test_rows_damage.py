@@ -43,9 +43,10 @@ def check_corrupt(data: bytes, word: str = "") -> None:
         decode_batch(data, name="x.log", position=77)
 
 
+@pytest.mark.condition(44)
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_flipped_bit_is_corrupt(codec: Compression) -> None:
-    """Goal (44): one flipped bit anywhere is CorruptRecord, though Kafka's checksum covers less."""
+    """One flipped bit anywhere is CorruptRecord, though Kafka's checksum covers less."""
     data = encoded(numbered(4), codec)
     for at in range(len(data)):
         for bit in range(8):
@@ -65,9 +66,10 @@ def test_what_kafka_does_not_check() -> None:
     assert (header.base_offset, header.leader_epoch, header.base_sequence) == (1 << 40, 7, 9)
 
 
+@pytest.mark.condition(43)
 @pytest.mark.parametrize("codec", CODECS)
 def test_truncated_anywhere(codec: Compression) -> None:
-    """Goal (43): every truncation is CorruptRecord, with right length and checksum too."""
+    """Every truncation is CorruptRecord, with right length and checksum too."""
     data = encoded(random_records(20, seed=1), codec)
     for size in range(len(data)):
         check_corrupt(data[:size])
@@ -76,15 +78,17 @@ def test_truncated_anywhere(codec: Compression) -> None:
             check_corrupt(resealed_rows(data[:size], {8: length}))
 
 
+@pytest.mark.condition(45)
 @pytest.mark.parametrize("codec", CODECS)
 def test_bytes_behind_the_records(codec: Compression) -> None:
-    """Goal (45): bytes that belong to no record are corrupt, under a right checksum too."""
+    """Bytes that belong to no record are corrupt, under a right checksum too."""
     data = encoded(numbered(3), codec)
     for rest in (b"\0", b"\1\0", record()):
         length = (len(data) + len(rest) - 12).to_bytes(4, "big")
         check_corrupt(resealed_rows(data + rest, {8: length}))
 
 
+@pytest.mark.condition(45)
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -114,7 +118,7 @@ def test_bytes_behind_the_records(codec: Compression) -> None:
     ],
 )
 def test_lies_under_a_right_checksum(changes: dict[int, bytes], word: str) -> None:
-    """Goal (45): counts, offsets, lengths, codecs and attributes that cannot be are corrupt."""
+    """Counts, offsets, lengths, codecs and attributes that cannot be are corrupt."""
     check_corrupt(resealed_rows(encoded(numbered(3)), changes), word)
 
 
@@ -128,6 +132,7 @@ LONG = varint(0, padded_to=6)
 BODY = fields()
 
 
+@pytest.mark.condition(45)
 @pytest.mark.parametrize(
     ("payload", "word"),
     [
@@ -159,19 +164,21 @@ BODY = fields()
 )
 @pytest.mark.parametrize("count", [1, 40])
 def test_records_that_are_not_what_they_say(payload: bytes, word: str, count: int) -> None:
-    """Goal (45): lengths out of bounds and varints too long, in one record and in many."""
+    """Lengths out of bounds and varints too long, in one record and in many."""
     good = b"".join(record(offset_delta=n) for n in range(count - 1))
     check_corrupt(batch(good + payload, count), word)
     check_corrupt(batch(payload * count, count))
 
 
+@pytest.mark.condition(45)
 @pytest.mark.parametrize("deltas", [[0, 0], [1, 0], [-1, 0], [0, 2], [0, 2**31 - 1]])
 def test_offset_deltas_that_do_not_ascend(deltas: list[int]) -> None:
-    """Goal (45): offsets that repeat, go back or lie behind the last one are corrupt."""
+    """Offsets that repeat, go back or lie behind the last one are corrupt."""
     payload = b"".join(record(offset_delta=delta) for delta in deltas)
     check_corrupt(batch(payload, 2), "offset delta")
 
 
+@pytest.mark.condition(45)
 @pytest.mark.parametrize(
     ("headers", "word"),
     [
@@ -184,7 +191,7 @@ def test_offset_deltas_that_do_not_ascend(deltas: list[int]) -> None:
 )
 @pytest.mark.parametrize("count", [1, 31, 32, 100])
 def test_headers_that_are_not_what_they_say(headers: bytes, word: str, count: int) -> None:
-    """Goal (45): lengths of headers that cannot be, found in lockstep and one by one."""
+    """Lengths of headers that cannot be, found in lockstep and one by one."""
     payload = b""
     for number in range(count):
         body = b"\0\0" + varint(number) + b"\1\1" + headers

@@ -60,8 +60,9 @@ def test_what_the_writer_writes(codec: Compression) -> None:
     assert offsets_read(data) == list(range(1000))
 
 
+@pytest.mark.condition(39)
 def test_every_range_of_a_gapped_segment() -> None:
-    """Goal (39): from a gap or the middle of a batch come exactly the records from there on."""
+    """From a gap or the middle of a batch come exactly the records from there on."""
     data = gapped_segment("kafka")
     for start in range(45):
         for stop in [None, *range(45)]:
@@ -70,10 +71,11 @@ def test_every_range_of_a_gapped_segment() -> None:
             ]
 
 
+@pytest.mark.condition(39, 42)
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("chunk_bytes", [1, 1000, 1 << 20])
 def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> None:
-    """Goal (39, 42): chunks of any size and an index, or none, give the same records."""
+    """Chunks of any size and an index, or none, give the same records."""
     data, index, _ = rows_segment()
     for start, stop in ((0, None), (0, 1), (49, 51), (333, 334), (999, 2000), (777, 900)):
         assert offsets_read(
@@ -95,11 +97,12 @@ def test_point_read_with_an_index() -> None:
     assert file.bytes_read <= 2 * largest < len(data) / 5
 
 
+@pytest.mark.condition(44)
 @pytest.mark.parametrize(
     "make", [partial(gapped_segment, "kafka"), lambda: rows_segment()[0][:4000]]
 )
 def test_a_flipped_bit_never_changes_what_a_range_holds(make: object) -> None:
-    """Goal (44): whatever bit flips, a read from the middle gives the truth or CorruptRecord.
+    """Whatever bit flips, a read from the middle gives the truth or CorruptRecord.
 
     A header of rows cannot be trusted by itself: what is skipped is read for its checksum.
     """
@@ -141,8 +144,9 @@ def _truth_or_corrupt(data: bytes, start: int, stop: int | None, expected: list[
         assert got == expected
 
 
+@pytest.mark.condition(41)
 def test_times_against_a_plain_loop() -> None:
-    """Goal (41): the first record at or after any time, times out of order, with any indexes."""
+    """The first record at or after any time, times out of order, with any indexes."""
     rng = np.random.default_rng(7)
     times = rng.integers(-1, 200, 120).tolist()
     batches = [
@@ -158,8 +162,9 @@ def test_times_against_a_plain_loop() -> None:
             assert find_timestamp(file.opened(), wanted, **indexes) == expected
 
 
+@pytest.mark.condition(42)
 def test_indexes_come_back() -> None:
-    """Goal (42): what is rebuilt from the file is byte for byte what the writer made."""
+    """What is rebuilt from the file is byte for byte what the writer made."""
     data, index, time_index = rows_segment()
     again = rebuild_indexes(file_of(data), interval_bytes=0)
     assert [part.encode() for part in again] == [index.encode(), time_index.encode()]
@@ -260,8 +265,9 @@ def test_dump_does_not_believe_a_damaged_header() -> None:
     assert [one.damage is None for one in dumped] == [False] + [True] * 19
 
 
+@pytest.mark.condition(47)
 def test_batches_out_of_order() -> None:
-    """Goal (47): offsets only grow, of records inside wrappers too."""
+    """Offsets only grow, of records inside wrappers too."""
     later = batch(record(), 1, base_offset=5)
     inner = encode_message_set(numbered(8), 0, compression=Compression.GZIP, base_offset=3)
     for wrong in (later + later, later + inner, inner + later):
@@ -269,8 +275,9 @@ def test_batches_out_of_order() -> None:
             list(read_segment(file_of(wrong)))
 
 
+@pytest.mark.condition(45)
 def test_a_length_that_reaches_into_the_next_batch() -> None:
-    """Goal (45): a length that is too long or too short is corrupt, under good checksums too."""
+    """A length that is too long or too short is corrupt, under good checksums too."""
     data = encode_batch(numbered(5), record_format="kafka") * 2
     size = len(data) // 2
     for length in (size - 13, size - 11, 2 * size - 12, 49, 10):
@@ -279,8 +286,9 @@ def test_a_length_that_reaches_into_the_next_batch() -> None:
             list(read_segment(file_of(wrong)))
 
 
+@pytest.mark.condition(39)
 def test_records_of_a_cut_batch_keep_every_column() -> None:
-    """Goal (39): cutting changes which rows come, not what is in them."""
+    """Cutting changes which rows come, not what is in them."""
     rows: list[Row] = [(b"%d" % n, b"v" * n, n, [("h", b"x")]) for n in range(20)]
     data, _ = segment(batch_of(rows), record_format="kafka")
     (part,) = read_segment(file_of(data), start_offset=7, stop_offset=12)

@@ -119,8 +119,9 @@ def test_formats_change_with_the_setting(store: Store) -> None:
     assert store.scan("t").record_count == len(store.scan("t").to_arrow()) == 4
 
 
+@pytest.mark.condition(44)
 def test_damage_is_reported(store: Store) -> None:
-    """Goal (44): a flipped bit in a segment of rows names the file, the position and the offset."""
+    """A flipped bit in a segment of rows names the file, the position and the offset."""
     store.create_topic("t", config=KAFKA)
     with store.producer() as producer:
         producer.send("t", b"x" * 100)

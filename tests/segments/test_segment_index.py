@@ -22,8 +22,9 @@ def time_bytes(*entries: tuple[int, int]) -> bytes:
     return b"".join(struct.pack(">qi", *entry) for entry in entries)
 
 
+@pytest.mark.condition(41)
 def test_offset_lookup() -> None:
-    """Goal (41): the greatest entry at or below the target, else the segment's start."""
+    """The greatest entry at or below the target, else the segment's start."""
     index = OffsetIndex.decode(offset_bytes((9, 100), (19, 200), (39, 300)))
     for target, expected in [
         (0, SEGMENT_START),
@@ -53,8 +54,9 @@ def test_stop_position() -> None:
     ]
 
 
+@pytest.mark.condition(41)
 def test_time_lookup() -> None:
-    """Goal (41): the greatest entry at or below the time, None below the first."""
+    """The greatest entry at or below the time, None below the first."""
     index = TimeIndex.decode(time_bytes((-1, 4), (50, 9), (60, 19)))
     assert [index.lookup(time) for time in (-2, -1, 49, 50, 61)] == [
         None,
@@ -65,10 +67,11 @@ def test_time_lookup() -> None:
     ]
 
 
+@pytest.mark.condition(41)
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(offsets=st.sets(st.integers(0, 1000)), target=st.integers(0, 1100))
 def test_lookup_against_a_plain_loop(offsets: set[int], target: int) -> None:
-    """Goal (41): the same answer as looking at every entry in turn."""
+    """The same answer as looking at every entry in turn."""
     entries = [(offset, 7 * offset + 1) for offset in sorted(offsets)]
     found = OffsetIndex.decode(offset_bytes(*entries)).lookup(target)
     expected = (-1, 0)
@@ -78,6 +81,7 @@ def test_lookup_against_a_plain_loop(offsets: set[int], target: int) -> None:
     assert found == expected
 
 
+@pytest.mark.condition(42)
 @pytest.mark.parametrize(
     "data",
     [
@@ -91,11 +95,12 @@ def test_lookup_against_a_plain_loop(offsets: set[int], target: int) -> None:
     ],
 )
 def test_damaged_offset_index(data: bytes) -> None:
-    """Goal (42): sizes and orders that no writer makes are CorruptRecord naming the file."""
+    """Sizes and orders that no writer makes are CorruptRecord naming the file."""
     with pytest.raises(CorruptRecord, match=r"x\.index"):
         OffsetIndex.decode(data, name="x.index", segment_bytes=1000)
 
 
+@pytest.mark.condition(42)
 @pytest.mark.parametrize(
     "data",
     [
@@ -106,7 +111,7 @@ def test_damaged_offset_index(data: bytes) -> None:
     ],
 )
 def test_damaged_time_index(data: bytes) -> None:
-    """Goal (42): the same for time indexes."""
+    """The same for time indexes."""
     with pytest.raises(CorruptRecord, match=r"x\.timeindex"):
         TimeIndex.decode(data, name="x.timeindex")
 

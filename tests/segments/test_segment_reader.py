@@ -41,8 +41,9 @@ def check(batches: list[SegmentBatch], expected: list[int]) -> None:
         assert [int(key) for key in batch.records.column("key").to_pylist()] == offsets
 
 
+@pytest.mark.condition(39)
 def test_every_range_of_a_gapped_segment() -> None:
-    """Goal (39): from a gap or the middle of a batch come exactly the records from there on."""
+    """From a gap or the middle of a batch come exactly the records from there on."""
     data = gapped_segment()
     every = [offset for offsets in GAPS for offset in offsets]
     for start in range(45):
@@ -51,10 +52,11 @@ def test_every_range_of_a_gapped_segment() -> None:
             check(got, [o for o in every if o >= start and (stop is None or o < stop)])
 
 
+@pytest.mark.condition(39, 42)
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("chunk_bytes", [1, 64, 1000, 5000, 1 << 20])
 def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> None:
-    """Goal (39, 42): chunks of any size and an index, or none, give the same records."""
+    """Chunks of any size and an index, or none, give the same records."""
     data, index, _ = dense_segment()
     for start, stop in [
         (0, None),
@@ -87,8 +89,9 @@ def test_past_the_end_and_empty_ranges() -> None:
     assert file.requests == []
 
 
+@pytest.mark.condition(40)
 def test_a_small_limit_still_gets_a_batch() -> None:
-    """Goal (40): the first step of the iterator gives a batch however large that is."""
+    """The first step of the iterator gives a batch however large that is."""
     data, _ = segment(numbered(5000, value_bytes=100))
     first = next(read_segment(file_of(data), chunk_bytes=1))
     assert first.record_count == 5000
@@ -162,11 +165,12 @@ def test_stopping_early_reads_nothing_more() -> None:
     assert file.requests == [(0, 4096)]
 
 
+@pytest.mark.condition(42)
 @pytest.mark.parametrize("entry", range(0, 19, 6))
 @pytest.mark.parametrize("field", [0, 1])
 @pytest.mark.parametrize("change", [1, 8, -8, 64, -60])
 def test_a_wrong_offset_index_loses_nothing(entry: int, field: int, change: int) -> None:
-    """Goal (42): plausible but wrong entries never hide a record or blame the segment."""
+    """Plausible but wrong entries never hide a record or blame the segment."""
     data, index, _ = dense_segment()
     raw = bytearray(index.encode())
     at = 8 * entry + 4 * field
@@ -187,8 +191,9 @@ def test_a_wrong_offset_index_loses_nothing(entry: int, field: int, change: int)
         check(list(got), list(range(start, min(start + 60, 1000))))
 
 
+@pytest.mark.condition(42)
 def test_indexes_of_another_segment_lose_nothing() -> None:
-    """Goal (42): even whole indexes of another file only cost time."""
+    """Even whole indexes of another file only cost time."""
     data, _, _ = dense_segment()
     other, _ = segment(*[numbered(33, start=s) for s in range(0, 990, 33)], index_interval_bytes=0)
     index, time_index = rebuild_indexes(file_of(other), interval_bytes=0)
@@ -204,8 +209,9 @@ def test_indexes_of_another_segment_lose_nothing() -> None:
         assert found == (start, 1000 + 10 * start)
 
 
+@pytest.mark.condition(42)
 def test_indexes_come_back() -> None:
-    """Goal (42): what is rebuilt from the file is byte for byte what the writer made."""
+    """What is rebuilt from the file is byte for byte what the writer made."""
     for interval_bytes in (0, 700, 4096):
         data, summary = segment(
             *[numbered(50, start=start) for start in range(0, 1000, 50)],
@@ -215,8 +221,9 @@ def test_indexes_come_back() -> None:
         assert (index.encode(), time_index.encode()) == (summary.index, summary.time_index)
 
 
+@pytest.mark.condition(41)
 def test_times_against_a_plain_loop() -> None:
-    """Goal (41): the first record at or after any time, times out of order, with any indexes."""
+    """The first record at or after any time, times out of order, with any indexes."""
     rng = np.random.default_rng(7)
     for _ in range(10):
         times = rng.integers(-1, 200, 120).tolist()
@@ -239,8 +246,9 @@ def test_times_against_a_plain_loop() -> None:
             assert found == expected
 
 
+@pytest.mark.condition(41)
 def test_time_lookup_reads_little() -> None:
-    """Goal (41): with indexes a time costs a few headers and one batch."""
+    """With indexes a time costs a few headers and one batch."""
     data, index, time_index = dense_segment()
     file = RecordingFile(data)
     found = find_timestamp(file.opened(), 1000 + 8010, index=index, time_index=time_index)
@@ -248,9 +256,10 @@ def test_time_lookup_reads_little() -> None:
     assert all(start >= len(data) // 2 for start, _ in file.requests)
 
 
+@pytest.mark.condition(42)
 @pytest.mark.parametrize("change", [(0, 1), (0, -1), (0, 500), (8, 1), (8, 50), (8, -50)])
 def test_a_wrong_time_index_loses_nothing(change: tuple[int, int]) -> None:
-    """Goal (42): wrong entries of the time index never change an answer."""
+    """Wrong entries of the time index never change an answer."""
     data, index, time_index = dense_segment()
     at, add = change
     for entry in range(0, len(time_index), 5):
@@ -272,12 +281,13 @@ def test_a_wrong_time_index_loses_nothing(change: tuple[int, int]) -> None:
             assert found == (offset, 1000 + 10 * offset)
 
 
+@pytest.mark.condition(43)
 @pytest.mark.parametrize(
     "garbage",
     [b"\0", b"\0" * 500, b"\xff" * 500, bytes(range(256)), b"\0" * 16 + b"\x64" + b"\1" * 99],
 )
 def test_garbage_after_the_last_batch(garbage: bytes) -> None:
-    """Goal (43): every good record is kept and the rest is reported with its position."""
+    """Every good record is kept and the rest is reported with its position."""
     data, _, _ = dense_segment()
     broken = data + garbage
     got: list[SegmentBatch] = []
@@ -294,8 +304,9 @@ def test_garbage_after_the_last_batch(garbage: bytes) -> None:
     assert len(index) == 19
 
 
+@pytest.mark.condition(43)
 def test_truncated_anywhere() -> None:
-    """Goal (43): a file cut at any byte keeps the batches before the cut."""
+    """A file cut at any byte keeps the batches before the cut."""
     data = gapped_segment()
     ends = [raw.position + len(raw.raw) for raw in raw_batches(data)]
     counts = np.cumsum([len(offsets) for offsets in GAPS])
@@ -307,8 +318,9 @@ def test_truncated_anywhere() -> None:
         assert bool(report.damages) == (size not in (0, *ends))
 
 
+@pytest.mark.condition(44)
 def test_a_damaged_payload_does_not_hide_what_follows() -> None:
-    """Goal (44): verify goes on behind it; the reader stops there with position and offset."""
+    """Verify goes on behind it; the reader stops there with position and offset."""
     data, _, _ = dense_segment()
     raw = raw_batches(data)[3]
     broken = bytearray(data)
@@ -323,8 +335,9 @@ def test_a_damaged_payload_does_not_hide_what_follows() -> None:
     check(got, list(range(150)))
 
 
+@pytest.mark.condition(44)
 def test_a_flipped_bit_never_changes_what_a_range_holds() -> None:
-    """Goal (44): whatever bit flips, a read from the middle gives the truth or CorruptRecord.
+    """Whatever bit flips, a read from the middle gives the truth or CorruptRecord.
 
     The header check is what makes this hold for batches that are skipped by their headers alone.
     All bits of headers are flipped, and one of each byte of the payloads.
@@ -354,8 +367,9 @@ def test_a_flipped_bit_never_changes_what_a_range_holds() -> None:
             assert found == (10, 100)
 
 
+@pytest.mark.condition(47)
 def test_batches_out_of_order() -> None:
-    """Goal (47): offsets only grow; a batch that repeats or goes back is corrupt."""
+    """Offsets only grow; a batch that repeats or goes back is corrupt."""
     first, second = (encode_batch(numbered(5), base_offset=base) for base in (0, 5))
     for wrong in (second + first, first + first, first + encode_batch(numbered(5), base_offset=4)):
         with pytest.raises(CorruptRecord, match="base offset"):
@@ -363,8 +377,9 @@ def test_batches_out_of_order() -> None:
         assert verify_segment(file_of(wrong)).batch_count == 1
 
 
+@pytest.mark.condition(45)
 def test_length_that_reaches_into_the_next_batch() -> None:
-    """Goal (45): a length that is too long or too short is corrupt, under good checksums too."""
+    """A length that is too long or too short is corrupt, under good checksums too."""
     data = encode_batch(numbered(5)) * 2
     size = len(data) // 2
     for length in (size - 12 - 8, size - 12 + 8, 2 * size - 12, 49, 10):
@@ -380,8 +395,9 @@ def test_a_file_shorter_than_it_was_said_to_be() -> None:
         list(read_segment(SegmentFile(lambda a, b: data[a:b], len(data) + 64, "x")))
 
 
+@pytest.mark.condition(39)
 def test_records_of_a_cut_batch_keep_every_column() -> None:
-    """Goal (39): cutting changes which rows come, not what is in them."""
+    """Cutting changes which rows come, not what is in them."""
     rows: list[Row] = [(b"%d" % n, b"v" * n, n, [("h", b"x")]) for n in range(20)]
     data, _ = segment(batch_of(rows))
     (batch,) = read_segment(file_of(data), start_offset=7, stop_offset=12)

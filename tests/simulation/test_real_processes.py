@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from steps import values
 
 import txnlog
 from txnlog.clock import SystemClock
@@ -77,8 +78,8 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> tuple[st
     return f"s3://test/{tmp_path.name}", request.getfixturevalue("s3_options")
 
 
-def values(store: Store, topic: str) -> list[str]:
-    return [value.decode() for value in store.scan(topic).to_arrow().column("value").to_pylist()]
+def texts(store: Store, topic: str) -> list[str]:
+    return [value.decode() for value in values(store, topic)]
 
 
 def meet(
@@ -180,7 +181,7 @@ def disturb(
     final = open_store(url)
     expected = sorted(f"w{number}/{turn}" for number in range(processes) for turn in range(commits))
     for topic in ("a", "b"):
-        assert sorted(values(final, topic)) == expected, f"seed {seed}"
+        assert sorted(texts(final, topic)) == expected, f"seed {seed}"
         everything = final.scan(topic, isolation_level="read_uncommitted").to_arrow()
         assert everything.column("offset").to_pylist() == list(range(everything.num_rows))
     return done
@@ -221,7 +222,7 @@ def test_a_writer_that_was_killed_goes_on_behind_somebody_elses_transaction(
     while waiting.line() != ["done"]:
         pass
     for topic in ("a", "b"):
-        assert sorted(values(store, topic)) == ["w0/0", *(f"w1/{turn}" for turn in range(9))]
+        assert sorted(texts(store, topic)) == ["w0/0", *(f"w1/{turn}" for turn in range(9))]
 
 
 @pytest.mark.slow
@@ -266,13 +267,13 @@ def test_a_full_disk_at_each_write(
             failed = error
         monkeypatch.setattr(os, "write", write)
         after = open_store(url, clock=VirtualClock(seed=3))
-        begun = values(after, "a")
+        begun = texts(after, "a")
         assert begun in ([], ["x"])
         if transactional:
-            assert values(after, "b") == begun
+            assert texts(after, "b") == begun
         if not begun:
             commit_once(after, transactional)
-            assert values(after, "a") == ["x"]
+            assert texts(after, "a") == ["x"]
         if failed is None:
             break
         assert isinstance(failed, StorageError) or isinstance(failed.__cause__, StorageError)

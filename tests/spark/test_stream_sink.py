@@ -65,7 +65,7 @@ class Driver:
         self.commit(batch, self.upload(batch))
 
 
-def values(storage: HeapStorage) -> list[bytes]:
+def committed_values(storage: HeapStorage) -> list[bytes]:
     store = attach(storage, clock=VirtualClock(seed=99))
     snapshot = store.snapshot(["a", "b"])
     return sorted(
@@ -133,16 +133,16 @@ def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -
         if len(faulty.requests) <= at:
             break
         outcomes.add(outcome)
-        assert values(storage) in (expected(0), expected(0, 1))
+        assert committed_values(storage) in (expected(0), expected(0, 1))
         if outcome == "committed":
-            assert values(storage) == expected(0, 1)
+            assert committed_values(storage) == expected(0, 1)
         again = Driver(storage, seed=4)
         again.run(1)
         faulty.land()
-        assert values(storage) == expected(0, 1)
+        assert committed_values(storage) == expected(0, 1)
         again.run(2)
         again.run(2)
-        assert values(storage) == expected(0, 1, 2)
+        assert committed_values(storage) == expected(0, 1, 2)
         if outcome == "committed":
             assert orphans(storage) == set()
         number += 1
@@ -168,9 +168,9 @@ def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> 
     with pytest.raises(CommitStateUnknown):
         driver.writer().commit(messages, 0)
     Driver(storage, seed=5).writer().abort([*messages], 0)  # the storage is back
-    assert values(storage) == expected(0)
+    assert committed_values(storage) == expected(0)
     Driver(storage, seed=4).run(0)
-    assert values(storage) == expected(0)
+    assert committed_values(storage) == expected(0)
     assert orphans(storage) == set()
 
 
@@ -181,7 +181,7 @@ def test_a_failed_task_leaves_no_file(inner: HeapStorage) -> None:
     assert len(orphans(inner)) > 0
     driver.writer().abort([*messages[:1], None, *messages[1:]], 0)
     assert orphans(inner) == set()
-    assert values(inner) == []
+    assert committed_values(inner) == []
 
 
 @pytest.mark.condition(28)
@@ -191,13 +191,13 @@ def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
     late = older.upload(0)
     newer.run(0)
     older.commit(0, late)
-    assert values(inner) == expected(0)
+    assert committed_values(inner) == expected(0)
     assert orphans(inner) == set()
     newer.run(1)
     late = older.upload(0)
     with pytest.raises(InvalidTxnState, match="its checkpoint was set back"):
         older.commit(0, late)
-    assert values(inner) == expected(0, 1)
+    assert committed_values(inner) == expected(0, 1)
     assert orphans(inner) == set()
 
 
@@ -221,7 +221,7 @@ def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
             older.commit(0, messages)
         if len(faulty.requests) <= at:
             break
-        assert values(storage) == expected(0)
+        assert committed_values(storage) == expected(0)
         number += 1
     assert number > 10
 
@@ -237,7 +237,7 @@ def test_another_query_changes_nothing(inner: HeapStorage) -> None:
         other.run(0)
     assert owner.store.describe_transaction("t") == before
     owner.commit(4, messages)
-    assert values(inner) == expected(3, 4)
+    assert committed_values(inner) == expected(3, 4)
     assert orphans(inner) == set()
     assert owner.store.logs.transactions.describe("t").state.versions == {query_batch("q", 4)[0]: 4}
 

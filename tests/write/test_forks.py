@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from forked_child import CHILD_S, Child, in_child
-from steps import begin
+from steps import begin, values
 
 from txnlog.errors import ForkedProducer, TxnlogError
 from txnlog.names import TopicPartition
@@ -28,9 +28,8 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = open_store(store.storage.url).scan("t").to_arrow()["value"].to_pylist()
-    return found
+def read_back(store: Store) -> list[bytes]:
+    return values(open_store(store.storage.url))
 
 
 def files(store: Store) -> set[str]:
@@ -51,7 +50,7 @@ def test_children_do_not_write_through_their_parents_producer(store: Store) -> N
         assert told.startswith(f"ForkedProducer: this producer belongs to process {os.getpid()}")
         assert "make a new producer in the child" in told
     assert producer.flush() == {T0: [range(1)]}
-    assert values(store) == [b"parent"]
+    assert read_back(store) == [b"parent"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_a_child_touches_no_transaction(store: Store, call: str) -> None:
     producer.send("t", b"parent")
     assert in_child(getattr(producer, call)).startswith("ForkedProducer")
     producer.commit_transaction()
-    assert values(store) == [b"parent"]
+    assert read_back(store) == [b"parent"]
 
 
 @pytest.mark.parametrize("failing", [True, False])
@@ -104,7 +103,7 @@ def test_a_child_that_leaves_a_transaction_does_not_end_it(store: Store, failing
             os.write(writing, told.encode())
             os._exit(0)
     assert told == ("ZeroDivisionError" if failing else "ForkedProducer")
-    assert values(store) == [b"1", b"2"]
+    assert read_back(store) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
@@ -129,7 +128,7 @@ def test_closing_in_a_child_leaves_the_parents_uploads(store: Store, acks: str) 
     assert in_child(leave) == "None"
     assert files(store) == before
     producer.close()
-    assert values(store) == [b"%d" % number * 100 for number in range(3)]
+    assert read_back(store) == [b"%d" % number * 100 for number in range(3)]
 
 
 def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store) -> None:
@@ -169,7 +168,7 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store
         enough.set()
         thread.join()
     assert told == "([b'1'], [range(1, 2)], 2, [None, 'ForkedProducer'])"
-    assert values(store) == [b"1", b"2"]
+    assert read_back(store) == [b"1", b"2"]
 
 
 def _error(call: Callable[[], object]) -> str:
@@ -230,5 +229,5 @@ def test_stores_and_consumers_work_in_children_while_the_parent_writes(store: St
         for thread in threads:
             thread.join()
     assert told == ["(True, True)"] * 4
-    found = values(store)
+    found = read_back(store)
     assert (found.count(b"parent"), found.count(b"child")) == (written, 16)
