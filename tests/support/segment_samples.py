@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.batches import encode_batch
