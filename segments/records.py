@@ -104,6 +104,14 @@ def default_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
     return None
 
 
+def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch with the rows of all, of which there is at least one; a single one as it is."""
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch
+
+
 def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterator[pa.RecordBatch]:
     """The rows of each group of row numbers, which must exist; ``records`` are of RECORD_SCHEMA.
 

@@ -23,7 +23,7 @@ from txnlog.segments.header import (
 )
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES, IndexBuilder
-from txnlog.segments.records import Int64Array, record_sizes, timestamps_ms
+from txnlog.segments.records import Int64Array, concat_batches, record_sizes, timestamps_ms
 
 # Measured with 16-byte keys and 100-byte values, 2 cores:
 # decoding 0.3 / 0.6 / 1.2 / 2.4 / 4.8 MiB batches of lz4 runs at 22 / 27 / 30 / 33 / 34 M rows/s.
@@ -165,7 +165,7 @@ class SegmentWriter:
         """Write the records that wait as a batch, however small."""
         if not self._pending:
             return
-        batch = self._merge(self._pending)
+        batch = concat_batches(self._pending)
         data = encode_batch(
             batch,
             record_format=self._record_format,
@@ -234,12 +234,5 @@ class SegmentWriter:
             # A slice keeps its whole input alive: what waits must not pin much more than it counts.
             self._pending[-1] = records.take(pa.array(np.arange(records.num_rows)))
         elif self._unmerged >= _MERGE_COUNT:
-            self._pending[-self._unmerged :] = [self._merge(self._pending[-self._unmerged :])]
+            self._pending[-self._unmerged :] = [concat_batches(self._pending[-self._unmerged :])]
             self._unmerged = 0
-
-    @staticmethod
-    def _merge(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        if len(batches) == 1:
-            return batches[0]
-        (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        return merged

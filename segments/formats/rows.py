@@ -45,6 +45,7 @@ from txnlog.segments.records import (
     DecodedRecords,
     Int32Array,
     Int64Array,
+    concat_batches,
     empty_headers,
     timestamps_ms,
 )
@@ -127,10 +128,7 @@ def _join(batches: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch
     if not batches or not names:
         schema = schema_of(names)
         return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-    if len(batches) == 1:
-        return batches[0]
-    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return batch
+    return concat_batches(batches)
 
 
 def _check_deltas(deltas: Int64Array, last_offset_delta: int) -> Int32Array | None:
