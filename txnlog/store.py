@@ -62,7 +62,7 @@ def open_store(
         url: a path, or a URL such as ``s3://bucket/folder`` or ``memory://name``.
         create: make the folder a store if it is empty or missing; an existing store is opened.
         storage_options: for the filesystem (keys, endpoint, ...), as fsspec takes them.
-        config: settings of a new store; see docs/CONFIG in the README.
+        config: settings of a new store; see Settings in the README.
         unsafe_single_writer: allow a filesystem without put-if-absent. Only one process may
             ever write to such a store at a time; nothing checks that.
         clock: for tests.
