@@ -26,9 +26,13 @@ def run(python: str | Path, *arguments: str, cwd: Path) -> str:
 def build(folder: Path, *, symlinks: bool) -> Path:
     """The wheel of a copy of the sources, with or without the three symlinks, built offline."""
     sources = folder / "sources"
-    skipped = shutil.ignore_patterns("__pycache__", *([] if symlinks else CODE_FOLDERS))
+
+    def skip(parent: str, names: list[str]) -> list[str]:
+        links = [] if symlinks else [name for name in names if Path(parent, name).is_symlink()]
+        return ["__pycache__", *links]
+
     for name in CODE_FOLDERS:
-        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=skipped)
+        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=skip)
     for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_txnlog.py"):
         shutil.copy(ROOT / name, sources)
     command = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
