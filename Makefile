@@ -24,7 +24,7 @@ help:  ## Show this list
 demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a folder
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
 
-test: java venv  ## Run the tests; ARGS="tests/segments -k index" narrows them
+test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them
 	.venv/bin/pytest -n auto --dist loadgroup -m "not slow" $(ARGS)
 
 test-matrix: $(SPARK_VERSIONS:%=test-spark-%)  ## Run the Spark tests on each supported version of Spark
@@ -38,6 +38,7 @@ lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	for conftest in tests/*/conftest.py; do .venv/bin/mypy $$conftest || exit 1; done
 
 format: .venv/.dependencies  ## Rewrite the sources in the project's format
 	.venv/bin/ruff check --fix-only --quiet .
@@ -46,7 +47,7 @@ format: .venv/.dependencies  ## Rewrite the sources in the project's format
 bench: java venv  ## Run the benchmarks
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
-soak: java venv  ## Run the tests that take minutes: 100,000 transactions, 32 processes
+soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100,000 transactions, 32 processes
 	.venv/bin/pytest -n auto --dist loadgroup -m slow $(ARGS)
 
 venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
@@ -85,6 +86,12 @@ dist/.built: .venv/.dependencies $(SOURCES)
 .venv/.installed: dist/.built
 	$(PIP) install --quiet --no-deps --force-reinstall dist/*.whl
 	@touch $@
+
+# A JVM that finds Spark's classes here starts in a third of the time; tests/conftest.py says where.
+.venv/spark-classes.jsa: scripts/archive_spark_classes.py .venv/.dependencies | java
+	@echo "Archiving the classes that Spark loads, once: its JVMs start faster in the tests."
+	@.venv/bin/python -W ignore scripts/archive_spark_classes.py $@ 2>.venv/spark-classes.log || \
+	    echo "That has failed, see .venv/spark-classes.log: the tests take longer, and are the same."
 
 # What .venv is, with one version of Spark.
 $(SPARK_VERSIONS:%=.venv-%/.installed): .venv-%/.installed: dist/.built

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rows import batches
@@ -35,13 +36,17 @@ def measure(folder: Path, count: int) -> list[str]:
                 producer.send_batch("t", batch)
         out = str(folder / f"folders-{codec}")
         steps: list[Callable[[], object]] = [
-            lambda store=store, out=out: store.export_kafka("t", out),
-            lambda store=store, out=out: store.import_kafka("back", [out]),
-            lambda store=store: sum(batch.num_rows for batch in store.scan("back").to_batches()),
+            partial(store.export_kafka, "t", out),
+            partial(store.import_kafka, "back", [out]),
+            partial(_read, store, "back"),
         ]
         rates = [f"{count / _cpu_seconds(step) / 1e6:.2f}" for step in steps]
         lines.append(f"| {codec} | {' | '.join(rates)} |")
     return lines
+
+
+def _read(store: txnlog.Store, topic: str) -> int:
+    return sum(batch.num_rows for batch in store.scan(topic).to_batches())
 
 
 def _cpu_seconds(run: Callable[[], object]) -> float:

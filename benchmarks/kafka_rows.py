@@ -111,7 +111,7 @@ def _encode(records: pa.RecordBatch, _: list[Any], codec: int) -> bytes:
 
 
 def _decode(data: bytes) -> int:
-    return decode_batch(data).records.num_rows
+    return int(decode_batch(data).records.num_rows)
 
 
 def _even() -> pa.RecordBatch:

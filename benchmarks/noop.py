@@ -19,8 +19,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from rows import batches
 
-from txnlog.scan import scan_schema
-from txnlog.spark.rows import COLUMNS, row_schema
+from txnlog.read.schema import scan_schema
+from txnlog.spark.batch.rows import row_schema
+from txnlog.spark.options.columns import COLUMNS
 
 _COLUMNS = [name for name in COLUMNS if name != "headers"]
 

@@ -6,16 +6,20 @@ Counted on a storage in memory: the numbers are the same on every machine and fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
 from txnlog.clock import SystemClock
 from txnlog.names import TopicPartition
-from txnlog.spark.options import parse_read, parse_write
-from txnlog.spark.planning import pin
-from txnlog.spark.publishing import by_topic, offset_commits, place_and_commit
-from txnlog.spark.tasks import group_ranges
-from txnlog.spark.writer import TxnlogWriter, Uploaded
+from txnlog.spark.batch.commit import group_by_topic, offset_commits, place_and_commit
+from txnlog.spark.batch.pinned_read import pin_read
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.batch.uploads import Uploaded
+from txnlog.spark.batch.write_plan import WritePlan
+from txnlog.spark.batch.writer import TxnlogWriter
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.write_options import parse_write
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -63,9 +67,8 @@ def _counting(store: Store) -> CountingStorage:
 
 def _uploaded(store: Store, topic: str) -> tuple[TxnlogWriter, Uploaded]:
     options = parse_write({"path": "unused", "topic": topic})
-    writer = TxnlogWriter(
-        store, options, ("key", "value"), ("key", "value"), store.topic_spec(topic), None
-    )
+    plan = WritePlan(store, options, ("key", "value"), ("key", "value"), store.topic_spec(topic))
+    writer = TxnlogWriter(plan)
     keys = [b"%d" % number for number in range(100)]
     return writer, writer.write(iter([pa.record_batch({"key": keys, "value": keys})]))
 
@@ -84,13 +87,11 @@ def _transaction(store: Store) -> dict[str, int]:
     for start in (0, 10):  # the second is the steady state
         uploaded = [_uploaded(store, topic)[1] for topic in TOPICS]
         given = {"path": "unused", "subscribe": "input", "group.id": "g", "maxRecords": "10"}
-        pinned = pin(store, parse_read(given))
-        segments = by_topic(segment for message in uploaded for segment in message.segments)
+        pinned = pin_read(store, parse_read(given))
+        segments = group_by_topic(segment for message in uploaded for segment in message.segments)
         offsets = offset_commits(pinned.consumed("g"))
         assert sum(len(span) for span in pinned.offsets.values()) == 10, start
-        counted = _counted(
-            store, lambda s=segments, o=offsets: place_and_commit(store, coordinator, s, o)
-        )
+        counted = _counted(store, partial(place_and_commit, store, coordinator, segments, offsets))
     return counted
 
 
@@ -105,7 +106,7 @@ def _cold_open(store: Store) -> dict[str, int]:
 
 def _plan(store: Store) -> dict[str, int]:
     def plan() -> None:
-        pinned = pin(store, parse_read({"path": "unused", "subscribe": "input"}))
+        pinned = pin_read(store, parse_read({"path": "unused", "subscribe": "input"}))
         assert pinned.offsets[TopicPartition("input", 0)].stop > 0
         group_ranges(pinned.ranges)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rows import ROW_BYTES, batches
@@ -25,7 +26,7 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
             for batch in batches(count):
                 producer.send_batch(codec, batch)
         sizes[codec] = store.describe_topic(codec).size_bytes
-    seconds = interleaved({codec: lambda c=codec: _scan(store, c) for codec in CODECS}, repetitions)
+    seconds = interleaved({codec: partial(_scan, store, codec) for codec in CODECS}, repetitions)
     head = f"{count:,} rows, one thread, files in the page cache; GB of keys and values."
     lines = [
         head,

@@ -17,9 +17,9 @@ import txnlog
 from txnlog.clock import SystemClock
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.spark import register
-from txnlog.spark.options import parse_read
-from txnlog.spark.planning import pin
-from txnlog.spark.tasks import group_ranges
+from txnlog.spark.batch.pinned_read import pin_read
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.options.read_options import parse_read
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 
@@ -71,7 +71,7 @@ def _idle_mb(spark: SparkSession) -> float:
         yield from batches
 
     with _peak() as idle:
-        _drain(spark.range(10).mapInArrow(nothing, "id long"))  # type: ignore[arg-type]
+        _drain(spark.range(10).mapInArrow(nothing, "id long"))
     return idle[0]
 
 
@@ -121,7 +121,7 @@ def _planning(folder: Path) -> list[str]:
     opened = attach(counting, clock=SystemClock())
     counting.take()
     before = time.process_time()
-    pinned = pin(opened, parse_read({"path": "unused", "subscribe": "t"}))
+    pinned = pin_read(opened, parse_read({"path": "unused", "subscribe": "t"}))
     tasks = group_ranges(pinned.ranges)
     cpu_s = time.process_time() - before
     assert len(pinned.ranges) == SEGMENTS

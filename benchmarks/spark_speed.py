@@ -70,7 +70,7 @@ def _reads(
     frames["txnlog lz4"].write.option("compression", "zstd").parquet(str(rows_parquet))
     frames["Parquet zstd"] = spark.read.parquet(str(rows_parquet))
     taken = interleaved(
-        {name: lambda frame=frame: _drain(frame) for name, frame in frames.items()}, repetitions
+        {name: partial(_drain, frame) for name, frame in frames.items()}, repetitions
     )
 
     def ceiling_of(name: str) -> Taken:
@@ -117,7 +117,7 @@ def _shapes(
         for partitions in (2, 200):
             targets = _Targets(store, folder)
             runs: dict[str, Callable[[], object]] = {
-                "no-op": lambda s=source: s.write.format("noop_arrow").mode("append").save(),
+                "no-op": source.write.format("noop_arrow").mode("append").save,
                 "ours": partial(targets.write_ours, source, partitions, "lz4"),
                 "parquet": partial(targets.write_parquet, source),
             }

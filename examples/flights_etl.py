@@ -231,5 +231,6 @@ def headline(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # the job's processes print between our lines
+    # The job's processes print between our lines.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     main()

@@ -132,7 +132,7 @@ def encode_batch(
     UnsupportedCompression, and for rows RecordTooLarge.
     """
     check_format(record_format)
-    timestamps = _checked_timestamps(records)
+    timestamps = _check_timestamps(records)
     first_ms, max_ms = int(timestamps[0]), int(timestamps.max())
     single = first_ms == max_ms == int(timestamps.min())
     if log_append_time and not single:
@@ -262,7 +262,7 @@ def decode_batch(
 ) -> DecodedBatch:
     """Verify and decode the batch at the start of ``data``; bytes after it are ignored.
 
-    ``header`` saves decoding it once more; that of a run of old messages has to be given.
+    ``header`` saves decoding it once more; that of a run of old messages must be given.
     ``columns`` names those to return, in that order (None: all that the batch has); others are
     not decompressed. ``name`` and ``position`` are for messages alone. Raises CorruptRecord for
     any damage, UnsupportedRecordFormat for a column that the batch does not have, and
@@ -277,7 +277,7 @@ def decode_batch(
     view = view[: header.size_bytes]
     verify_checksum(header, view, name=name, position=position)
     try:
-        return _decoded(header, view, columns, max_uncompressed_bytes)
+        return _decode_payload(header, view, columns, max_uncompressed_bytes)
     except UnknownCodec as error:
         raise UnknownCodec.at(name, position, str(error), header.base_offset) from error
     except (UnsupportedCompression, UnsupportedRecordFormat) as error:
@@ -288,7 +288,7 @@ def decode_batch(
         raise CorruptRecord.at(name, position, str(error), header.base_offset) from error
 
 
-def _decoded(
+def _decode_payload(
     header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
 ) -> DecodedBatch:
     decode = _FORMATS[header.magic].decode
@@ -325,7 +325,7 @@ def _rows_batch(
     return b"".join((replace(header, crc=crc).encode(), payload))
 
 
-def _checked_timestamps(records: pa.RecordBatch) -> Int64Array:
+def _check_timestamps(records: pa.RecordBatch) -> Int64Array:
     if records.num_rows == 0:
         raise ValueError("a batch needs at least one record")
     index = records.schema.get_field_index("timestamp")

@@ -16,7 +16,7 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
 CRC_START: Final = 21  # the CRC-32C covers everything from the attributes to the batch's end
-MAGIC_V0: Final = 0  # Kafka's old message sets: see legacy.py
+MAGIC_V0: Final = 0  # Kafka's old message sets: see formats/messages.py
 MAGIC_V1: Final = 1
 MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100
@@ -146,7 +146,7 @@ class BatchHeader:
 
     @property
     def relative_sequence(self) -> int:
-        """The base sequence, without the tag that hides it in rows with one; -1 for none."""
+        """The base sequence, without the tag that is XORed into it in rows; -1 for none."""
         if self.is_guarded and self.producer_epoch == TAGGED_EPOCH:
             return self.base_sequence ^ self.leader_epoch
         return self.base_sequence
@@ -174,7 +174,7 @@ class BatchHeader:
 
     @property
     def is_message_set(self) -> bool:
-        """Whether this is an old compressed wrapper, whose header tells its last offset alone.
+        """Whether this is an old compressed wrapper, whose header gives only its last offset.
 
         Until it is decoded, base offset and last offset are both those of the last record.
         """
@@ -204,7 +204,7 @@ class BatchHeader:
 
     @property
     def codec(self) -> Compression:
-        """Raises UnknownCodec for a number that no codec has."""
+        """The codec of the payload. Raises UnknownCodec for a number that no codec has."""
         number = self.attributes & CODEC_BITS
         try:
             return Compression(number)

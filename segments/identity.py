@@ -1,6 +1,6 @@
-"""What tells a segment from every other: who reads a part of it knows whether it is of this one.
+"""What distinguishes a segment's batches from those of every other segment.
 
-The log knows it of each segment that it places. Each batch is compared with it when its header is
+The log keeps it for each segment that it places. Each batch is compared with it when its header is
 read, so a file that was exchanged for another sound one is noticed whatever part of it is read.
 """
 

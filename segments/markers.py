@@ -1,4 +1,4 @@
-"""Kafka's transaction markers: the records of control batches, which are no data.
+"""Kafka's transaction markers: the records of control batches, which are not data.
 
 Key: version int16, type int16. Value: version int16, coordinator epoch int32.
 """
@@ -25,7 +25,7 @@ _VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class ControlMarker:
-    """One control record. ``type`` is ABORT, COMMIT or one of Kafka's that say nothing of data.
+    """One control record. ``type`` is ABORT, COMMIT or one of Kafka's that do not concern data.
 
     ``offset`` is the marker's own, as in the file; ``coordinator_epoch`` is None for other types.
     """
@@ -37,7 +37,7 @@ class ControlMarker:
 
 
 def decode_markers(records: pa.RecordBatch, offsets: Int64Array) -> tuple[ControlMarker, ...]:
-    """The markers that the records of a control batch are. Raises ValueError or struct.error.
+    """Decode the records of a control batch. Raises ValueError or struct.error.
 
     Later versions may append to key and value, so what follows the known fields is not looked at.
     """

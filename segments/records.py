@@ -1,4 +1,4 @@
-"""The schema of records, and what Arrow input is taken for it. Knows no bytes and no files."""
+"""The schema of records, and the Arrow input that is accepted. Knows no bytes and no files."""
 
 from __future__ import annotations
 
@@ -69,12 +69,14 @@ def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
         raise UnsupportedRecordFormat(f"column 'value' is missing; there is {', '.join(names)}")
     count = batch.num_rows
     columns = [
-        _binary("key", batch.column("key")) if "key" in names else pa.nulls(count, pa.binary()),
-        _binary("value", batch.column("value")),
-        _timestamps(batch.column("timestamp"), now_ms)
+        _normalize_binary("key", batch.column("key"))
+        if "key" in names
+        else pa.nulls(count, pa.binary()),
+        _normalize_binary("value", batch.column("value")),
+        _normalize_timestamps(batch.column("timestamp"), now_ms)
         if "timestamp" in names
         else constant_timestamps(now_ms, count),
-        _headers(batch.column("headers")) if "headers" in names else empty_headers(count),
+        _normalize_headers(batch.column("headers")) if "headers" in names else empty_headers(count),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
@@ -91,8 +93,8 @@ def empty_headers(count: int) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array([], HEADERS_TYPE.value_type))
 
 
-def left_out_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
-    """The column that stands for one which a batch leaves out; None for a name with no default."""
+def default_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
+    """What a column that a batch leaves out stands for; None for a name without a default."""
     if name == "timestamp":
         return constant_timestamps(timestamp_ms, count)
     if name == "headers":
@@ -105,7 +107,7 @@ def left_out_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None
 def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterator[pa.RecordBatch]:
     """The rows of each group of row numbers, which must exist; ``records`` are of RECORD_SCHEMA.
 
-    Timestamps that are all equal and headers that are all empty, as they mostly are, are made anew
+    Timestamps that are all equal and headers that are all empty, as they mostly are, are created
     instead of gathered: for rows of 100 bytes that is half of the work.
     """
     longest = max(len(rows) for rows in groups)
@@ -142,7 +144,7 @@ def record_sizes(batch: pa.RecordBatch) -> Int64Array:
     """
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
     for column in batch.columns:
-        sizes += _value_sizes(column)
+        sizes += _measure_values(column)
     return sizes
 
 
@@ -157,7 +159,7 @@ def record_size(
     return fixed + len(key or b"") + len(value or b"") + names_and_values
 
 
-def _value_sizes(array: pa.Array) -> Int64Array:
+def _measure_values(array: pa.Array) -> Int64Array:
     kind = array.type
     if _is_text_or_bytes(kind):
         lengths: Int64Array = (
@@ -167,26 +169,26 @@ def _value_sizes(array: pa.Array) -> Int64Array:
     if pa.types.is_struct(kind):
         sizes = np.zeros(len(array), dtype=np.int64)
         for child in array.flatten():
-            sizes += _value_sizes(child)
+            sizes += _measure_values(child)
         return sizes
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        return _list_sizes(array)
+        return _measure_lists(array)
     # Fixed widths are exact; for anything rarer the mean is good enough to bound memory.
     mean = -(-array.nbytes // len(array)) if len(array) else 0
     return np.full(len(array), mean, dtype=np.int64)
 
 
-def _list_sizes(array: pa.Array) -> Int64Array:
+def _measure_lists(array: pa.Array) -> Int64Array:
     offsets = array.offsets.to_numpy().astype(np.int64)
     start, stop = int(offsets[0]), int(offsets[-1])
     if start == stop:  # no item anywhere: the usual case for headers
         return np.full(len(array), _OFFSET_BYTES, dtype=np.int64)
     items = array.keys if pa.types.is_map(array.type) else array.values
     totals = np.zeros(stop - start + 1, dtype=np.int64)
-    np.cumsum(_value_sizes(items.slice(start, stop - start)), out=totals[1:])
+    np.cumsum(_measure_values(items.slice(start, stop - start)), out=totals[1:])
     if pa.types.is_map(array.type):
         both = np.zeros_like(totals)
-        np.cumsum(_value_sizes(array.items.slice(start, stop - start)), out=both[1:])
+        np.cumsum(_measure_values(array.items.slice(start, stop - start)), out=both[1:])
         totals += both
     ends: Int64Array = totals[offsets - start]
     return np.diff(ends) + _OFFSET_BYTES
@@ -213,7 +215,7 @@ def _cast(name: str, array: pa.Array, target: pa.DataType, *, safe: bool = True)
         ) from error
 
 
-def _binary(name: str, array: pa.Array) -> pa.Array:
+def _normalize_binary(name: str, array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_binary(kind):
         return array
@@ -225,7 +227,7 @@ def _binary(name: str, array: pa.Array) -> pa.Array:
     return _cast(name, array, pa.binary())
 
 
-def _timestamps(array: pa.Array, now_ms: int) -> pa.Array:
+def _normalize_timestamps(array: pa.Array, now_ms: int) -> pa.Array:
     kind = array.type
     if pa.types.is_null(kind):
         return constant_timestamps(now_ms, len(array))
@@ -256,7 +258,7 @@ def are_representable(times_ms: Int64Array) -> bool:
     return int(times_ms.min()) >= -MAX_TIMESTAMP_MS and int(times_ms.max()) <= MAX_TIMESTAMP_MS
 
 
-def _headers(array: pa.Array) -> pa.Array:
+def _normalize_headers(array: pa.Array) -> pa.Array:
     if pa.types.is_null(array.type):
         return empty_headers(len(array))
     if array.type != HEADERS_TYPE:

@@ -5,14 +5,10 @@ Knows nothing of what the bytes mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.header import BytesLike
-
-# Bytes [start, stop) of a file. Fewer may be returned only if the file has ended.
-ReadRange: TypeAlias = Callable[[int, int], BytesLike]
+from txnlog.segments.file import SegmentFile
 
 # Measured on a local disk with default batches: 1, 4 and 16 MiB scan within 15 % of each other,
 # 4 MiB the fastest; on an object store, where a request waits 20 ms or so, 1 MiB would be too few.
@@ -27,10 +23,8 @@ _NOTHING = memoryview(b"")
 class Window:
     """The newest chunk of a file. Pieces are views into it where that is possible."""
 
-    def __init__(self, read: ReadRange, size_bytes: int, name: str) -> None:
-        self.read = read
-        self.size_bytes = size_bytes
-        self.name = name
+    def __init__(self, file: SegmentFile) -> None:
+        self.file = file
         self._start = 0
         self._data = _NOTHING
 
@@ -55,10 +49,10 @@ class Window:
         return self._data[start - self._start : stop - self._start]
 
     def _fetch(self, start: int, stop: int) -> memoryview:
-        stop = min(stop, self.size_bytes)
-        data = memoryview(self.read(start, stop)).cast("B")
+        stop = min(stop, self.file.size_bytes)
+        data = memoryview(self.file.read(start, stop)).cast("B")
         if len(data) != stop - start:
             raise CorruptRecord.at(
-                self.name, start, f"{stop - start} bytes were asked for, {len(data)} came"
+                self.file.name, start, f"{stop - start} bytes were asked for, {len(data)} came"
             )
         return data

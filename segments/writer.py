@@ -102,7 +102,7 @@ class SegmentWriter:
         self._max_record_bytes = max_record_bytes
         self._indexes = IndexBuilder(index_interval_bytes)
         self._pending: list[pa.RecordBatch] = []
-        self._loose = 0  # how many at the end of _pending have not been merged yet
+        self._unmerged = 0  # how many at the end of _pending have not been merged yet
         self._pending_bytes = 0
         self._pending_rows = 0
         self._written_rows = 0
@@ -165,7 +165,7 @@ class SegmentWriter:
         """Write the records that wait as a batch, however small."""
         if not self._pending:
             return
-        batch = self._merged(self._pending)
+        batch = self._merge(self._pending)
         data = encode_batch(
             batch,
             record_format=self._record_format,
@@ -194,7 +194,7 @@ class SegmentWriter:
         self._size_bytes += len(data)
         self._written_rows += batch.num_rows
         self._batch_count += 1
-        self._pending, self._loose = [], 0
+        self._pending, self._unmerged = [], 0
         self._pending_bytes = self._pending_rows = 0
 
     def finish(self) -> SegmentSummary:
@@ -227,18 +227,18 @@ class SegmentWriter:
         self._pending.append(records)
         self._pending_bytes += size_bytes
         self._pending_rows += records.num_rows
-        self._loose += 1
+        self._unmerged += 1
         if self._pending_bytes >= self._batch_bytes:
             self.flush()
         elif records.get_total_buffer_size() > 4 * size_bytes + _PINNED_BYTES:
             # A slice keeps its whole input alive: what waits must not pin much more than it counts.
             self._pending[-1] = records.take(pa.array(np.arange(records.num_rows)))
-        elif self._loose >= _MERGE_COUNT:
-            self._pending[-self._loose :] = [self._merged(self._pending[-self._loose :])]
-            self._loose = 0
+        elif self._unmerged >= _MERGE_COUNT:
+            self._pending[-self._unmerged :] = [self._merge(self._pending[-self._unmerged :])]
+            self._unmerged = 0
 
     @staticmethod
-    def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _merge(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         if len(batches) == 1:
             return batches[0]
         (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -14,12 +14,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txnlog.spark.catching_up import CaughtUp, catch_up
-    from txnlog.spark.micro_batches import foreach_batch
+    from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
     from txnlog.spark.registration import register
-    from txnlog.spark.shuffling import shuffle_by_partition
     from txnlog.spark.source import TxnlogDataSource
-    from txnlog.spark.transactions import SparkTransaction, TransactionResult, transaction
+    from txnlog.spark.transactions.catch_up import CaughtUp, catch_up
+    from txnlog.spark.transactions.foreach_batch import foreach_batch
+    from txnlog.spark.transactions.transaction import (
+        SparkTransaction,
+        TransactionResult,
+        transaction,
+    )
 
 __all__ = [
     "CaughtUp",
@@ -34,15 +38,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CaughtUp": "catching_up",
-    "SparkTransaction": "transactions",
-    "TransactionResult": "transactions",
+    "CaughtUp": "transactions.catch_up",
+    "SparkTransaction": "transactions.transaction",
+    "TransactionResult": "transactions.transaction",
     "TxnlogDataSource": "source",
-    "catch_up": "catching_up",
-    "foreach_batch": "micro_batches",
+    "catch_up": "transactions.catch_up",
+    "foreach_batch": "transactions.foreach_batch",
     "register": "registration",
-    "shuffle_by_partition": "shuffling",
-    "transaction": "transactions",
+    "shuffle_by_partition": "batch.shuffle_by_partition",
+    "transaction": "transactions.transaction",
 }
 
 

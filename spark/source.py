@@ -33,7 +33,7 @@ from txnlog.errors import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from txnlog.spark.planning import ReadPlan
+    from txnlog.spark.batch.read_plan import ReadPlan
 
 
 class TxnlogDataSource(DataSource):
@@ -56,13 +56,13 @@ class TxnlogDataSource(DataSource):
         Offsets that are not there, or not yet, are no error here: they mean nothing to a stream
         that goes on from its checkpoint. A batch says so when it is run.
         """
-        from txnlog.spark.opening import plan_read
-        from txnlog.spark.options import parse_read
-        from txnlog.spark.provenance import metadata_of
-        from txnlog.spark.rows import row_schema
-        from txnlog.spark.stream_options import names_a_stream, parse_stream
+        from txnlog.spark.batch.provenance import column_metadata
+        from txnlog.spark.batch.read_plan import plan_read
+        from txnlog.spark.batch.rows import row_schema
+        from txnlog.spark.options.read_options import parse_read
+        from txnlog.spark.options.stream_options import is_stream, parse_stream
 
-        if names_a_stream(self.options):
+        if is_stream(self.options):
             return row_schema(parse_stream(self.options).read.columns)
         options = parse_read(self.options)
         elsewhere: list[type[TxnlogError]] = [
@@ -74,12 +74,14 @@ class TxnlogDataSource(DataSource):
             elsewhere.append(UnknownTopicOrPartition)
         with suppress(*elsewhere):
             self._plan = plan_read(self.options)
-        return row_schema(options.columns, metadata_of(self._plan.origin if self._plan else None))
+        return row_schema(
+            options.columns, column_metadata(self._plan.origin if self._plan else None)
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from txnlog.spark.opening import plan_read
-        from txnlog.spark.reader import TxnlogReader
-        from txnlog.spark.rows import check_row_schema
+        from txnlog.spark.batch.read_plan import plan_read
+        from txnlog.spark.batch.reader import TxnlogReader
+        from txnlog.spark.batch.rows import check_row_schema
 
         # This copy goes into every task: without the plan. There is none if it failed, or if the
         # user gave a schema, so that Spark did not ask for ours.
@@ -88,25 +90,25 @@ class TxnlogDataSource(DataSource):
         return TxnlogReader(plan)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from txnlog.spark.opening import plan_write
+        from txnlog.spark.batch.writer import open_writer
 
         if overwrite:
             raise InvalidOption(
                 'mode("overwrite") is refused: a log only grows. Use mode("append"); to start '
                 "over, delete and create the topic, or write to a new one"
             )
-        return plan_write(self.options, schema)
+        return open_writer(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from txnlog.spark.rows import check_row_schema
-        from txnlog.spark.stream_options import parse_stream
+        from txnlog.spark.batch.rows import check_row_schema
+        from txnlog.spark.options.stream_options import parse_stream
 
         if find_spec("pyspark.sql.streaming.datasource") is None:
             raise InvalidOption(
                 "reading a stream needs PySpark 4.2 or newer: before, Spark does not tell a source "
                 "where the last batch ended. Writing one does not"
             )
-        from txnlog.spark.stream_reader import TxnlogStreamReader
+        from txnlog.spark.stream.reader import TxnlogStreamReader
 
         self._plan = None
         options = parse_stream(self.options)
@@ -115,6 +117,6 @@ class TxnlogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         """Complete mode asks to overwrite; as in Spark's Kafka sink its rows are appended."""
-        from txnlog.spark.opening import plan_stream_write
+        from txnlog.spark.stream.writer import open_stream_writer
 
-        return plan_stream_write(self.options, schema)
+        return open_stream_writer(self.options, schema)

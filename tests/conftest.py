@@ -1,9 +1,10 @@
-"""What all tests share: storages of each kind, and one S3 server for the whole run."""
+"""What all tests share: storages of each kind, clocks, and one S3 server for the whole run."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +15,18 @@ import pytest
 
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.testing import VirtualClock
 
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
 os.environ["PYTHONSAFEPATH"] = "1"
+
+# JVMs of tests live for seconds: the first compiler's code will do, and `make test` has archived
+# Spark's classes. What does not fit the archive goes without it, and must not say so on stdout.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+_ARCHIVED = f" -Xlog:disable -XX:SharedArchiveFile={_ARCHIVE}" if _ARCHIVE.exists() else ""
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS + _ARCHIVED)
 
 _COUNTER = itertools.count()
 
@@ -90,3 +100,9 @@ def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 def memory_storage() -> Storage:
     """An empty storage in memory."""
     return open_storage(f"memory://test-{next(_COUNTER)}")
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """A clock that stands still unless a test moves it."""
+    return VirtualClock()

@@ -8,7 +8,9 @@
         producer.send("orders", value=b"...", key=b"...")
     store.scan("orders").to_arrow()
 
-Names are loaded when they are first used, so importing the package is cheap.
+Names are loaded when they are first used, so importing the package is cheap. The public line is
+what stands in ``__all__`` here, in :mod:`txnlog.errors`, :mod:`txnlog.results`, :mod:`txnlog.spark`
+and :mod:`txnlog.testing`; every other module may change from one release to the next.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
+    from txnlog.read.view import OffsetAndTimestamp
     from txnlog.scan import Scan
-    from txnlog.snapshot import OffsetAndTimestamp, Snapshot
-    from txnlog.store import Store
+    from txnlog.snapshot import Snapshot
+    from txnlog.store import Store, attach
     from txnlog.store import open_store as open
 
 __all__ = [
@@ -41,8 +44,10 @@ __all__ = [
     "TopicPartition",
     "TxnlogError",
     "__version__",
+    "attach",
     "errors",
     "open",
+    "results",
 ]
 
 _HOMES = {
@@ -50,21 +55,22 @@ _HOMES = {
     "ConsumerRecord": "consumer",
     "GroupMetadata": "log.group_metadata",
     "OffsetAndMetadata": "log.group_metadata",
-    "OffsetAndTimestamp": "snapshot",
+    "OffsetAndTimestamp": "read.view",
     "Producer": "producer",
     "Scan": "scan",
     "Snapshot": "snapshot",
     "Store": "store",
     "TopicPartition": "names",
     "TxnlogError": "errors",
+    "attach": "store",
 }
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name == "errors":
-        return import_module("txnlog.errors")
+    if name in ("errors", "results"):
+        return import_module(f"txnlog.{name}")
     if name == "open":
         return import_module("txnlog.store").open_store
     if name in _HOMES:

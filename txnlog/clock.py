@@ -8,7 +8,10 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from dataclasses import dataclass
 from typing import Protocol
+
+_STALL_FRACTION = 4
 
 
 class Clock(Protocol):
@@ -33,6 +36,32 @@ class Clock(Protocol):
     def jitter(self) -> float:
         """A random number in [0, 1) to spread retries with."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time by both clocks of this process, to tell later how long it has been since.
+
+    Both are asked: the monotonic one may stand still while a machine sleeps, the other one jumps.
+    """
+
+    monotonic_s: float
+    wall_ms: int
+
+    @classmethod
+    def now(cls, clock: Clock) -> Moment:
+        """This moment."""
+        return cls(clock.monotonic_s(), clock.now_ms())
+
+    def stalled_past(self, cleanup_age_ms: int, clock: Clock) -> bool:
+        """Whether so much of the cleaning age has passed that cleaning may have been faster.
+
+        Then a name that was seen to be free at this moment may have been used and freed again: who
+        has put something into it looks once more (hazard 3).
+        """
+        now = Moment.now(clock)
+        elapsed_ms = max((now.monotonic_s - self.monotonic_s) * 1000, now.wall_ms - self.wall_ms)
+        return elapsed_ms > cleanup_age_ms / _STALL_FRACTION
 
 
 class SystemClock:

@@ -1,6 +1,7 @@
 """Configuration of topics and stores: Kafka's keys, typed values, and errors that name the key.
 
-A key that this version would ignore is an error, never a silent wish.
+A key that this version would ignore is an error, never a silent wish. The same care for numbers
+that callers give: ``check_whole_number``.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
+from typing import TypeGuard
 
-from txnlog.errors import InvalidConfig
+from txnlog.errors import InvalidConfig, TxnlogError
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
@@ -26,6 +28,35 @@ class _Key:
     default: str
     check: Callable[[str], object]
     meaning: str
+
+
+def is_whole_number(value: object) -> TypeGuard[int]:
+    """Whether it is an int, and not a bool, which Python counts among them."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_whole_number(
+    value: object,
+    what: str,
+    error: type[TxnlogError],
+    *,
+    least: int | None = None,
+    most: int | None = None,
+) -> int:
+    """Return ``value`` if it is a whole number inside its bounds, else raise ``error``.
+
+    ``what`` is what the message calls it. ``most`` is only given together with ``least``.
+    """
+    if (
+        is_whole_number(value)
+        and (least is None or value >= least)
+        and (most is None or value <= most)
+    ):
+        return value
+    bounds = "" if least is None else f" of at least {least}"
+    if most is not None:
+        bounds = f" from {least} to {most}"
+    raise error(f"{what} must be a whole number{bounds}, not {value!r}")
 
 
 def _integer(low: int, high: int) -> Callable[[str], int]:

@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
+from txnlog.config import check_whole_number
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -25,8 +26,11 @@ from txnlog.errors import (
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.logs import Logs
 from txnlog.names import TopicPartition, check_group_id
-from txnlog.scan import SegmentRange, check_columns, read_range
-from txnlog.snapshot import OffsetAndTimestamp, Snapshot, check_reading_on, take_snapshot
+from txnlog.read.isolation import check_reading_on
+from txnlog.read.ranges import SegmentRange, read_range
+from txnlog.read.schema import check_columns
+from txnlog.read.view import OffsetAndTimestamp
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
 
 _RESETS = ("earliest", "latest", "none")
@@ -71,8 +75,7 @@ class Consumer:
             raise InvalidOption(
                 f"auto_offset_reset {auto_offset_reset!r} is not one of {', '.join(_RESETS)}"
             )
-        if isinstance(max_poll_records, bool) or max_poll_records < 1:
-            raise InvalidOption(f"max_poll_records must be 1 or more, not {max_poll_records!r}")
+        check_whole_number(max_poll_records, "max_poll_records", InvalidOption, least=1)
         self._logs = logs
         self._group_id = None if group_id is None else check_group_id(group_id)
         self._isolation_level = check_reading_on(isolation_level)
@@ -215,7 +218,7 @@ class Consumer:
                     refreshed = True
                     self._refresh()
                     continue
-                self._rows.extend(_records(batch))
+                self._rows.extend(_split_into_records(batch))
                 continue
             record = self._rows.popleft()
             self._positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
@@ -228,13 +231,13 @@ class Consumer:
         while True:
             if self._group_id is not None and not self._positions.keys() >= self._assigned.keys():
                 # The group first: what it has committed then lies inside the snapshot.
-                group = self._committed_by(self._group_id)
+                group = self._read_committed(self._group_id)
             snapshot = self._snapshot()
             if self._subscribed:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
             partitions = [where for where in self._assigned if where.topic in snapshot.topics]
-            if group is not None or self._group_id is None or self._located(partitions):
+            if group is not None or self._group_id is None or self._are_located(partitions):
                 break
         self._locate(snapshot, partitions, group)
         self._batches = self._read(self._plan(snapshot))
@@ -251,14 +254,14 @@ class Consumer:
             found = snapshot.scan(topic, starts).ranges
             ranges += found
             # Where nothing but aborted data is left, it is passed over here.
-            filled = {part.partition for part in found}
+            filled = {part.partition for part in found} | self._paused_partitions(topic)
             for where in self._assigned:
-                if where.topic == topic and where.partition not in filled | self._paused_of(topic):
+                if where.topic == topic and where.partition not in filled:
                     at = self._positions[where]
                     self._positions[where] = max(at, ends[where.partition])
         return ranges
 
-    def _paused_of(self, topic: str) -> set[int]:
+    def _paused_partitions(self, topic: str) -> set[int]:
         return {where.partition for where in self._paused if where.topic == topic}
 
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
@@ -268,10 +271,10 @@ class Consumer:
             where = TopicPartition(part.topic, part.partition)
             self._positions[where] = max(self._positions[where], part.stop_offset)
 
-    def _located(self, partitions: Iterable[TopicPartition]) -> bool:
+    def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
         return all(where in self._positions for where in partitions)
 
-    def _committed_by(self, group_id: str) -> GroupState:
+    def _read_committed(self, group_id: str) -> GroupState:
         """The group's committed offsets as they are now, apart from the state that goes on."""
         with self._logs.fresh_group(group_id).reading() as state:
             return state.apart()
@@ -322,7 +325,7 @@ class Consumer:
         """The offset of the next record that will be read of a partition."""
         self._check_assigned([where])
         if where not in self._positions:
-            group = None if self._group_id is None else self._committed_by(self._group_id)
+            group = None if self._group_id is None else self._read_committed(self._group_id)
             self._locate(self._snapshot(), [where], group)
         return self._positions[where]
 
@@ -334,8 +337,7 @@ class Consumer:
         group has been moved by somebody else since this consumer began.
         """
         self._check_assigned([where])
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise InvalidOption(f"seek(): {offset!r} is no offset")
+        check_whole_number(offset, "the offset to seek to", InvalidOption, least=0)
         if self._group_id is not None:
             self._begin_anew(where, offset)
         self._drop_buffered()
@@ -529,7 +531,7 @@ class Consumer:
         self._rows.clear()
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
+def _split_into_records(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
     """One object per record: the caller asked for them one by one."""
     columns = [batch.column(name) for name in ("topic", "partition", "offset")]
     stamps = batch.column("timestamp").view(pa.int64())

@@ -187,7 +187,7 @@ class InvalidProducerEpoch(ProducerFenced):
 
 
 class ForkedProducer(TxnlogError):
-    """A producer is used in a child of the process that made it, where it belongs to the parent.
+    """A producer, or a transaction of Spark, is used in a child of the process that made it.
 
     What it holds would be written twice, or under one another's numbers. Make one in the child.
     """

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from txnlog.errors import InvalidGroupId, InvalidTopic, InvalidTransactionalId, TxnlogError
@@ -30,6 +32,13 @@ _LOG_FILE = re.compile(r"([0-9]{20})\.(?:(json|commit|abort|checkpoint)|(seen)-[
 _DATA_FILE = re.compile(
     rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
 )
+IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
+SEGMENT_ENDING: Final = ".log"
+INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
+    "offset": ".index",
+    "time": ".timeindex",
+    "transaction": ".txnindex",
+}
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
 
 
@@ -51,6 +60,65 @@ class LogFile(Enum):
     ABORT = "abort"
     CHECKPOINT = "checkpoint"
     SEEN = "seen"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPaths:
+    """The files of one segment: they lie side by side, and differ in their endings alone."""
+
+    stem: str
+
+    @classmethod
+    def of(cls, path: str) -> SegmentPaths | None:
+        """The files beside ``path``, one of them; None if no file of a segment is named so."""
+        for ending in (SEGMENT_ENDING, *INDEX_ENDINGS.values()):
+            if path.endswith(ending):
+                return cls(path.removesuffix(ending))
+        return None
+
+    @property
+    def log(self) -> str:
+        """The segment itself."""
+        return self.stem + SEGMENT_ENDING
+
+    def index(self, kind: IndexKind) -> str:
+        return self.stem + INDEX_ENDINGS[kind]
+
+    @property
+    def offset_index(self) -> str:
+        return self.index("offset")
+
+    @property
+    def time_index(self) -> str:
+        return self.index("time")
+
+    @property
+    def transaction_index(self) -> str:
+        return self.index("transaction")
+
+    def indexes(self, batch_count: int, *, has_aborted: bool = False) -> dict[IndexKind, str]:
+        """The index files that a segment in a store has. A single batch needs none to be found."""
+        kinds: list[IndexKind] = ["offset", "time"] if batch_count > 1 else []
+        if has_aborted:
+            kinds.append("transaction")
+        return {kind: self.index(kind) for kind in kinds}
+
+    def files(self, batch_count: int, *, has_aborted: bool = False) -> list[str]:
+        """All files that a segment in a store has."""
+        return [self.log, *self.indexes(batch_count, has_aborted=has_aborted).values()]
+
+
+class SegmentRef(NamedTuple):
+    """One segment of a store. ``name`` is unique among those of its topic, for ever."""
+
+    topic: str
+    partition: int
+    name: str
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """Its files, by their names within the store."""
+        return SegmentPaths(f"{topic_data(self.topic, self.partition)}/{self.name}")
 
 
 def check_topic(topic: str) -> str:
@@ -146,7 +214,7 @@ def group_log(group_id: str) -> str:
     return f"{GROUPS}/{_encode(check_group_id(group_id))}"
 
 
-def decoded(components: list[str]) -> list[str]:
+def decode_names(components: list[str]) -> list[str]:
     """The ids that folders below ``transactions`` or ``groups`` stand for."""
     return [_decode(component) for component in components]
 
@@ -190,20 +258,9 @@ def segment_order(partition: int, stem: str) -> tuple[int, int]:
     return partition, int(stem.rpartition("-")[2])
 
 
-def segment_file(topic: str, partition: int, stem: str) -> str:
-    return f"{topic_data(topic, partition)}/{stem}.log"
-
-
-def offset_index_file(topic: str, partition: int, stem: str) -> str:
-    return f"{topic_data(topic, partition)}/{stem}.index"
-
-
-def time_index_file(topic: str, partition: int, stem: str) -> str:
-    return f"{topic_data(topic, partition)}/{stem}.timeindex"
-
-
-def transaction_index_file(topic: str, partition: int, stem: str) -> str:
-    return f"{topic_data(topic, partition)}/{stem}.txnindex"
+def is_accelerator(path: str) -> bool:
+    """Whether it is an index that only saves time: it can be made anew from its segment."""
+    return path.endswith((INDEX_ENDINGS["offset"], INDEX_ENDINGS["time"]))
 
 
 def parse_data_file(name: str) -> tuple[int, str, str] | None:

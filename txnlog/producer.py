@@ -7,32 +7,54 @@ may be shared by threads: its calls take turns.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from txnlog.config import Acks, WriterCodec
+from txnlog.config import Acks
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit
-from txnlog.state.transaction import Outcome, check_version
+from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.coordinator import Coordinator
-from txnlog.write.partitioner import DEFAULT_PARTITIONER
-from txnlog.write.plain_writer import PlainWriter, UnawaitedWriter
+from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
+from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import RecordBuffers
 from txnlog.write.record_checks import Headers
-from txnlog.write.retries import Retries
-from txnlog.write.turns import Turn, in_turn
+from txnlog.write.writer_settings import WriterSettings
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
+DecidedT = TypeVar("DecidedT")
+
+
+@dataclass(frozen=True, slots=True)
+class BeginResult:
+    """What became of ``begin_transaction``.
+
+    ``already_committed``: the version that was given, or a greater one, was committed before. Then
+    no transaction was begun, and there is nothing to do.
+    """
+
+    already_committed: bool = False
+
+    def __bool__(self) -> bool:
+        warnings.warn(
+            "the truth of what begin_transaction() returns is deprecated, and will be gone in the "
+            "next release: ask its already_committed",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.already_committed
 
 
 class Producer:
@@ -49,27 +71,17 @@ class Producer:
     def __init__(
         self,
         logs: Logs,
+        settings: WriterSettings,
         *,
         transactional_id: str | None,
         transaction_timeout_ms: int,
-        buffer_memory_bytes: int | None = None,
-        codec: WriterCodec | None = None,
-        acks: Acks = Acks.ALL,
-        retries: Retries | None = None,
-        partitioner: str = DEFAULT_PARTITIONER,
     ) -> None:
         self._logs = logs
-        self._retries = retries or Retries()
-        self._plain = PlainWriter(logs, self._retries)
-        self._unawaited = UnawaitedWriter(self._plain) if acks is Acks.NONE else None
-        self._turn = Turn()
-        self._records = RecordBuffers(
-            logs,
-            memory_bytes=buffer_memory_bytes,
-            codec=codec,
-            partitioner=partitioner,
-            storage=logs.storage if acks is Acks.ALL else logs.storage.relaxed(),
-        )
+        self._retries = settings.retries
+        self._plain = PlainWriter(logs, settings.retries)
+        self._background = BackgroundWriter(self._plain) if settings.acks is Acks.NONE else None
+        self._lock = ProducerLock()
+        self._records = RecordBuffers(logs, settings)
         self._coordinator = (
             None
             if transactional_id is None
@@ -79,8 +91,8 @@ class Producer:
         self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
-        self._last_outcome: str | None = None
-        self._version: tuple[str, int] | None = None
+        self._last_outcome: Outcome | None = None
+        self._version: Version | None = None
 
     # -- the context -----------------------------------------------------------------------------
 
@@ -97,10 +109,10 @@ class Producer:
         acks=0 it waits until everything was tried. Nothing in a child of a fork: what is open
         there is the parent's.
         """
-        if not self._turn.inherited:
+        if not self._lock.inherited:
             self._close(flush=flush)
 
-    @in_turn
+    @exclusive
     def _close(self, *, flush: bool) -> None:
         if self._phase is Phase.CLOSED:
             return
@@ -110,14 +122,14 @@ class Producer:
             elif self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 self.abort_transaction()
         finally:
-            if self._unawaited is not None:
-                self._unawaited.close()
+            if self._background is not None:
+                self._background.close()
             self._discard()
             self._phase = Phase.CLOSED
 
     # -- transactions ----------------------------------------------------------------------------
 
-    @in_turn
+    @exclusive
     def init_transactions(self) -> None:
         """Take the transactional id over: end what an older instance left, and fence it.
 
@@ -127,20 +139,23 @@ class Producer:
         """
         coordinator = self._transactional("init_transactions")
         if self._phase is not Phase.NEW:
-            raise InvalidTxnState(f"init_transactions() was called before; it is {self._is()}")
+            raise InvalidTxnState(
+                f"init_transactions() was called before; it is {self._describe_state()}"
+            )
         self._retries.run(self._logs.clock, coordinator.initialize)
         self._phase = Phase.READY
 
-    @in_turn
+    @exclusive
     def begin_transaction(
         self, *, application_id: str | None = None, version: int | None = None
-    ) -> bool:
+    ) -> BeginResult:
         """Begin a transaction. Nothing is written before the first flush or the commit.
 
         With an application id and a version the commit is idempotent: the version, say a batch's
         number, is kept with the transactional id, and a batch that comes again is recognised.
 
-            if not producer.begin_transaction(application_id="stream", version=batch_id):
+            begun = producer.begin_transaction(application_id="stream", version=batch_id)
+            if not begun.already_committed:
                 ...
                 producer.commit_transaction()
 
@@ -149,22 +164,19 @@ class Producer:
             version: 0 or more, and greater than those that the application has committed.
 
         Returns:
-            Whether this version, or a greater one, was committed already. Then no transaction was
-            begun, and there is nothing to do.
+            Whether this version, or a greater one, was committed already.
         """
         coordinator = self._transactional("begin_transaction")
         self._require(Phase.READY, "begin_transaction")
         self._version = check_version(application_id, version)
-        if self._version is not None:
-            name, wanted = self._version
-            if coordinator.state.versions.get(name, -1) >= wanted:
-                return True
+        if self._version is not None and self._version.is_committed(coordinator.state.versions):
+            return BeginResult(already_committed=True)
         coordinator.start()
         self._placed = {}
         self._phase = Phase.IN_TRANSACTION
-        return False
+        return BeginResult()
 
-    @in_turn
+    @exclusive
     def committed_version(self, application_id: str) -> int | None:
         """The last version that an application has committed with this transactional id."""
         coordinator = self._transactional("committed_version")
@@ -172,7 +184,7 @@ class Producer:
             self._require(Phase.READY, "committed_version")
         return coordinator.state.versions.get(application_id)
 
-    @in_turn
+    @exclusive
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
@@ -192,7 +204,7 @@ class Producer:
         """
         self._transactional("send_offsets_to_transaction")
         self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
-        with self._failing():
+        with self._fail_on_error():
             metadata = self._metadata(offsets, group)
             chosen = {where: check_offset(where, at) for where, at in offsets.items()}
             waiting = dict(self._offsets.get(metadata.group_id, {}))
@@ -226,7 +238,7 @@ class Producer:
         with log.reading() as state:
             return GroupMetadata.of(state, group, partitions, topic_ids)
 
-    @in_turn
+    @exclusive
     def commit_transaction(self) -> Placed:
         """Flush, then commit everything at once.
 
@@ -240,67 +252,75 @@ class Producer:
         """
         coordinator = self._transactional("commit_transaction")
         if self._phase is Phase.READY and self._last_outcome is not None:
-            return self._repeat("commit")
+            self._repeat(Outcome.COMMIT)
+            return self._placed
         if self._phase is not Phase.UNKNOWN:
             self._require(Phase.IN_TRANSACTION, "commit_transaction")
             self._place_all(with_offsets=True)
         try:
-            self._deciding(partial(coordinator.commit, version=self._version))
+            self._decide(partial(coordinator.commit, version=self._version))
         except CommitStateUnknown:
             self._phase = Phase.UNKNOWN
             raise
         except BaseException as error:
             if coordinator.decided is Outcome.COMMIT:
-                self._committed()
+                self._note_commit()
             else:
                 self._fail(error)
             raise
-        self._committed()
+        self._note_commit()
         return self._placed
 
-    def _deciding(self, call: Callable[[], None]) -> None:
+    def _decide(self, call: Callable[[], DecidedT]) -> DecidedT:
         """Repeat a decision whose outcome is unknown, while the transaction has time enough."""
         assert self._coordinator is not None
         left_ms = self._coordinator.left_ms()
         at_most_ms = None if left_ms is None else left_ms // 2
-        self._retries.run(self._logs.clock, call, at_most_ms=at_most_ms)
+        return self._retries.run(self._logs.clock, call, at_most_ms=at_most_ms)
 
-    def _committed(self) -> None:
+    def _note_commit(self) -> None:
         assert self._coordinator is not None
         decided = self._coordinator.state.entries
         entries = {entry.name: entry.number for entry in decided if entry.log == "group"}
         for metadata, offsets in self._moves:
             metadata.moved(offsets, entries.get(metadata.group_id))
         self._moves = []
-        self._last_outcome = "commit"
+        self._last_outcome = Outcome.COMMIT
         self._phase = Phase.READY
 
-    @in_turn
+    @exclusive
     def abort_transaction(self) -> None:
-        """Abort the transaction: nothing of it will ever be seen under read_committed."""
+        """Abort the transaction: nothing of it will ever be seen under read_committed.
+
+        Raises:
+            InvalidTxnState: there is none, or its commit, whose outcome was unknown, had succeeded.
+            CommitStateUnknown: call it again to learn the outcome.
+        """
         coordinator = self._transactional("abort_transaction")
         if self._phase is Phase.READY and self._last_outcome is not None:
-            self._repeat("abort")
+            self._repeat(Outcome.ABORT)
             return
         if self._phase not in (Phase.IN_TRANSACTION, Phase.FAILED, Phase.UNKNOWN):
-            raise InvalidTxnState(f"abort_transaction(): the producer is {self._is()}")
+            raise InvalidTxnState(f"abort_transaction(): the producer is {self._describe_state()}")
         if self._phase is Phase.IN_TRANSACTION:
             self._phase = Phase.FAILED  # wherever it is interrupted, only abort is left
         self._drop_records()
         try:
-            self._deciding(coordinator.abort)
+            outcome = self._decide(coordinator.abort)
         except CommitStateUnknown:
             self._phase = Phase.UNKNOWN
-            raise
-        except InvalidTxnState:
-            # An earlier commit has succeeded after all: consumers learn of it too.
-            self._committed()
             raise
         except BaseException as error:
             self._fail(error)
             raise
+        if outcome is Outcome.COMMIT:
+            self._note_commit()  # consumers learn of it too
+            raise InvalidTxnState(
+                f"{coordinator.state.ref} cannot be aborted: its commit, whose outcome was "
+                "unknown, had succeeded"
+            )
         self._moves = []
-        self._last_outcome = "abort"
+        self._last_outcome = Outcome.ABORT
         self._phase = Phase.READY
 
     @contextmanager
@@ -311,7 +331,7 @@ class Producer:
             yield self
             self.commit_transaction()
         except BaseException:
-            ours = not self._turn.inherited  # what a child of a fork leaves is the parent's
+            ours = not self._lock.inherited  # what a child of a fork leaves is the parent's
             if ours and self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 try:
                     self.abort_transaction()
@@ -322,7 +342,7 @@ class Producer:
 
     # -- sending ---------------------------------------------------------------------------------
 
-    @in_turn
+    @exclusive
     def send(
         self,
         topic: str,
@@ -352,7 +372,7 @@ class Producer:
             self._fail(error)
             raise
 
-    @in_turn
+    @exclusive
     def send_batch(
         self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
     ) -> None:
@@ -366,10 +386,10 @@ class Producer:
             partition: for all of them; overrules the key and the column.
         """
         self._require_sending()
-        with self._failing():
+        with self._fail_on_error():
             self._records.send_batch(topic, batch, partition)
 
-    @in_turn
+    @exclusive
     def flush(self) -> Placed:
         """Upload and place everything that is buffered.
 
@@ -402,7 +422,7 @@ class Producer:
         return placed
 
     def _finish_records(self) -> dict[str, list[UploadedSegment]]:
-        with self._failing():
+        with self._fail_on_error():
             return self._records.finish()
 
     def _take_offsets(self) -> dict[str, list[OffsetCommit]]:
@@ -415,7 +435,7 @@ class Producer:
     ) -> Placed:
         assert self._coordinator is not None
         try:
-            with self._failing():
+            with self._fail_on_error():
                 placed = self._coordinator.place(segments, offsets)
         finally:
             # Also if it failed: perhaps because a topic was made anew.
@@ -426,9 +446,9 @@ class Producer:
 
     def _flush_plain(self) -> Placed:
         """Place without a transaction: one entry per topic, recognisable if it is repeated."""
-        if self._unawaited is not None:
-            with self._failing():
-                self._unawaited.submit(self._records.hand_over())
+        if self._background is not None:
+            with self._fail_on_error():
+                self._background.submit(self._records.hand_over())
             return {}
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
         self._phase = Phase.BROKEN
@@ -463,11 +483,11 @@ class Producer:
     def _require_sending(self) -> None:
         self._require(Phase.READY if self._coordinator is None else Phase.IN_TRANSACTION, "send")
 
-    def _is(self) -> str:
+    def _describe_state(self) -> str:
         return self._phase.value
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _fail_on_error(self) -> Iterator[None]:
         """An error inside a transaction leaves only abort; a fatal one, nothing.
 
         Without a transaction one that takes buffered records leaves nothing either: no later flush
@@ -489,13 +509,14 @@ class Producer:
             self._discard()
             self._phase = Phase.BROKEN
 
-    def _repeat(self, call: str) -> Placed:
-        if self._last_outcome != call:
+    def _repeat(self, outcome: Outcome) -> None:
+        """The call of before once more: it has no effect, and its opposite is refused."""
+        assert self._last_outcome is not None
+        if outcome is not self._last_outcome:
             raise InvalidTxnState(
-                f"{call}_transaction(): the last transaction ended with {self._last_outcome}, "
-                "and no other was begun"
+                f"{outcome.value}_transaction(): the last transaction ended with "
+                f"{self._last_outcome.value}, and no other was begun"
             )
-        return self._placed if call == "commit" else {}
 
     def _discard(self) -> None:
         self._moves = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from txnlog import names
@@ -16,61 +14,37 @@ from txnlog.config import (
     Acks,
     StoreConfig,
     WriterCodec,
-    check_merged_topic_config,
     check_store_config,
-    check_topic_changes,
-    check_topic_config,
 )
 from txnlog.consumer import Consumer
 from txnlog.errors import (
-    InvalidTopic,
     NotAStore,
     ObjectNotFound,
     StoreExists,
     StoreNotFound,
-    TxnlogError,
-    UnknownTopicOrPartition,
 )
-from txnlog.inspect.descriptions import (
-    SegmentDescription,
-    TopicDescription,
-    describe_segments,
-    describe_topic,
-    describe_topic_state,
-    or_error,
-)
-from txnlog.log.folded_names import check_case
 from txnlog.log.logs import Logs
 from txnlog.log.sequence_log import create_once
-from txnlog.log.topic_log import TopicLog, TopicSpec
-from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.scan import Offsets, Scan
-from txnlog.snapshot import Snapshot, check_isolation_level, take_snapshot
+from txnlog.read.isolation import check_isolation_level
+from txnlog.read.view import Offsets
+from txnlog.scan import Scan
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
-from txnlog.state.topic import (
-    Altered,
-    Created,
-    Deleted,
-    TopicState,
-    Trimmed,
-    check_partition_count,
-)
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
-from txnlog.write.uploads import SegmentFiles, discard_segments
+from txnlog.write.uploads import DEFAULT_MEMORY_BYTES
+from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
     from txnlog.doctor.finding import Finding
-    from txnlog.kafka.exporting import Exported as KafkaExport
-    from txnlog.kafka.importing import Imported as KafkaImport
+    from txnlog.kafka.exporting import KafkaExport
+    from txnlog.kafka.importing import KafkaImport
     from txnlog.kafka.progress import Progress
-
-_logger = logging.getLogger(__name__)
 
 
 def open_store(
@@ -125,7 +99,8 @@ def attach(
             raise StoreNotFound(
                 f"there is no store at {storage.url}; create one with txnlog.open(..., create=True)"
             ) from None
-        probe(storage)
+        if not storage.was_probed():
+            probe(storage)
         found = StoreFile(store_id=clock.token(), created_at_ms=clock.now_ms(), config=checked)
         if not create_once(storage, names.STORE_FILE, envelope.encode(found), clock):
             found = _read_store_file(storage)
@@ -186,150 +161,6 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     def logs(self) -> Logs:
         """The open logs: for the parts of txnlog that build on a store, not for applications."""
         return self._logs
-
-    # -- topics ----------------------------------------------------------------------------------
-
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int = 1,
-        config: Mapping[str, object] | None = None,
-        dry_run: bool = False,
-    ) -> TopicDescription:
-        """Create a topic; with ``dry_run`` only tell what it would be.
-
-        Raises:
-            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig.
-        """
-        checked = check_topic_config(config)
-        check_partition_count(partitions)
-        nonce, topic_id = self._clock.token(), self._clock.token()
-        log = self._logs.topic(topic)
-        check_case(self._storage, names.topic_folder(topic), f"topic {topic!r}", InvalidTopic)
-
-        def build(state: TopicState) -> Created:
-            state.check_absent(topic)
-            return Created(nonce, self._clock.now_ms(), topic_id, partitions, checked)
-
-        if dry_run:
-            return describe_topic_state(topic, log.preview(build))
-        log.append(build)
-        return describe_topic(log)
-
-    def topics(self) -> list[str]:
-        """The names of all topics, sorted. Reads the log of each."""
-        found = self._storage.list_folders(names.TOPICS)
-        logs = [self._logs.topic(name) for name in found]
-        self._storage.gather([log.refresh for log in logs])
-        return sorted(log.name for log in logs if _exists(log))
-
-    def describe_topic(self, topic: str) -> TopicDescription:
-        """Offsets, sizes, settings and open transactions of a topic.
-
-        Raises UnknownTopicOrPartition.
-        """
-        return describe_topic(self._logs.fresh_topic(topic))
-
-    def describe_topics(self) -> list[TopicDescription | TxnlogError]:
-        """Every topic, sorted by name; the error in place of one that is damaged."""
-        found = self._storage.list_folders(names.TOPICS)
-        described = self._storage.gather(
-            [partial(or_error, self.describe_topic, name) for name in sorted(found)]
-        )
-        return [item for item in described if not isinstance(item, UnknownTopicOrPartition)]
-
-    def segments(self, topic: str, partition: int | None = None) -> list[SegmentDescription]:
-        """The placed segments of a topic or of one partition, in the order of their offsets."""
-        log = self._logs.fresh_topic(topic)
-        if partition is not None:
-            with log.reading() as state:
-                state.check_partitions(topic, [partition])
-        return describe_segments(log, partition)
-
-    def alter_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int | None = None,
-        config: Mapping[str, object | None] | None = None,
-        dry_run: bool = False,
-    ) -> TopicDescription:
-        """Give a topic more partitions or other settings; None takes a key back to its default.
-
-        Keys hash differently once there are more partitions, as in Kafka. With ``dry_run`` only
-        tell what it would be.
-        """
-        checked = check_topic_changes(config)
-        nonce = self._clock.token()
-        log = self._logs.topic(topic)
-
-        def build(state: TopicState) -> Altered:
-            state.check_exists(topic)
-            if partitions is not None:
-                check_partition_count(partitions, len(state.partitions))
-            merged = {**state.config, **checked}
-            check_merged_topic_config({k: v for k, v in merged.items() if v is not None})
-            return Altered(nonce, self._clock.now_ms(), partitions, checked)
-
-        if dry_run:
-            self._logs.fresh_topic(topic)
-            return describe_topic_state(topic, log.preview(build))
-        log.append(build)
-        return self.describe_topic(topic)
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its data. Scans that are pinned to it fail from then on."""
-        nonce = self._clock.token()
-        log = self._logs.topic(topic)
-        doomed: list[SegmentFiles] = []
-
-        def build(state: TopicState) -> Deleted:
-            state.check_exists(topic)
-            doomed[:] = [
-                SegmentFiles(
-                    topic, number, segment.name, segment.batch_count, segment.kafka is not None
-                )
-                for number, partition in enumerate(state.partitions)
-                for segment in partition.segments
-            ]
-            return Deleted(nonce, self._clock.now_ms())
-
-        log.append(build)
-        discard_segments(self._storage, doomed)
-
-    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Move log start offsets up: records below them are no longer a part of their topics.
-
-        One atomic step per topic. The files stay where they are for readers that are pinned to
-        them.
-
-        Raises:
-            OffsetOutOfRange: an offset lies beyond the last stable offset.
-            InvalidOption: it is no offset.
-        """
-        by_topic: dict[str, dict[int, int]] = {}
-        for where, offset in offsets.items():
-            by_topic.setdefault(where.topic, {})[where.partition] = offset
-        for topic, starts in by_topic.items():
-            log = self._logs.fresh_topic(topic)
-            nonce = self._clock.token()
-
-            def build(
-                state: TopicState,
-                topic: str = topic,
-                starts: dict[int, int] = starts,
-                nonce: str = nonce,
-            ) -> Trimmed:
-                state.check_exists(topic)
-                state.check_trim(topic, starts)
-                return Trimmed(nonce, self._clock.now_ms(), starts)
-
-            log.append(build)
-
-    def topic_spec(self, topic: str) -> TopicSpec:
-        """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
-        return self._logs.topic_spec(topic)
 
     # -- reading and writing ---------------------------------------------------------------------
 
@@ -405,13 +236,15 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         """
         return Producer(
             self._logs,
+            WriterSettings(
+                codec=WriterCodec.parse(compression_type, compression_level),
+                memory_bytes=buffer_memory_bytes or DEFAULT_MEMORY_BYTES,
+                acks=Acks.parse(acks, transactional=transactional_id is not None),
+                retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
+                partitioner=check_partitioner(partitioner),
+            ),
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
-            buffer_memory_bytes=buffer_memory_bytes,
-            codec=WriterCodec.parse(compression_type, compression_level),
-            acks=Acks.parse(acks, transactional=transactional_id is not None),
-            retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
-            partitioner=check_partitioner(partitioner),
         )
 
     def consumer(
@@ -498,7 +331,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         from txnlog.kafka.importing import import_log_dirs
 
         return import_log_dirs(
-            self,
+            self._logs,
             topic,
             log_dirs,
             storage_options=storage_options,
@@ -537,7 +370,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         from txnlog.kafka.exporting import export_log_dirs
 
         return export_log_dirs(
-            self,
+            self._logs,
             topic,
             directory,
             magic=magic,
@@ -546,8 +379,3 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             storage_options=storage_options,
             progress=progress,
         )
-
-
-def _exists(log: TopicLog) -> bool:
-    with log.reading() as state:
-        return state.exists

@@ -13,10 +13,10 @@ from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.kafka.exporting import Exported, ExportedPartition
+    from txnlog.kafka.exporting import ExportedPartition, KafkaExport
 
 
-TOTAL: list[Field[Exported]] = [
+TOTAL: list[Field[KafkaExport]] = [
     text("topic", "TOPIC", lambda done: done.topic),
     text("url", "FOLDER", lambda done: done.url),
     number("record_count", "RECORDS", lambda done: done.record_count),

@@ -14,10 +14,10 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.kafka.importing import DamagedBytes, Imported, ImportedPartition
+    from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
 
 
-TOTAL: list[Field[Imported]] = [
+TOTAL: list[Field[KafkaImport]] = [
     text("topic", "TOPIC", lambda done: done.topic),
     number("record_count", "RECORDS", lambda done: done.record_count),
 ]

@@ -48,7 +48,11 @@ class SegmentChoice:
         found = store.segments(where.topic, where.partition)
         if self.name is None:
             return found
-        chosen = [segment for segment in found if segment.name == self.name.removesuffix(".log")]
+        from txnlog.names import SegmentPaths
+
+        paths = SegmentPaths.of(self.name)
+        stem = self.name if paths is None else paths.stem
+        chosen = [segment for segment in found if segment.name == stem]
         if not chosen:
             from txnlog.errors import ObjectNotFound
 

@@ -191,18 +191,17 @@ def _show_crc(batch: Batch) -> str:
 
 def read_placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
     """What lies in a segment of a store."""
-    from txnlog.inspect.segment_dump import dump_placed_segment, segment_path
+    from txnlog.inspect.segments import dump_placed_segment
 
-    path = segment_path(segment)
     for dumped in dump_placed_segment(storage, segment):
-        yield Batch(path, dumped, segment)
+        yield Batch(segment.paths.log, dumped, segment)
 
 
 def read_file_batches(path: str, storage_options: Mapping[str, object]) -> Iterator[Batch]:
-    """What lies in a segment file without a store. Raises StorageError."""
-    from txnlog.inspect.files import open_loose_file
+    """What lies in a segment file outside a store. Raises StorageError."""
+    from txnlog.inspect.files import open_segment_file
     from txnlog.segments.inspect.dump import dump_segment
 
-    with open_loose_file(path, storage_options) as file:
-        for dumped in dump_segment(file.read, file.size_bytes, name=file.path):
-            yield Batch(file.path, dumped, None)
+    with open_segment_file(path, storage_options) as file:
+        for dumped in dump_segment(file):
+            yield Batch(file.name, dumped, None)

@@ -33,7 +33,9 @@ def by_hour_in_duckdb(store: txnlog.Store) -> dict[int, int]:
     """The same in SQL."""
     flights = duckdb.from_arrow(store.scan("flights", columns=["timestamp"]).to_reader())
     query = "SELECT hour(timestamp AT TIME ZONE 'UTC'), count(*) FROM flights GROUP BY ALL"
-    return dict(flights.query("flights", query).fetchall())
+    found = flights.query("flights", query)
+    assert found is not None, "a SELECT has rows"
+    return dict(found.fetchall())
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Reads as much of Arrow IPC's metadata as tells what decoding would allocate, before it does.
+"""Reads Arrow IPC's metadata as far as needed to know what decoding would allocate.
 
 Arrow decompresses whatever sizes the bytes claim. This module finds those claims: it walks the
 flatbuffers of an encapsulated stream (schema, one record batch, end), as laid down in Arrow's
@@ -36,16 +36,16 @@ class StreamLayout:
 
 def read_layout(stream: memoryview) -> StreamLayout:
     """Walk a stream that must be exactly a schema, one record batch and the end-of-stream mark."""
-    schema, position = _message(stream, 0)
+    schema, position = _read_message(stream, 0)
     if schema.type != _TYPE_SCHEMA or schema.body_bytes != 0:
         raise ValueError("the Arrow stream does not start with a schema")
     schema_message_bytes = position
-    batch, body_stop = _message(stream, position)
+    batch, body_stop = _read_message(stream, position)
     if batch.type != _TYPE_RECORD_BATCH:
         raise ValueError("the Arrow schema is not followed by a record batch")
     if _PREFIX.unpack(stream[body_stop:]) != (_CONTINUATION, 0):
         raise ValueError("the Arrow record batch is not followed by the end of the stream")
-    return _batch_layout(
+    return _read_batch_layout(
         batch.table, stream[body_stop - batch.body_bytes : body_stop], schema_message_bytes
     )
 
@@ -58,8 +58,8 @@ class _Table:
     start: int
 
     def _field(self, number: int) -> int | None:
-        (back,) = struct.unpack_from("<i", self.data, _inside(self.data, self.start))
-        vtable = _inside(self.data, self.start - back)
+        (back,) = struct.unpack_from("<i", self.data, _check_inside(self.data, self.start))
+        vtable = _check_inside(self.data, self.start - back)
         (vtable_bytes,) = struct.unpack_from("<H", self.data, vtable)
         slot = 4 + 2 * number
         if slot + 2 > vtable_bytes:
@@ -81,7 +81,7 @@ class _Table:
         if position is None:
             return None
         (offset,) = struct.unpack_from("<I", self.data, position)
-        return _inside(self.data, position + offset)
+        return _check_inside(self.data, position + offset)
 
     def table(self, number: int) -> _Table | None:
         start = self.target(number)
@@ -95,14 +95,14 @@ class _Message:
     table: _Table
 
 
-def _inside(data: memoryview, position: int) -> int:
+def _check_inside(data: memoryview, position: int) -> int:
     # struct counts negative positions from the end; here they can only be damage.
     if not 0 <= position < len(data):
         raise ValueError("Arrow metadata points outside itself")
     return position
 
 
-def _message(stream: memoryview, start: int) -> tuple[_Message, int]:
+def _read_message(stream: memoryview, start: int) -> tuple[_Message, int]:
     """The message at ``start`` and the position after its body."""
     continuation, metadata_bytes = _PREFIX.unpack_from(stream, start)
     body = start + _PREFIX.size + metadata_bytes
@@ -110,7 +110,7 @@ def _message(stream: memoryview, start: int) -> tuple[_Message, int]:
         raise ValueError("not an Arrow message")
     metadata = stream[start + _PREFIX.size : body]
     (root,) = struct.unpack_from("<I", metadata)
-    message = _Table(metadata, _inside(metadata, root))
+    message = _Table(metadata, _check_inside(metadata, root))
     body_bytes = message.scalar(3, "q")
     table = message.table(2)
     if table is None or not 0 <= body_bytes <= len(stream) - body:
@@ -118,7 +118,7 @@ def _message(stream: memoryview, start: int) -> tuple[_Message, int]:
     return _Message(message.scalar(1, "B"), body_bytes, table), body + body_bytes
 
 
-def _batch_layout(batch: _Table, body: memoryview, schema_message_bytes: int) -> StreamLayout:
+def _read_batch_layout(batch: _Table, body: memoryview, schema_message_bytes: int) -> StreamLayout:
     compression = batch.table(3)
     buffers = batch.target(2)
     total = 0

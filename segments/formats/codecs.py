@@ -48,7 +48,7 @@ _LEVELS: Final = {
 
 
 def check_level(codec: Compression, level: int | None) -> None:
-    """Raise UnsupportedCompression for a level that the codec has not; None is its default."""
+    """Raise UnsupportedCompression for a level that the codec lacks; None is its default."""
     if level is None:
         return
     if codec not in _LEVELS:
@@ -69,7 +69,7 @@ def compress(codec: Compression, data: BytesLike, level: int | None = None) -> b
         gzip = zlib.compressobj(6 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
         return gzip.compress(data) + gzip.flush()
     if codec is Compression.SNAPPY:
-        return b"".join(_xerial(memoryview(data)))
+        return b"".join(_xerial_pieces(memoryview(data)))
     if codec is Compression.LZ4:
         # Java reads only independent blocks, and writes 64 KiB ones without sizes or checksums.
         frame: bytes = lz4.frame.compress(
@@ -101,11 +101,17 @@ def decompress(codec: Compression, data: BytesLike, max_bytes: int) -> BytesLike
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+def check_uncompressed(size_bytes: int, max_bytes: int) -> None:
+    """Raise ValueError for records that would take more memory than ``max_bytes``."""
+    if size_bytes > max_bytes:
+        raise ValueError(f"{size_bytes} bytes uncompressed are over the limit {max_bytes}")
+
+
 def _over(max_bytes: int) -> str:
     return f"the records uncompressed are over the limit {max_bytes}"
 
 
-def _xerial(data: memoryview) -> Iterator[bytes]:
+def _xerial_pieces(data: memoryview) -> Iterator[bytes]:
     snappy = pa.Codec("snappy")
     yield _XERIAL_HEADER
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
@@ -114,7 +120,7 @@ def _xerial(data: memoryview) -> Iterator[bytes]:
         yield block
 
 
-def _gzip(data: memoryview, _: int) -> Iterator[bytes]:
+def _decompress_gzip(data: memoryview, _: int) -> Iterator[bytes]:
     """One or more gzip members, as Java's reader takes them."""
     at = 0
     while at < len(data):
@@ -130,9 +136,9 @@ def _gzip(data: memoryview, _: int) -> Iterator[bytes]:
         at -= len(member.unused_data)
 
 
-def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+def _decompress_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        yield _snappy_block(data, max_bytes)  # some clients write one raw block
+        yield _decompress_snappy_block(data, max_bytes)  # some clients write one raw block
         return
     at, left = 0, max_bytes
     while at < len(data):
@@ -145,7 +151,7 @@ def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         at += 4
         if not 0 < length <= len(data) - at:
             raise ValueError(f"a snappy block of {length} bytes has {len(data) - at}")
-        block = _snappy_block(data[at : at + length], left)
+        block = _decompress_snappy_block(data[at : at + length], left)
         left -= len(block)
         yield block
         at += length
@@ -153,7 +159,7 @@ def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         raise ValueError("the snappy stream is cut off")
 
 
-def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
+def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
     claimed = shift = 0
     for byte in block[:5]:
         claimed |= (byte & 0x7F) << shift
@@ -168,7 +174,7 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
     return raw
 
 
-def _lz4(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+def _decompress_lz4(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     """Exactly one frame, as Java reads and writes it."""
     frame = lz4.frame.LZ4FrameDecompressor()
     # The library allocates what it may return at most, and copies the input that it has not used.
@@ -184,7 +190,7 @@ def _lz4(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         raise ValueError(f"{rest} bytes follow the lz4 frame")
 
 
-def _zstd(data: memoryview, _: int) -> Iterator[bytes]:
+def _decompress_zstd(data: memoryview, _: int) -> Iterator[bytes]:
     """One or more frames, with or without a content size. The library's window limit is 128 MiB."""
     _check_zstd_frames(data)
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
@@ -223,8 +229,8 @@ def _check_zstd_frames(data: memoryview) -> None:
 
 
 _DECOMPRESSORS: Final[dict[Compression, Callable[[memoryview, int], Iterator[bytes]]]] = {
-    Compression.GZIP: _gzip,
-    Compression.SNAPPY: _snappy,
-    Compression.LZ4: _lz4,
-    Compression.ZSTD: _zstd,
+    Compression.GZIP: _decompress_gzip,
+    Compression.SNAPPY: _decompress_snappy,
+    Compression.LZ4: _decompress_lz4,
+    Compression.ZSTD: _decompress_zstd,
 }

@@ -4,7 +4,7 @@ After the 61-byte header come a 3-byte header check and then, at byte 64, a self
 stream: schema, one record batch, end of stream. Arrow pads everything to 8 bytes, so all buffers
 of all batches of a file stay aligned, and an uncompressed batch is decoded without copying.
 
-A column that says nothing is left out of the body but kept in the schema, with Arrow's type null:
+A column without information is left out of the body but kept in the schema, with Arrow's type null:
 keys that are all null, headers that are all empty, a timestamp that all records share. Which
 columns there are is the records' business: this module gives meaning to ``timestamp`` and
 ``offset_delta`` alone, and knows defaults for those of RECORD_SCHEMA.
@@ -23,13 +23,14 @@ import pyarrow as pa
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
+from txnlog.segments.formats.codecs import check_uncompressed
 from txnlog.segments.header import HEADER_BYTES, BatchHeader
 from txnlog.segments.records import (
     RECORD_SCHEMA,
     TIMESTAMP_TYPE,
     DecodedRecords,
     Int32Array,
-    left_out_column,
+    default_column,
 )
 
 OFFSET_DELTA: Final = "offset_delta"
@@ -69,11 +70,11 @@ def encode_columns(
 ) -> memoryview:
     """The Arrow stream that holds ``records``; its length is a multiple of 8.
 
-    Raises UnsupportedCompression for codecs that Arrow has not, UnsupportedRecordFormat for
+    Raises UnsupportedCompression for codecs that Arrow lacks, UnsupportedRecordFormat for
     columns that cannot be stored.
     """
     options = _write_options(compression, level)
-    batch = _leave_out(records, single_timestamp)
+    batch = _leave_out_empty(records, single_timestamp)
     if offset_deltas is not None:
         batch = batch.append_column(OFFSET_DELTA, pa.array(offset_deltas, pa.int32()))
     sink = pa.BufferOutputStream()
@@ -100,18 +101,15 @@ def decode_columns(
         raise ValueError(
             f"the header counts {header.record_count} records, the payload holds {layout.row_count}"
         )
-    schema = _schema(bytes(payload[: layout.schema_message_bytes]))
+    schema = _parse_schema(bytes(payload[: layout.schema_message_bytes]))
     claimed = layout.uncompressed_bytes + len(schema) * _LEFT_OUT_ROW_BYTES * header.record_count
-    if claimed > max_uncompressed_bytes:
-        raise ValueError(
-            f"{claimed} bytes uncompressed are over the limit {max_uncompressed_bytes}"
-        )
+    check_uncompressed(claimed, max_uncompressed_bytes)
     wanted = [name for name in schema.names if name != OFFSET_DELTA]
     if columns is not None:
         wanted = list(columns)
-    stored = _read(payload, schema, wanted, header.record_count)
-    offset_deltas = _offset_deltas(header, stored)
-    arrays = [_column(name, schema, stored, header) for name in wanted]
+    stored = _read_stored(payload, schema, wanted, header.record_count)
+    offset_deltas = _check_offset_deltas(header, stored)
+    arrays = [_build_column(name, schema, stored, header) for name in wanted]
     fields = [pa.field(name, array.type) for name, array in zip(wanted, arrays, strict=True)]
     records = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
     return DecodedRecords(records, offset_deltas)
@@ -141,14 +139,14 @@ def _write_options(compression: Compression, level: int | None) -> pa.ipc.IpcWri
     )
 
 
-def _leave_out(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatch:
-    """``records`` with columns that say nothing replaced by columns of type null."""
+def _leave_out_empty(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatch:
+    """``records`` with columns without information replaced by columns of type null."""
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
     for field, array in zip(records.schema, records.columns, strict=True):
         _check_storable(field, records.schema)
         if field.type == _LEFT_OUT_TYPES.get(field.name):
-            nothing = single_timestamp if field.name == "timestamp" else _says_nothing(array)
+            nothing = single_timestamp if field.name == "timestamp" else _is_empty(array)
             if nothing:
                 field, array = pa.field(field.name, pa.null()), pa.nulls(len(array))
         fields.append(field)
@@ -158,9 +156,9 @@ def _leave_out(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatc
     )
 
 
-def _says_nothing(array: pa.Array) -> bool:
+def _is_empty(array: pa.Array) -> bool:
     if pa.types.is_list(array.type):
-        # Null headers cannot be told from empty ones in Kafka's format, so neither are they here.
+        # Kafka's format does not distinguish null headers from empty ones, so neither does this.
         offsets = array.offsets
         return bool(offsets[0] == offsets[-1])
     return bool(array.null_count == len(array))
@@ -186,7 +184,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _schema(message: bytes) -> pa.Schema:
+def _parse_schema(message: bytes) -> pa.Schema:
     # All batches of a topic have the same few schemas; parsing one costs as much as a small batch.
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     if len(set(schema.names)) != len(schema.names):
@@ -198,7 +196,7 @@ def _schema(message: bytes) -> pa.Schema:
     return schema
 
 
-def _read(
+def _read_stored(
     payload: memoryview, schema: pa.Schema, wanted: Sequence[str], record_count: int
 ) -> dict[str, pa.Array]:
     """Decode the stored ones among the wanted columns, and the offset deltas, fully validated."""
@@ -220,7 +218,7 @@ def _read(
     return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
-def _column(
+def _build_column(
     name: str, schema: pa.Schema, stored: dict[str, pa.Array], header: BatchHeader
 ) -> pa.Array:
     if name in stored:
@@ -230,7 +228,7 @@ def _column(
         return array
     if name == "timestamp" and header.base_timestamp_ms != header.max_timestamp_ms:
         raise ValueError("timestamps differ but are left out")
-    array = left_out_column(name, header.base_timestamp_ms, header.record_count)
+    array = default_column(name, header.base_timestamp_ms, header.record_count)
     if array is not None:
         return array
     if name in schema.names:
@@ -238,7 +236,7 @@ def _column(
     raise UnsupportedRecordFormat(f"there is no column {name!r}; the batch has {schema.names}")
 
 
-def _offset_deltas(header: BatchHeader, stored: dict[str, pa.Array]) -> Int32Array | None:
+def _check_offset_deltas(header: BatchHeader, stored: dict[str, pa.Array]) -> Int32Array | None:
     column = stored.get(OFFSET_DELTA)
     if column is None:
         if header.last_offset_delta != header.record_count - 1:

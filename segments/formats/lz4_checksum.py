@@ -1,7 +1,8 @@
-"""The wrong header checksum of LZ4 frames in Kafka's oldest messages (magic 0).
+"""The header checksum of LZ4 frames, which Kafka's message format v0 (magic 0) computes wrongly.
 
-A frame's header ends with one byte: the second of xxHash32 of the frame's descriptor. Kafka's first
-version hashed the frame's magic with it, and its readers expect that; later formats are right.
+A frame's header ends with a checksum of its descriptor: the second byte of its xxHash32. Clients of
+message format v0 hash the frame's magic number too, and accept nothing else (KIP-57). From v1 on
+the checksum is the one of LZ4's specification.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ _CONTENT_SIZE = 0x08
 _DICTIONARY = 0x01
 
 
-def with_right_checksum(frame: BytesLike) -> bytes:
-    """The frame as every LZ4 library reads it. What its checksum was is not looked at, as in Kafka.
+def with_standard_checksum(frame: BytesLike) -> bytes:
+    """The frame with LZ4's own checksum, as every library reads it.
 
-    Raises ValueError if it is too short to be a frame.
+    The checksum that it had is ignored, as in Kafka. Raises ValueError if it is too short.
     """
-    return _with_checksum(bytes(frame), _MAGIC_BYTES)
+    return _replace_checksum(bytes(frame), _MAGIC_BYTES)
 
 
-def with_wrong_checksum(frame: BytesLike) -> bytes:
-    """The frame as Kafka's old clients read it."""
-    return _with_checksum(bytes(frame), 0)
+def with_v0_checksum(frame: BytesLike) -> bytes:
+    """The frame with the checksum that clients of message format v0 expect."""
+    return _replace_checksum(bytes(frame), 0)
 
 
-def _with_checksum(frame: bytes, hashed_from: int) -> bytes:
+def _replace_checksum(frame: bytes, hashed_from: int) -> bytes:
     if len(frame) < _MAGIC_BYTES + 3:
         raise ValueError(f"an lz4 frame of {len(frame)} bytes has no header")
     flags = frame[_MAGIC_BYTES]
@@ -52,14 +53,14 @@ def xxh32(data: bytes) -> int:
     words = len(data) // 4 * 4
     for at in range(0, words, 4):
         value = (value + int.from_bytes(data[at : at + 4], "little") * _PRIME_3) & _MASK
-        value = (_rotated(value, 17) * _PRIME_4) & _MASK
+        value = (_rotate(value, 17) * _PRIME_4) & _MASK
     for byte in data[words:]:
         value = (value + byte * _PRIME_5) & _MASK
-        value = (_rotated(value, 11) * _PRIME_1) & _MASK
+        value = (_rotate(value, 11) * _PRIME_1) & _MASK
     value = ((value ^ (value >> 15)) * _PRIME_2) & _MASK
     value = ((value ^ (value >> 13)) * _PRIME_3) & _MASK
     return value ^ (value >> 16)
 
 
-def _rotated(value: int, bits: int) -> int:
+def _rotate(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (32 - bits))) & _MASK

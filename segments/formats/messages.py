@@ -1,6 +1,6 @@
 """Kafka's message sets of before 0.11 (magic 0 and 1), from and to Arrow.
 
-They are read, and written for old readers elsewhere; txnlog's own segments never hold them.
+They are read, and written for old consumers elsewhere; txnlog's own segments never hold them.
 
 A message: offset int64, size int32, then CRC-32 of all that follows, magic int8, attributes int8,
 in v1 timestamp int64, then key and value (length int32, -1 for null, and bytes). A compressed set
@@ -25,10 +25,10 @@ from txnlog.segments.errors import (
     RecordTooLarge,
     UnknownCodec,
     UnsupportedCompression,
-    UnsupportedRecordFormat,
 )
-from txnlog.segments.formats.codecs import compress, decompress
-from txnlog.segments.formats.lz4_checksum import with_right_checksum, with_wrong_checksum
+from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
+from txnlog.segments.formats.lz4_checksum import with_standard_checksum, with_v0_checksum
+from txnlog.segments.formats.projection import choose_columns, decode_wanted
 from txnlog.segments.formats.slices import (
     NULL_LENGTH,
     all_bytes,
@@ -51,7 +51,6 @@ from txnlog.segments.header import (
     BytesLike,
 )
 from txnlog.segments.records import (
-    RECORD_SCHEMA,
     TIMESTAMP_TYPE,
     DecodedRecords,
     Int32Array,
@@ -74,7 +73,7 @@ _ROW_BYTES = 96  # what the arrays of one message take besides its bytes
 
 
 def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHeader:
-    """What the message at the start of ``data`` says, as the header of a batch of one record.
+    """The header of the message at the start of ``data``, as that of a batch of one record.
 
     Of a compressed one only the last offset and the timestamp are known before it is decoded.
     Raises CorruptRecord.
@@ -83,7 +82,7 @@ def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHea
     if len(data) < _LEAST_BYTES[magic]:
         reason = f"{len(data)} bytes are left, a message takes {_LEAST_BYTES[magic]}"
         raise CorruptRecord.at(name, position, reason)
-    offset, size = _int(data[:8]), _int(data[8:12])
+    offset, size = _to_int(data[:8]), _to_int(data[8:12])
     attributes = data[_ATTRIBUTES]
     if size < _LEAST_BYTES[magic] - _LOG_OVERHEAD:
         raise CorruptRecord.at(name, position, f"length {size} is shorter than a message")
@@ -92,7 +91,7 @@ def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHea
     if attributes & ~(CODEC_BITS if magic == MAGIC_V0 else CODEC_BITS | LOG_APPEND_TIME):
         reason = f"attributes {attributes:#04x} are not known with magic {magic}"
         raise CorruptRecord.at(name, position, reason, offset)
-    time = NO_TIMESTAMP_MS if magic == MAGIC_V0 else _int(data[_TIMESTAMP : _TIMESTAMP + 8])
+    time = NO_TIMESTAMP_MS if magic == MAGIC_V0 else _to_int(data[_TIMESTAMP : _TIMESTAMP + 8])
     return BatchHeader(
         base_offset=offset,
         length=size,
@@ -111,9 +110,9 @@ def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHea
 
 
 def message_run(header: BatchHeader, data: memoryview) -> BatchHeader:
-    """As one batch: the uncompressed message that ``header`` is of, and the sound ones behind it.
+    """One header for the uncompressed message of ``header`` and the sound ones behind it.
 
-    Taken one by one they would each cost as much as a whole batch. ``data`` begins with the first
+    Decoded one by one they would each cost as much as a whole batch. ``data`` begins with the first
     message; whole messages alone count. The first one that is damaged, or of another kind, is left
     for the next batch. The header's CRC is that of the whole run.
     """
@@ -137,7 +136,7 @@ def message_run(header: BatchHeader, data: memoryview) -> BatchHeader:
         if zlib.crc32(data[stop + MAGIC_POSITION : end]) != crc:
             break
         if header.magic != MAGIC_V0:
-            max_ms = max(max_ms, _int(data[stop + _TIMESTAMP : stop + _TIMESTAMP + 8]))
+            max_ms = max(max_ms, _to_int(data[stop + _TIMESTAMP : stop + _TIMESTAMP + 8]))
         last_offset, stop, count = offset, end, count + 1
     return replace(
         header,
@@ -165,30 +164,20 @@ def decode_message_set(
     Any failure but an unknown name in ``columns`` (UnsupportedRecordFormat) or an unknown codec
     means damage, whatever its class.
     """
-    wanted = RECORD_SCHEMA.names if columns is None else list(columns)
-    for name in wanted:
-        if name not in RECORD_SCHEMA.names:
-            raise UnsupportedRecordFormat(
-                f"there is no column {name!r}; the batch has {RECORD_SCHEMA.names}"
-            )
+    wanted = choose_columns(columns)
     codec = header.codec
     data: BytesLike = message
     if codec is not Compression.NONE:
-        data = _unwrapped(header, message, codec, max_uncompressed_bytes)
-    starts, offsets = _messages(header, data, is_inner=data is not message)
-    claimed = len(data) + len(starts) * _ROW_BYTES
-    if claimed > max_uncompressed_bytes:
-        raise ValueError(
-            f"{claimed} bytes uncompressed are over the limit {max_uncompressed_bytes}"
-        )
+        data = _unwrap(header, message, codec, max_uncompressed_bytes)
+    starts, offsets = _locate_messages(header, data, is_inner=data is not message)
+    check_uncompressed(len(data) + len(starts) * _ROW_BYTES, max_uncompressed_bytes)
     if data is not message:
-        offsets = _absolute(header, offsets)
-    arrays, times = _fields(header, data, starts, wanted)
-    header = _true_header(header, offsets, times)
-    schema = pa.schema([RECORD_SCHEMA.field(name) for name in wanted])
+        offsets = _make_absolute(header, offsets)
+    records, times = _decode_fields(header, data, starts, wanted)
+    header = _correct_header(header, offsets, times)
     dense = header.last_offset_delta == header.record_count - 1
     deltas = None if dense else (offsets - offsets[0]).astype(np.int32)
-    return header, DecodedRecords(pa.RecordBatch.from_arrays(arrays, schema=schema), deltas)
+    return header, DecodedRecords(records, deltas)
 
 
 def encode_message_set(
@@ -216,13 +205,15 @@ def encode_message_set(
     times = timestamps_ms(records)
     keys, values = records.column("key"), records.column("value")
     if compression is Compression.NONE:
-        return bytes(_encoded(magic, 0, offsets, times, keys, values))
-    inner = _encoded(magic, 0, offsets if magic == MAGIC_V0 else deltas, times, keys, values)
+        return bytes(_encode_messages(magic, 0, offsets, times, keys, values))
+    inner = _encode_messages(
+        magic, 0, offsets if magic == MAGIC_V0 else deltas, times, keys, values
+    )
     wrapped = compress(compression, inner, level)
     if magic == MAGIC_V0 and compression is Compression.LZ4:
-        wrapped = with_wrong_checksum(wrapped)
+        wrapped = with_v0_checksum(wrapped)
     return bytes(
-        _encoded(
+        _encode_messages(
             magic,
             int(compression),
             offsets[-1:],
@@ -233,35 +224,35 @@ def encode_message_set(
     )
 
 
-def _unwrapped(
+def _unwrap(
     header: BatchHeader, message: memoryview, codec: Compression, max_bytes: int
 ) -> BytesLike:
     if codec is Compression.ZSTD:
         raise UnknownCodec(f"messages of magic {header.magic} cannot carry zstd")
     at = _KEY[header.magic]
-    key_bytes = _int(message[at : at + 4])
+    key_bytes = _to_int(message[at : at + 4])
     at += 4 + max(key_bytes, 0)
-    value_bytes = _int(message[at : at + 4])
+    value_bytes = _to_int(message[at : at + 4])
     at += 4
     if key_bytes < NULL_LENGTH or value_bytes < 0 or at + value_bytes != len(message):
         raise ValueError("the key and value of a wrapper do not fill it")
     value = message[at:]
     if header.magic == MAGIC_V0 and codec is Compression.LZ4:
-        value = memoryview(with_right_checksum(value))
+        value = memoryview(with_standard_checksum(value))
     return decompress(codec, value, min(max_bytes, _MAX_BYTES))
 
 
-def _messages(
+def _locate_messages(
     header: BatchHeader, data: BytesLike, *, is_inner: bool
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the messages start that fill ``data``, and the offsets that they say; all verified."""
+    """Where the messages in ``data`` start, and their offsets as stored; all verified."""
     view = memoryview(data)
     least = _LEAST_BYTES[header.magic]
     starts, offsets, at = [], [], 0
     while at < len(view):
         if len(view) - at < least:
             raise ValueError(f"{len(view) - at} bytes follow the last message")
-        stop = at + _LOG_OVERHEAD + _int(view[at + 8 : at + 12])
+        stop = at + _LOG_OVERHEAD + _to_int(view[at + 8 : at + 12])
         if stop - at < least or stop > len(view):
             raise ValueError("a message is shorter than its fields or longer than its set")
         if view[at + MAGIC_POSITION] != header.magic:
@@ -273,18 +264,18 @@ def _messages(
             if legacy_checksum(view[at:stop]) != crc:
                 raise ValueError("the CRC-32 of a message inside is wrong")
         starts.append(at)
-        offsets.append(_int(view[at : at + 8]))
+        offsets.append(_to_int(view[at : at + 8]))
         at = stop
     if not starts:
         raise ValueError("a compressed message wraps nothing")
     return np.array([*starts, at], dtype=np.int64), np.array(offsets, dtype=np.int64)
 
 
-def _absolute(header: BatchHeader, offsets: Int64Array) -> Int64Array:
+def _make_absolute(header: BatchHeader, offsets: Int64Array) -> Int64Array:
     if offsets[0] < 0 or not bool(np.all(offsets[1:] > offsets[:-1])):
         raise ValueError("offsets of the messages inside do not ascend")
     last = header.base_offset
-    # Producers leave the wrapper's offset at 0, and a broker of old kept it: then it says nothing.
+    # Producers leave the wrapper's offset at 0, and old brokers kept it: then it means nothing.
     if last == 0 or last == offsets[-1]:
         return offsets
     if header.magic == MAGIC_V0 or last < offsets[-1]:
@@ -295,38 +286,34 @@ def _absolute(header: BatchHeader, offsets: Int64Array) -> Int64Array:
     return absolute
 
 
-def _fields(
+def _decode_fields(
     header: BatchHeader, data: BytesLike, bounds: Int64Array, wanted: Sequence[str]
-) -> tuple[list[pa.Array], Int64Array]:
+) -> tuple[pa.RecordBatch, Int64Array]:
     block, buffer = np.frombuffer(data, dtype=np.uint8), pa.py_buffer(data)
     starts, stops = bounds[:-1], bounds[1:]
     at = starts + _KEY[header.magic]
-    key_lengths = _integers(block, at, ">i4")
+    key_lengths = _read_integers(block, at, ">i4")
     keys = at + 4
     at = keys + np.maximum(key_lengths, 0)
     if int(key_lengths.min()) < NULL_LENGTH or bool(np.any(at + 4 > stops)):
         raise ValueError("a key reaches beyond its message")
-    sizes = _integers(block, at, ">i4")
+    sizes = _read_integers(block, at, ">i4")
     values = at + 4
     if int(sizes.min()) < NULL_LENGTH or bool(np.any(values + np.maximum(sizes, 0) != stops)):
         raise ValueError("a value does not end with its message")
     times = np.full(len(starts), header.max_timestamp_ms, dtype=np.int64)
     if header.magic != MAGIC_V0 and not (header.is_log_append_time and header.is_message_set):
-        times = _integers(block, starts + _TIMESTAMP, ">i8")
-    arrays = []
-    for name in wanted:
-        if name == "key":
-            arrays.append(cut(buffer, keys, key_lengths))
-        elif name == "value":
-            arrays.append(cut(buffer, values, sizes))
-        elif name == "timestamp":
-            arrays.append(pa.array(times).view(TIMESTAMP_TYPE))
-        else:
-            arrays.append(empty_headers(len(starts)))
-    return arrays, times
+        times = _read_integers(block, starts + _TIMESTAMP, ">i8")
+    decoders = {
+        "key": lambda: cut(buffer, keys, key_lengths),
+        "value": lambda: cut(buffer, values, sizes),
+        "timestamp": lambda: pa.array(times).view(TIMESTAMP_TYPE),
+        "headers": lambda: empty_headers(len(starts)),
+    }
+    return decode_wanted(wanted, decoders), times
 
 
-def _true_header(header: BatchHeader, offsets: Int64Array, times: Int64Array) -> BatchHeader:
+def _correct_header(header: BatchHeader, offsets: Int64Array, times: Int64Array) -> BatchHeader:
     span = int(offsets[-1]) - int(offsets[0])
     if span > _MAX_BYTES:
         raise ValueError(f"the messages inside span {span} offsets")
@@ -340,7 +327,7 @@ def _true_header(header: BatchHeader, offsets: Int64Array, times: Int64Array) ->
     )
 
 
-def _encoded(
+def _encode_messages(
     magic: int,
     attributes: int,
     offsets: Int64Array,
@@ -362,7 +349,7 @@ def _encoded(
     heads["magic"], heads["bits"], heads["key"] = magic, attributes, key_lengths
     if magic != MAGIC_V0:
         heads["timestamp"] = times
-    parts = [_fixed(heads), keys, _fixed(sizes.astype(">i4")), values]
+    parts = [_fixed_width_array(heads), keys, _fixed_width_array(sizes.astype(">i4")), values]
     data = bytearray(all_bytes(interleave(parts, count)))
     view = memoryview(data)
     stops = np.cumsum(lengths)
@@ -372,17 +359,17 @@ def _encoded(
     return data
 
 
-def _fixed(rows: np.ndarray) -> pa.Array:
+def _fixed_width_array(rows: np.ndarray) -> pa.Array:
     sizes = np.full(len(rows), rows.dtype.itemsize, dtype=np.int64)
     return rows_of_bytes(rows.view(np.uint8).reshape(-1), sizes)
 
 
-def _integers(data: UInt8Array, at: Int64Array, kind: str) -> Int64Array:
+def _read_integers(data: UInt8Array, at: Int64Array, kind: str) -> Int64Array:
     """Big-endian integers at any positions, all of them inside ``data``."""
     width = np.dtype(kind).itemsize
     cells = np.ascontiguousarray(data.take(at[:, None] + np.arange(width)))
     return cells.view(kind).reshape(-1).astype(np.int64)
 
 
-def _int(data: BytesLike) -> int:
+def _to_int(data: BytesLike) -> int:
     return int.from_bytes(data, "big", signed=True)

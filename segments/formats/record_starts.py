@@ -1,4 +1,4 @@
-"""Where the records of a rows payload start: the one thing that only the record before tells.
+"""Finds where the records of a rows payload start: each behind the length of the one before.
 
 Follows the chain of length varints. Records of one size are found together, by comparing all
 their length bytes at once; only where sizes change is a record looked at by itself.
@@ -34,12 +34,12 @@ class RecordStarts:
         found: list[Int64Array] = []
         left = count
         while left:
-            singles = self._singles(min(left, _SINGLE_STEPS))
+            singles = self._follow(min(left, _SINGLE_STEPS))
             found.append(singles)
             left -= len(singles)
             size = self.position - int(singles[-1])
             if left and len(singles) > 1 and singles[-1] - singles[-2] == size:
-                same = self._same(size, left)
+                same = self._find_repeats(size, left)
                 found.append(same)
                 left -= len(same)
         starts = np.concatenate(found)
@@ -49,7 +49,7 @@ class RecordStarts:
             raise ValueError("a record reaches beyond the payload")
         return fields, ends
 
-    def _singles(self, count: int) -> Int64Array:
+    def _follow(self, count: int) -> Int64Array:
         data, position, size_bytes = self._data, self.position, len(self._data)
         starts = []
         for _ in range(count):
@@ -69,7 +69,7 @@ class RecordStarts:
         self.position = position
         return np.array(starts, dtype=np.int64)
 
-    def _same(self, size: int, most: int) -> Int64Array:
+    def _find_repeats(self, size: int, most: int) -> Int64Array:
         """Starts of the records from here on that have the same length bytes as the last one."""
         last = self.position - size
         most = max(min(most, (len(self._data) - self.position) // size), 0)

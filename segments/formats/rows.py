@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
-from txnlog.segments.formats.codecs import compress, decompress
+from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
+from txnlog.segments.formats.projection import choose_columns, decode_wanted, schema_of
 from txnlog.segments.formats.record_starts import RecordStarts
 from txnlog.segments.formats.row_headers import decode_headers, encode_headers, locate_headers
 from txnlog.segments.formats.slices import (
@@ -66,7 +67,7 @@ def encode_rows(
     compression: Compression,
     level: int | None,
 ) -> bytes:
-    """The payload that holds ``records``; columns of RECORD_SCHEMA that they have not are null.
+    """The payload that holds ``records``; columns of RECORD_SCHEMA that they lack are null.
 
     Raises UnsupportedRecordFormat, UnsupportedCompression, and RecordTooLarge for what does not fit
     into a batch.
@@ -100,40 +101,31 @@ def decode_rows(
     Any failure but an unknown name in ``columns`` (UnsupportedRecordFormat) or an unknown codec
     means damage, whatever its class.
     """
-    wanted = RECORD_SCHEMA.names if columns is None else list(columns)
-    for name in wanted:
-        if name not in RECORD_SCHEMA.names:
-            raise UnsupportedRecordFormat(
-                f"there is no column {name!r}; the batch has {RECORD_SCHEMA.names}"
-            )
-    codec = header.codec if len(payload) else Compression.NONE  # what compaction has emptied
+    wanted = choose_columns(columns)
+    codec = header.codec if len(payload) else Compression.NONE  # empty after compaction
     data = decompress(codec, payload, min(max_uncompressed_bytes, MAX_PAYLOAD_BYTES))
     count = header.record_count
     if count * LEAST_RECORD_BYTES > len(data):
         raise ValueError(f"{count} records do not fit into {len(data)} bytes")
-    claimed = len(data) + count * _ROW_BYTES
-    if claimed > max_uncompressed_bytes:
-        raise ValueError(
-            f"{claimed} bytes uncompressed are over the limit {max_uncompressed_bytes}"
-        )
+    check_uncompressed(len(data) + count * _ROW_BYTES, max_uncompressed_bytes)
     batches: list[pa.RecordBatch] = []
     offset_blocks: list[Int64Array] = []
     for batch, offsets in _decode_blocks(header, data, wanted):
         batches.append(batch)
         offset_blocks.append(offsets)
-    records = _joined(batches, wanted)
+    records = _join(batches, wanted)
     deltas = np.concatenate(offset_blocks) if offset_blocks else np.empty(0, dtype=np.int64)
     if header.is_guarded and count and deltas[-1] != header.last_offset_delta:
         raise ValueError(
             f"last offset delta {header.last_offset_delta} disagrees with the records' {deltas[-1]}"
         )
-    return DecodedRecords(records, _sparse(deltas, header.last_offset_delta))
+    return DecodedRecords(records, _check_deltas(deltas, header.last_offset_delta))
 
 
-def _joined(batches: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
+def _join(batches: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
     """One batch of all; with no batch, no rows of the columns of RECORD_SCHEMA with ``names``."""
     if not batches or not names:
-        schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
+        schema = schema_of(names)
         return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
     if len(batches) == 1:
         return batches[0]
@@ -141,7 +133,7 @@ def _joined(batches: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBat
     return batch
 
 
-def _sparse(deltas: Int64Array, last_offset_delta: int) -> Int32Array | None:
+def _check_deltas(deltas: Int64Array, last_offset_delta: int) -> Int32Array | None:
     """Check offset deltas; None if they are dense. Raises ValueError.
 
     Kafka's compaction may take the last record and leave last offset delta as it was; a record
@@ -186,8 +178,8 @@ def _decode_block(
     timestamp_deltas, at = read_varints(data, at + 1, VARLONG_BITS)
     offset_deltas, at = read_varints(data, at)
     key_lengths, keys = read_varints(data, at)
-    value_lengths_, values = read_varints(data, _behind("key", keys, key_lengths))
-    header_counts, at = read_varints(data, _behind("value", values, value_lengths_))
+    value_lengths_, values = read_varints(data, _ends("key", keys, key_lengths))
+    header_counts, at = read_varints(data, _ends("value", values, value_lengths_))
     headers = locate_headers(data, at, header_counts, ends)
     if not np.array_equal(headers.ends, ends):
         row = int(np.flatnonzero(headers.ends != ends)[0])
@@ -195,21 +187,16 @@ def _decode_block(
             f"the record with offset delta {int(offset_deltas[row])} claims to end at byte "
             f"{int(ends[row])} of the payload, its fields end at {int(headers.ends[row])}"
         )
-    arrays = []
-    for name in wanted:
-        if name == "key":
-            arrays.append(cut(buffer, keys, key_lengths))
-        elif name == "value":
-            arrays.append(cut(buffer, values, value_lengths_))
-        elif name == "timestamp":
-            arrays.append(_timestamps(header, timestamp_deltas))
-        else:
-            arrays.append(decode_headers(buffer, headers))
-    schema = pa.schema([RECORD_SCHEMA.field(name) for name in wanted])
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), offset_deltas
+    decoders = {
+        "key": lambda: cut(buffer, keys, key_lengths),
+        "value": lambda: cut(buffer, values, value_lengths_),
+        "timestamp": lambda: _decode_timestamps(header, timestamp_deltas),
+        "headers": lambda: decode_headers(buffer, headers),
+    }
+    return decode_wanted(wanted, decoders), offset_deltas
 
 
-def _behind(what: str, starts: Int64Array, lengths: Int64Array) -> Int64Array:
+def _ends(what: str, starts: Int64Array, lengths: Int64Array) -> Int64Array:
     """Where the bytes of these lengths end; a null has none."""
     least = int(lengths.min())
     if least < NULL_LENGTH:
@@ -217,7 +204,7 @@ def _behind(what: str, starts: Int64Array, lengths: Int64Array) -> Int64Array:
     return starts + lengths if least >= 0 else starts + np.maximum(lengths, 0)
 
 
-def _timestamps(header: BatchHeader, deltas: Int64Array) -> pa.Array:
+def _decode_timestamps(header: BatchHeader, deltas: Int64Array) -> pa.Array:
     # With a delete horizon in its place the base timestamp is still what the deltas are added to.
     if header.is_log_append_time:
         values = np.full(len(deltas), header.max_timestamp_ms, dtype=np.int64)
@@ -228,7 +215,7 @@ def _timestamps(header: BatchHeader, deltas: Int64Array) -> pa.Array:
 
 def _encode_block(records: pa.RecordBatch, deltas: Int64Array, base_ms: int) -> memoryview:
     count = records.num_rows
-    keys, values = _binary(records, "key"), _binary(records, "value")
+    keys, values = _binary_column(records, "key"), _binary_column(records, "value")
     key_lengths, value_sizes = value_lengths(keys), value_lengths(values)
     time_deltas = timestamps_ms(records) - np.int64(base_ms)
     index = records.schema.get_field_index("headers")
@@ -251,7 +238,7 @@ def _encode_block(records: pa.RecordBatch, deltas: Int64Array, base_ms: int) -> 
     return all_bytes(interleave(parts, count))
 
 
-def _binary(records: pa.RecordBatch, name: str) -> pa.Array:
+def _binary_column(records: pa.RecordBatch, name: str) -> pa.Array:
     index = records.schema.get_field_index(name)
     return pa.nulls(records.num_rows, pa.binary()) if index < 0 else records.column(index)
 

@@ -54,9 +54,9 @@ class OffsetIndex:
         cls, data: BytesLike, *, name: str = "index", segment_bytes: int = MAX_SEGMENT_BYTES
     ) -> OffsetIndex:
         """Raises CorruptRecord if the entries cannot be those of a segment of that size."""
-        entries = _entries(data, OFFSET_ENTRY, name)
-        _check(entries["offset"], 0, name, "offsets")
-        _check(entries["position"], 0, name, "positions")
+        entries = _decode_entries(data, OFFSET_ENTRY, name)
+        _check_ascending(entries["offset"], 0, name, "offsets")
+        _check_ascending(entries["position"], 0, name, "positions")
         if len(entries) and entries["position"][-1] >= segment_bytes:
             raise CorruptRecord(
                 f"{name}: position {entries['position'][-1]} lies behind the segment's "
@@ -96,9 +96,9 @@ class TimeIndex:
     @classmethod
     def decode(cls, data: BytesLike, *, name: str = "timeindex") -> TimeIndex:
         """Raises CorruptRecord if the entries cannot be those of any segment."""
-        entries = _entries(data, TIME_ENTRY, name)
-        _check(entries["offset"], 0, name, "offsets")
-        _check(entries["timestamp"], None, name, "timestamps")
+        entries = _decode_entries(data, TIME_ENTRY, name)
+        _check_ascending(entries["offset"], 0, name, "offsets")
+        _check_ascending(entries["timestamp"], None, name, "timestamps")
         return cls(entries)
 
     def encode(self) -> bytes:
@@ -181,7 +181,7 @@ class IndexBuilder:
             self._times.append(latest)
 
 
-def _entries(data: BytesLike, layout: np.dtype[np.void], name: str) -> Entries:
+def _decode_entries(data: BytesLike, layout: np.dtype[np.void], name: str) -> Entries:
     if len(data) % layout.itemsize:
         raise CorruptRecord(
             f"{name}: {len(data)} bytes are no whole number of {layout.itemsize}-byte entries"
@@ -189,7 +189,9 @@ def _entries(data: BytesLike, layout: np.dtype[np.void], name: str) -> Entries:
     return np.frombuffer(data, dtype=layout)
 
 
-def _check(values: npt.NDArray[np.integer], least: int | None, name: str, what: str) -> None:
+def _check_ascending(
+    values: npt.NDArray[np.integer], least: int | None, name: str, what: str
+) -> None:
     if len(values) == 0:
         return
     if least is not None and values[0] < least:

@@ -1,1 +1,1 @@
-"""Segments and indexes as they lie: shown, checked, built anew."""
+"""Segments and indexes as they are: dumped, verified, rebuilt."""

@@ -1,7 +1,7 @@
-"""Shows a segment as it lies, damage and all: decodes what can be decoded, drops nothing.
+"""Shows a segment as it is, damage and all: decodes what can be decoded, drops nothing.
 
-Modifies nothing. Knows a function that reads bytes, like the reader; unlike the reader it goes on
-behind damage, so what it shows must not be taken for the log's records.
+Modifies nothing. Unlike the reader it goes on behind damage, so what it shows must not be taken for
+the log's records.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from txnlog.segments.batches import (
     has_right_checksum,
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
+from txnlog.segments.file import SegmentFile
 from txnlog.segments.header import (
     MAGIC_COLUMNS,
     MAGIC_KAFKA,
@@ -29,17 +30,17 @@ from txnlog.segments.header import (
     BatchHeader,
     BytesLike,
 )
-from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
-from txnlog.segments.window import DEFAULT_CHUNK_BYTES, ReadRange, Window
+from txnlog.segments.window import DEFAULT_CHUNK_BYTES, Window
 
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100
-"""A search checksums at most so many times the file: bytes can be made to look like batches."""
+"""A search checksums at most this many times the file: bytes may be made to look like batches."""
 _MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS)
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
-_LARGEST_OFFSET = 1 << 48  # more than any topic will have, few enough to tell bytes from offsets
+_LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly make larger ones
+# more than any topic will have, few enough to distinguish offsets from other bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,54 +62,52 @@ class DumpedBatch:
 
 
 def dump_segment(
-    read: ReadRange,
-    size_bytes: int,
+    file: SegmentFile,
     *,
-    name: str,
     joins_messages: bool = False,
-    identity: SegmentIdentity | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> Iterator[DumpedBatch]:
     """Yield every byte of the file once, in order, as batches and damaged stretches.
 
-    With ``joins_messages`` old messages that are not compressed come many at a time. With an
-    ``identity`` batches that cannot be of that segment are damage.
+    With ``joins_messages`` old messages that are not compressed come many at a time. Batches that
+    cannot be of the segment that the file should be are damage.
     Behind a damaged header the next batch is searched for: its checksum, and for columns its
     header check, make sure that it is one. Held in memory: one chunk and two batches. Raises
-    only what ``read`` raises, and CorruptRecord if the file is shorter than ``size_bytes``.
+    only what reading raises, and CorruptRecord if the file is shorter than it was said to be.
     """
-    window = Window(read, size_bytes, name)
+    window, name = Window(file), file.name
     position, last_offset = 0, -1
     # The newest batch waits for the next one, which may show that its offset cannot be right: no
     # checksum of Kafka's covers it.
     held: DumpedBatch | None = None
     before = -1
-    while position < size_bytes:
+    while position < file.size_bytes:
+        ahead_stop = position + chunk_bytes
         try:
-            header = read_header(window, position, position + chunk_bytes, last_offset)
+            header = read_header(window, position, ahead_stop, last_offset, check_identity=False)
         except CorruptRecord as error:
             if held is not None and _is_out_of_place(held, window, position, before):
-                yield _out_of_place(held, name)
+                yield _mark_out_of_place(held, name)
                 held, last_offset = None, before
                 continue
             if held is not None:
                 yield held
                 held = None
-            found = _next_batch(window, position + 1, last_offset)
+            found = _find_next_batch(window, position + 1, last_offset)
             yield DumpedBatch(position, found - position, None, None, None, str(error))
             position = found
             continue
         first = header
         if joins_messages:
-            header, data = read_batch(window, position, header, position + chunk_bytes)
+            header, data = read_batch(window, position, header, ahead_stop)
         else:
-            data = window.get(position, position + header.size_bytes, position + chunk_bytes)
+            data = window.get(position, position + header.size_bytes, ahead_stop)
         crc_ok = has_right_checksum(header, data)
         decoded, damage = None, None
         try:
-            if identity is not None:
-                identity.check(first, name, position)
+            if file.identity is not None:
+                file.identity.check(first, name, position)
             decoded = decode_batch(
                 data,
                 name=name,
@@ -132,14 +131,14 @@ def dump_segment(
 
 
 def _is_out_of_place(held: DumpedBatch, window: Window, position: int, before: int) -> bool:
-    """Whether a sound batch at ``position`` goes on where ``held`` should have, not behind it."""
+    """Whether a sound batch at ``position`` continues what precedes ``held``, but not ``held``."""
     if held.damage is not None or held.header is None or held.header.is_self_checked:
         return False
-    stop = min(position + MAX_HEADER_BYTES, window.size_bytes)
+    stop = min(position + MAX_HEADER_BYTES, window.file.size_bytes)
     return _is_batch(window, position, bytes(window.get(position, stop, stop)), before)
 
 
-def _out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
+def _mark_out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
     assert held.header is not None
     reason = f"offset {held.header.base_offset} cannot be right: the next batch has a lower one"
     damage = str(CorruptRecord.at(name, held.position, reason, held.header.base_offset))
@@ -147,7 +146,7 @@ def _out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
 
 
 def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
-    """What an offset index and a time index say of a batch: both its last offset.
+    """The offsets of a batch in an offset index and a time index: both its last offset.
 
     Joined messages are found one by one: it is the first one's offset, and that of the first one
     with the largest timestamp.
@@ -159,26 +158,26 @@ def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
     return header.base_offset, header.base_offset + (row if deltas is None else int(deltas[row]))
 
 
-def _next_batch(window: Window, start: int, last_offset: int) -> int:
+def _find_next_batch(window: Window, start: int, last_offset: int) -> int:
     """Position of the next batch at or behind ``start`` that is whole; else the file's end."""
-    left = _SEARCH_TIMES * window.size_bytes
-    while start + _LEAST_BATCH_BYTES <= window.size_bytes and left > 0:
-        stop = min(start + _SEARCH_BYTES, window.size_bytes)
+    left = _SEARCH_TIMES * window.file.size_bytes
+    while start + _LEAST_BATCH_BYTES <= window.file.size_bytes and left > 0:
+        stop = min(start + _SEARCH_BYTES, window.file.size_bytes)
         block = bytes(window.get(start, stop, stop))
-        for candidate in _candidates(block, last_offset, window.size_bytes - start):
+        for candidate in _find_candidates(block, last_offset, window.file.size_bytes - start):
             head = block[candidate : candidate + MAX_HEADER_BYTES]
             left -= int.from_bytes(head[8:12], "big")
             if left < 0:
                 break
             if _is_batch(window, start + candidate, head, last_offset):
                 return start + candidate
-        if stop == window.size_bytes:
+        if stop == window.file.size_bytes:
             break
         start += len(block) - MAX_HEADER_BYTES + 1
-    return window.size_bytes
+    return window.file.size_bytes
 
 
-def _candidates(block: bytes, last_offset: int, left: int) -> list[int]:
+def _find_candidates(block: bytes, last_offset: int, left: int) -> list[int]:
     """Where in the block a batch could start, by its magic, length and offset alone."""
     data = np.frombuffer(block, dtype=np.uint8)
     at = np.flatnonzero(np.isin(data[MAGIC_POSITION:], _MAGICS))
@@ -193,10 +192,10 @@ def _candidates(block: bytes, last_offset: int, left: int) -> list[int]:
 
 def _is_batch(window: Window, position: int, head: bytes, last_offset: int) -> bool:
     try:
-        header = decode_header(head, name=window.name, position=position)
+        header = decode_header(head, name=window.file.name, position=position)
     except CorruptRecord:
         return False
     stop = position + header.size_bytes
-    if header.base_offset <= last_offset or stop > window.size_bytes:
+    if header.base_offset <= last_offset or stop > window.file.size_bytes:
         return False
-    return has_right_checksum(header, window.read(position, stop))
+    return has_right_checksum(header, window.file.read(position, stop))

@@ -1,6 +1,6 @@
-"""Checks the indexes of a segment against its batches. Modifies nothing.
+"""Checks the indexes of a segment against its batches, and rebuilds them. Modifies nothing.
 
-Knows a function that reads bytes, like the reader. Of columns it reads headers only.
+Of batches in columns it reads headers only.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from typing import NamedTuple
 
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.identity import SegmentIdentity
-from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.file import SegmentFile
+from txnlog.segments.indexes.sparse import (
+    DEFAULT_INDEX_INTERVAL_BYTES,
+    IndexBuilder,
+    OffsetIndex,
+    TimeIndex,
+)
 from txnlog.segments.reader import scan_headers
-from txnlog.segments.window import ReadRange
 
 _SHOWN = 5
-"""So many wrong entries of an index are told one by one."""
+"""How many wrong entries of an index are reported one by one."""
 
 
 class IndexedBatch(NamedTuple):
-    """What an index can say of a batch, or of an old message. Offsets as they are in the file."""
+    """What an index can hold of a batch, or of an old message. Offsets as they are in the file."""
 
     position: int
     size_bytes: int
@@ -39,16 +43,14 @@ class IndexProblems:
     segment: str | None
 
 
-def indexed_batches(
-    read: ReadRange, size_bytes: int, *, name: str, identity: SegmentIdentity | None = None
-) -> Iterator[IndexedBatch]:
+def indexed_batches(file: SegmentFile) -> Iterator[IndexedBatch]:
     """Every batch, as an index sees it. Raises CorruptRecord where one cannot be trusted."""
-    for position, header in scan_headers(read, size_bytes, name=name, identity=identity):
+    for position, header in scan_headers(file):
         shown = header
         if header.is_message_set:
-            # What wraps old messages tells its last offset alone, and not surely its latest time.
-            data = read(position, position + header.size_bytes)
-            shown = decode_batch(data, name=name, position=position).header
+            # What wraps old messages gives only its last offset, and perhaps not its latest time.
+            data = file.read(position, position + header.size_bytes)
+            shown = decode_batch(data, name=file.name, position=position).header
         yield IndexedBatch(
             position,
             header.size_bytes,
@@ -59,44 +61,60 @@ def indexed_batches(
 
 
 def check_indexes(
-    read: ReadRange,
-    size_bytes: int,
+    file: SegmentFile,
     index: OffsetIndex | None,
     time_index: TimeIndex | None,
     *,
-    name: str,
-    base_offset: int = 0,
     exact: bool = True,
-    identity: SegmentIdentity | None = None,
 ) -> IndexProblems:
     """Compare indexes with the segment that they are of.
 
     Args:
-        read: reads the segment.
-        size_bytes: its length.
+        file: the segment.
         index: None if it is not to be checked.
         time_index: the same.
-        name: of the segment, for messages.
-        base_offset: what the offsets in the indexes are counted from.
         exact: entries are as txnlog writes them: last offsets of batches. Kafka's may name any
             offset in what was appended together; then it is enough that they lead nobody past
             what is looked for.
-        identity: which segment it must be.
     """
-    offsets = _OffsetCheck(index, base_offset, exact)
-    times = _TimeCheck(time_index, base_offset, exact)
+    offsets = _OffsetCheck(index, file.base_offset, exact)
+    times = _TimeCheck(time_index, file.base_offset, exact)
     damage = None
     try:
-        for batch in indexed_batches(read, size_bytes, name=name, identity=identity):
+        for batch in indexed_batches(file):
             offsets.see(batch)
             times.see(batch)
     except CorruptRecord as error:
         # Entries that lead behind it can be neither right nor wrong.
         damage = str(error)
     else:
-        offsets.finish(size_bytes)
+        offsets.finish(file.size_bytes)
         times.finish()
     return IndexProblems(tuple(offsets.problems), tuple(times.problems), damage)
+
+
+def rebuild_indexes(
+    file: SegmentFile,
+    *,
+    interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    always_time: bool = False,
+) -> tuple[OffsetIndex, TimeIndex]:
+    """The indexes that a writer with that interval made; ``always_time`` is that of IndexBuilder.
+
+    Damage ends the scan: what precedes it is indexed, and a reader that comes to it reports it.
+    """
+    builder = IndexBuilder(interval_bytes)
+    try:
+        for batch in indexed_batches(file):
+            builder.add(
+                position=batch.position,
+                size_bytes=batch.size_bytes,
+                last_offset=batch.last_offset - file.base_offset,
+                max_timestamp_ms=batch.max_timestamp_ms,
+            )
+    except CorruptRecord:
+        pass
+    return builder.finish(always_time=always_time)
 
 
 @dataclass(slots=True)

@@ -6,9 +6,12 @@ Clocks are virtual, so ages and timeouts are exact.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import cast
 
 import pytest
+from steps import begin_with, elsewhere, new_store, stop_before_marking, values
 
+from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -18,51 +21,33 @@ from txnlog.errors import (
     ProducerFenced,
     StorageError,
     TransactionalIdNotFound,
+    TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.inspect.descriptions import TransactionDescription, describe_producers
+from txnlog.inspect.descriptions import (
+    HangingTransaction,
+    TransactionDescription,
+    describe_producers,
+)
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
-from txnlog.storage import open_storage
+from txnlog.state.transaction import TransactionState
 from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
-from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from txnlog.store import Store
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 TIMEOUT_MS = 60_000
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=2)
-    return store
+    return new_store(memory_storage, clock, {"t": 2})
 
 
-def another(store: Store, clock: VirtualClock, storage: Storage | None = None) -> Store:
-    return attach(storage or store.storage, clock=VirtualClock(clock.time_ms, seed=99))
-
-
-def opened(store: Store, name: str, *values: bytes, partition: int = 0) -> Producer:
-    """A producer with an open transaction that has placed these records."""
-    producer = store.producer(transactional_id=name, transaction_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    producer.begin_transaction()
-    for value in values:
-        producer.send("t", value, partition=partition)
-        producer.flush()
-    return producer
-
-
-def prepared(store: Store, name: str) -> Producer:
+def decide(store: Store, name: str) -> Producer:
     """A producer that has decided to commit, and stopped before it marked anything."""
-    producer = opened(store, name, b"decided")
-    assert producer._coordinator is not None
-    producer._coordinator._finish_quietly = lambda: None  # type: ignore[method-assign]
+    producer = begin_with(store, name, b"decided")
+    stop_before_marking(producer)
     producer.commit_transaction()
     return producer
 
@@ -72,24 +57,19 @@ def ids(found: object) -> list[str]:
     return [item.transactional_id for item in found]
 
 
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return sorted(found)
-
-
 # -- listing ------------------------------------------------------------------------------------
 
 
 def test_transactions_are_listed_by_state_and_age(store: Store, clock: VirtualClock) -> None:
     """The age of an open transaction counts from its beginning, of others from the last change."""
-    opened(store, "early", b"x")
+    begin_with(store, "early", b"x")
     store.producer(transactional_id="idle").init_transactions()
     clock.time_ms += 1000
-    late = opened(store, "late", b"x")
+    late = begin_with(store, "late", b"x")
     clock.time_ms += 10
     late.send("t", b"more", partition=0)
     late.flush()
-    opened(store, "done", b"x").commit_transaction()
+    begin_with(store, "done", b"x").commit_transaction()
     assert ids(store.transactions()) == ["done", "early", "idle", "late"]
     assert ids(store.transactions(states="Ongoing")) == ["early", "late"]
     assert ids(store.transactions(states=["Empty", "CompleteCommit"])) == ["done", "idle"]
@@ -104,7 +84,7 @@ def test_transactions_are_listed_by_state_and_age(store: Store, clock: VirtualCl
 def test_a_damaged_id_is_in_every_list(store: Store) -> None:
     """Condition 20: its error stands in its place, and hides no other."""
     store.storage.put("transactions/bad/00000000000000000000.json", b"damaged")
-    opened(store, "good", b"x")
+    begin_with(store, "good", b"x")
     for found in (store.transactions(), store.transactions(states="Empty", older_than_ms=1)):
         assert isinstance(found[0], CorruptEntry)
     assert ids(store.transactions(states="Ongoing")[1:]) == ["good"]
@@ -118,7 +98,7 @@ def test_producers_of_a_partition(store: Store, clock: VirtualClock) -> None:
         for number in range(4):
             plain.send("t", b"x", partition=number % 2)
     clock.time_ms += 5
-    producer = opened(store, "p", b"first")
+    producer = begin_with(store, "p", b"first")
     producer.commit_transaction()
     with producer.transaction():
         pass
@@ -137,22 +117,20 @@ def test_producers_of_a_partition(store: Store, clock: VirtualClock) -> None:
     assert (theirs.last_sequence, theirs.last_at_ms) == (2, started_ms + 5)
     assert theirs.transaction is not None
     assert (theirs.transaction.number, theirs.transaction_start_offset) == (2, 3)
-    assert [p.partition for p in another(store, clock).describe_producers("t", 1)] == [1]
+    assert [p.partition for p in elsewhere(store.storage, clock).describe_producers("t", 1)] == [1]
     producer.commit_transaction()
     assert [p.transaction for p in store.describe_producers("t", 0)] == [None, None]
     with pytest.raises(UnknownTopicOrPartition):
         store.describe_producers("t", 2)
 
 
-def test_an_open_transaction_of_an_older_epoch_is_still_shown(
-    store: Store, clock: VirtualClock
-) -> None:
+def test_an_open_transaction_of_an_older_epoch_is_still_shown(store: Store) -> None:
     """A new instance has appended, and the old one's entry is not decided for want of its state."""
-    opened(store, "p", b"old", partition=1).commit_transaction()
+    begin_with(store, "p", b"old", partition=1).commit_transaction()
     log = store.logs.topic("t")
     ref = store.describe_transaction("p")
-    log.state.undecided[log.state.recent[-1].number] = log.state.recent[-1].transaction  # type: ignore[assignment]
-    log.state.producers[ref.producer_id].partitions.clear()
+    log._state.undecided[log._state.recent[-1].number] = log._state.recent[-1].transaction  # type: ignore[assignment]
+    log._state.producers[ref.producer_id].partitions.clear()
     (found,) = describe_producers(log)
     assert (found.last_sequence, found.transaction_start_offset) == (None, 0)
 
@@ -160,20 +138,27 @@ def test_an_open_transaction_of_an_older_epoch_is_still_shown(
 # -- hanging ------------------------------------------------------------------------------------
 
 
+def hanging(store: Store) -> list[HangingTransaction]:
+    """The transactions that hang, none of which is damaged."""
+    found = store.hanging_transactions()
+    assert not any(isinstance(each, TxnlogError) for each in found)
+    return cast("list[HangingTransaction]", found)
+
+
 def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: VirtualClock) -> None:
     """Past their timeout by how much, and what ends them; finding them ends nothing."""
-    opened(store, "stuck", b"x")
+    begin_with(store, "stuck", b"x")
     clock.time_ms += 1000
-    opened(store, "fine", b"x")
-    prepared(store, "half")
+    begin_with(store, "fine", b"x")
+    decide(store, "half")
     clock.time_ms += TIMEOUT_MS - 1000
-    found = store.hanging_transactions()
+    found = hanging(store)
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [("half", 49_000)]
     assert found[0].ended_by.startswith("it is decided; finished by whoever")
     clock.time_ms += CLOCK_MARGIN_MS
-    assert len(another(store, clock).hanging_transactions()) == 1
+    assert len(elsewhere(store.storage, clock).hanging_transactions()) == 1
     clock.time_ms += 7
-    found = another(store, clock).hanging_transactions()
+    found = hanging(elsewhere(store.storage, clock))
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [
         ("half", 49_007 + CLOCK_MARGIN_MS),
         ("stuck", 7 + CLOCK_MARGIN_MS),
@@ -182,7 +167,7 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     assert "'stuck'" in found[1].ended_by
     assert store.describe_transaction("stuck").status == "Ongoing"
     values(store)
-    found = store.hanging_transactions()
+    found = hanging(store)
     assert "stuck" not in {h.transaction.transactional_id for h in found}
     ended = store.describe_transaction("stuck")
     assert (ended.status, ended.reason) == ("CompleteAbort", "it was open for longer than 60000 ms")
@@ -196,10 +181,10 @@ def test_who_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> 
     started_ms = clock.time_ms
     with store.producer() as plain:
         plain.send("t", b"x", partition=0)
-    first = opened(store, "first", b"a", b"b")
+    first = begin_with(store, "first", b"a", b"b")
     clock.time_ms += 50
-    opened(store, "second", b"c")
-    for reader in (store, another(store, clock)):
+    begin_with(store, "second", b"c")
+    for reader in (store, elsewhere(store.storage, clock)):
         zero, one = reader.stable_offsets("t")
         assert (zero.last_stable_offset, zero.end_offset, one.holders) == (1, 4, ())
         assert [h.transaction.transactional_id for h in zero.holders] == ["first", "second"]
@@ -216,7 +201,7 @@ def test_who_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> 
     (zero,) = store.stable_offsets("t", 0)
     assert (zero.last_stable_offset, len(zero.holders)) == (3, 1)
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    (zero,) = another(store, clock).stable_offsets("t", 0)
+    (zero,) = elsewhere(store.storage, clock).stable_offsets("t", 0)
     assert (zero.last_stable_offset, zero.holders) == (4, ())
     with pytest.raises(UnknownTopicOrPartition):
         store.stable_offsets("none")
@@ -224,11 +209,11 @@ def test_who_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> 
 
 def test_a_damaged_state_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> None:
     """It says which file to repair, because nothing else would end it."""
-    opened(store, "p", b"x")
+    begin_with(store, "p", b"x")
     name = f"transactions/p/{store.describe_transaction('p').log_entry:020d}.json"
     store.storage.delete([name])
     store.storage.put(name, b"damaged")
-    (zero,) = another(store, clock).stable_offsets("t", 0)
+    (zero,) = elsewhere(store.storage, clock).stable_offsets("t", 0)
     (holder,) = zero.holders
     assert (zero.last_stable_offset, holder.status, holder.ends_by_ms) == (0, None, None)
     assert name in holder.ended_by
@@ -239,18 +224,20 @@ def test_a_damaged_state_holds_the_last_stable_offset(store: Store, clock: Virtu
 
 def test_a_transaction_is_aborted_with_a_reason(store: Store, clock: VirtualClock) -> None:
     """The reason is kept and shown, the producer is fenced and told, and readers go on."""
-    producer = opened(store, "p", b"gone")
-    opened(store, "q", b"kept").commit_transaction()
+    producer = begin_with(store, "p", b"gone")
+    begin_with(store, "q", b"kept").commit_transaction()
     assert values(store) == []
-    aborted = another(store, clock).abort_transaction("p", reason="the host is gone", number=1)
+    aborted = elsewhere(store.storage, clock).abort_transaction(
+        "p", reason="the host is gone", number=1
+    )
     assert (aborted.status, aborted.reason) == ("CompleteAbort", "the host is gone")
-    assert another(store, clock).describe_transaction("p") == aborted
+    assert elsewhere(store.storage, clock).describe_transaction("p") == aborted
     assert values(store) == [b"kept"]
     with pytest.raises(ProducerFenced, match="aborted: the host is gone"):
         producer.commit_transaction()
     again = store.abort_transaction("p", reason="once more", number=1)
     assert again == aborted
-    successor = opened(store, "p", b"next")
+    successor = begin_with(store, "p", b"next")
     assert store.describe_transaction("p").reason == ""
     with pytest.raises(InvalidTxnState, match="is at transaction 2, not 1; nothing was aborted"):
         store.abort_transaction("p", reason="too late", number=1)
@@ -259,10 +246,10 @@ def test_a_transaction_is_aborted_with_a_reason(store: Store, clock: VirtualCloc
 
 
 def test_what_cannot_be_aborted(store: Store) -> None:
-    """Nothing that has committed, or is decided to; nothing that was never begun; no silence."""
-    prepared(store, "half")
+    """Not what has committed or is decided to, nor what never began, nor without a reason."""
+    decide(store, "half")
     store.producer(transactional_id="idle").init_transactions()
-    opened(store, "done", b"x").commit_transaction()
+    begin_with(store, "done", b"x").commit_transaction()
     for name in ("half", "idle", "done"):
         before = store.describe_transaction(name)
         with pytest.raises(InvalidTxnState, match="no open transaction to abort"):
@@ -279,21 +266,20 @@ def test_what_cannot_be_aborted(store: Store) -> None:
 def test_an_abort_that_fails_can_be_repeated(clock: VirtualClock, fault: Fault) -> None:
     """At each of its requests: it is aborted once, with the reason, and nothing shows."""
     for number in range(100):
-        storage = open_storage(f"memory://abort-{fault.name}-{number}")
-        store = attach(storage, create=True, clock=clock)
-        store.create_topic("t")
-        opened(store, "p", b"x")
+        storage = HeapStorage()
+        store = new_store(storage, clock)
+        begin_with(store, "p", b"x")
         faulty = FaultyStorage(storage)
-        operator = another(store, clock, faulty)
+        operator = elsewhere(faulty, clock)
         faulty_at = len(faulty.requests) + number
         faulty.faults = {faulty_at: fault}
         with suppress(ProcessStopped, StorageError, CommitStateUnknown):
             operator.abort_transaction("p", reason="stuck", number=1)
         reached = len(faulty.requests) > faulty_at
-        found = another(store, clock).abort_transaction("p", reason="stuck", number=1)
+        found = elsewhere(store.storage, clock).abort_transaction("p", reason="stuck", number=1)
         assert isinstance(found, TransactionDescription)
         assert (found.status, found.reason, found.producer_epoch) == ("CompleteAbort", "stuck", 1)
-        assert values(another(store, clock)) == []
+        assert values(elsewhere(store.storage, clock)) == []
         assert not store.describe_topic("t").open_transactions
         if not reached:
             assert number > 4
@@ -303,15 +289,15 @@ def test_an_abort_that_fails_can_be_repeated(clock: VirtualClock, fault: Fault) 
 
 def test_an_abort_that_loses_a_race_looks_again(store: Store, clock: VirtualClock) -> None:
     """The producer commits between the operator's look and its put: nothing is aborted."""
-    producer = opened(store, "p", b"x")
-    raced = []
+    producer = begin_with(store, "p", b"x")
+    raced: list[str] = []
 
     def meanwhile(request: str) -> None:
         if request.startswith("put_if_absent transactions/p") and not raced:
             raced.append(request)
             producer.commit_transaction()
 
-    operator = another(store, clock, FaultyStorage(store.storage, before_request=meanwhile))
+    operator = elsewhere(FaultyStorage(store.storage, before_request=meanwhile), clock)
     with pytest.raises(InvalidTxnState, match="CompleteCommit"):
         operator.abort_transaction("p", reason="stuck")
     assert raced
@@ -320,16 +306,16 @@ def test_an_abort_that_loses_a_race_looks_again(store: Store, clock: VirtualCloc
 
 def test_a_newer_instance_gives_its_reason(store: Store, clock: VirtualClock) -> None:
     """What ended a transaction is kept with it, whoever did it."""
-    first = opened(store, "p", b"x")
-    second = another(store, clock)
+    first = begin_with(store, "p", b"x")
+    second = elsewhere(store.storage, clock)
     log = []
     put = second.logs.transactions.put
 
-    def recording(number: int, state: object, since: tuple[float, int]) -> bool:
-        log.append((state.status.value, state.reason))  # type: ignore[attr-defined]
-        return put(number, state, since)  # type: ignore[arg-type]
+    def recording(number: int, state: TransactionState, since: Moment) -> bool:
+        log.append((state.status.value, state.reason))
+        return put(number, state, since)
 
-    second.logs.transactions.put = recording  # type: ignore[method-assign, assignment]
+    second.logs.transactions.put = recording  # type: ignore[method-assign]
     second.producer(transactional_id="p").init_transactions()
     why = "a newer producer was initialised with its transactional id"
     assert log == [("PrepareAbort", why), ("CompleteAbort", why), ("Empty", "")]

@@ -14,6 +14,9 @@ from typing import Any
 
 import txnlog
 
+FIRST_MS = 1_700_000_000_000
+"""2023-11-14T22:13:20Z: the first record's time; each next one is a second later."""
+
 COMMAND = [sys.executable, "-m", "txnlog.cli"]
 INTERRUPTIBLE = """
 import signal, sys

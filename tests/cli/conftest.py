@@ -6,12 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cli_command import FIRST_MS
 
 import txnlog
 from txnlog import TopicPartition
-
-FIRST_MS = 1_700_000_000_000
-"""2023-11-14T22:13:20Z: the first record's time; each next one is a second later."""
 
 
 @pytest.fixture(scope="session")

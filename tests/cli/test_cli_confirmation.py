@@ -90,8 +90,8 @@ def test_nothing_is_taken_away_unasked(own_store: Path) -> None:
         refused = cli(*verb)
         assert (refused.code, refused.out) == (2, "")
         assert "--yes" in refused.err
-    for answer in ("", "n", "yess"):
-        code, shown = answer(answer, *delete)
+    for no in ("", "n", "yess"):
+        code, shown = answer(no, *delete)
         assert code == 1
         assert "Delete topic orders with 12 records in 3 segments? [y/N]" in shown
         assert "nothing was changed" in shown

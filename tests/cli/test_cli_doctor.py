@@ -13,7 +13,6 @@ from cli_command import cli, environment, list_files
 
 import txnlog
 from txnlog.clock import SystemClock
-from txnlog.inspect.segment_dump import segment_path
 from txnlog.store import open_store
 from txnlog.testing import VirtualClock
 
@@ -60,8 +59,8 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
     entry = log / "00000000000000000002.json"
     entry.write_bytes(entry.read_bytes()[:-9])
     first, second, _ = txnlog.open(str(own_store)).segments("orders")
-    (own_store / segment_path(first)).unlink()
-    path = own_store / segment_path(second)
+    (own_store / first.paths.log).unlink()
+    path = own_store / second.paths.log
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
     path.write_bytes(data)
@@ -71,13 +70,13 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
     damages = [finding for finding in found if finding["state"] == "damage"]
     assert done.code == 3
     assert [(finding["subject"], finding["rule"], finding["path"]) for finding in damages] == [
-        ("orders", None, segment_path(first)),
+        ("orders", None, first.paths.log),
         ("paid", "L1", "topics/paid/log/00000000000000000002.json"),
     ]
     assert "2 damages" in done.err
     assert ("group", "etl", "ok") in [(f["check"], f["subject"], f["state"]) for f in found]
     deep = cli("doctor", "orders", "--deep", "--store", own_store, *QUIET)
-    assert segment_path(second) in {f["path"] for f in json.loads(deep.out)}
+    assert second.paths.log in {f["path"] for f in json.loads(deep.out)}
     assert list_files(own_store) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_command import cli
@@ -28,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
     row = {"key": [b"k"] * RECORDS, "value": [b"v"] * RECORDS, "timestamp": [5] * RECORDS}
     records = normalize(pa.record_batch(row), now_ms=0)
-    producer = {"producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    producer: dict[str, Any] = {"producer_epoch": 0, "base_sequence": 0, "transactional": True}
     data = [
         encode_batch(records, record_format="kafka"),
         encode_batch(records, record_format="kafka", base_offset=3, producer_id=7, **producer),

@@ -10,7 +10,6 @@ import pytest
 from cli_command import cli, cli_each
 
 import txnlog
-from txnlog.inspect.segment_dump import segment_path
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 
@@ -26,7 +25,7 @@ def indexed(tmp_path: Path) -> tuple[Path, Path]:
         producer.flush()
         for number in range(12):
             producer.send("t", bytes([65 + number]) * 900_000, timestamp_ms=1000 + number)
-    return root, (root / segment_path(store.segments("t")[1])).with_suffix(".index")
+    return root, (root / store.segments("t")[1].paths.log).with_suffix(".index")
 
 
 def test_entries_have_the_topics_offsets(indexed: tuple[Path, Path]) -> None:

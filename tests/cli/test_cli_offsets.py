@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import cli
-from conftest import FIRST_MS
+from cli_command import FIRST_MS, cli
 
 import txnlog
 from txnlog.admin.offsets import ListedOffset

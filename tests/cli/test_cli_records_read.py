@@ -218,7 +218,12 @@ def test_records_that_came_from_kafka_may_have_gaps(tmp_path: Path, what: str) -
 
     row = {"value": [b"a", b"b", b"c"], "timestamp": [1, 2, 3]}
     records = normalize(pa.record_batch(row), now_ms=0)
-    ids = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    ids: dict[str, Any] = {
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "transactional": True,
+    }
     end = {"timestamp_ms": 4, "producer_id": 7, "producer_epoch": 0, "coordinator_epoch": 0}
     later = {**ids, "base_sequence": 3, "base_offset": 4}
     folder = tmp_path / "broker" / "t-0"

@@ -161,7 +161,7 @@ def test_a_line_of_another_shape_is_no_record(store: txnlog.Store) -> None:
     """
     good = b'{"value": "x"}\n'
     for line, named in BAD_LINES.items():
-        stream = BufferedReader(BytesIO(good * 3 + b"\n" + line + b"\n" + good))  # type: ignore[arg-type]
+        stream: BufferedReader = BufferedReader(BytesIO(good * 3 + b"\n" + line + b"\n" + good))
         with pytest.raises(InvalidRecord) as caught:
             list(read_json_lines(stream, max_line_bytes=1000, partition_count=2))
         message = str(caught.value)

@@ -8,7 +8,6 @@ import pytest
 from cli_command import cli, cli_each
 
 import txnlog
-from txnlog.inspect.segment_dump import segment_path
 
 
 @pytest.mark.s3
@@ -50,7 +49,7 @@ def test_files_are_looked_into_on_s3(s3_options: dict[str, Any]) -> None:
         *("-o", "json"),
     ]
     within = ("--store", url, *options)
-    path = segment_path(segment)
+    path = segment.paths.log
     usage, log, offsets, verified = (
         done.json()
         for done in cli_each(

@@ -13,7 +13,6 @@ from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.inspect.segment_dump import segment_path
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 
@@ -35,7 +34,7 @@ def many_batches(tmp_path: Path) -> tuple[Path, Path, SegmentDescription]:
             producer.send("t", bytes([65 + number]) * 900_000, timestamp_ms=number)
     segment = store.segments("t")[1]
     assert segment.batch_count >= 4
-    return root, root / segment_path(segment), segment
+    return root, root / segment.paths.log, segment
 
 
 def test_ls_shows_where_segments_are_and_what_became_of_them(store_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "topic": "orders",
         "partition": 0,
         "segment": known.name,
-        "path": segment_path(known),
+        "path": known.paths.log,
         "base_offset": 6,
         "last_offset": 9,
         "position": 0,
@@ -84,7 +83,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "record_count": 4,
         "codec": "zstd",
         "marker": None,
-        "crc": int.from_bytes((store_path / segment_path(known)).read_bytes()[17:21], "big"),
+        "crc": int.from_bytes((store_path / known.paths.log).read_bytes()[17:21], "big"),
         "crc_ok": True,
         "magic": 100,
         "max_timestamp_ms": 1_700_000_009_000,
@@ -112,7 +111,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "headers": [{"key": "h", "value": "1"}],
     }
     table = cli(*dump, "--records").lines()
-    assert table[1] == f"# {segment_path(known)}"
+    assert table[1] == f"# {known.paths.log}"
     assert table[-1] == (
         "  offset: 9  timestamp: 2023-11-14T22:13:29.000Z  key: k9  value: v9  headers: h=1"
     )
@@ -123,7 +122,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
 def test_dump_of_a_file_needs_no_store_and_shows_it_as_it_is(store_path: Path) -> None:
     """--file reads one file with offsets as they stand in it, and modifies nothing."""
     known = batches_of(store_path, "orders", 0)[1]
-    path = store_path / segment_path(known)
+    path = store_path / known.paths.log
     before = path.read_bytes()
     (batch,) = cli("segments", "dump", "--file", path, "-o", "json").json()
     assert (batch["base_offset"], batch["last_offset"]) == (0, 3)
@@ -147,7 +146,7 @@ def test_a_damaged_payload_hides_no_other_batch(
 
     found = json.loads(done.out)
     assert done.code == 3
-    assert f"{segment_path(segment)} at byte {victim['position']}" in done.err
+    assert f"{segment.paths.log} at byte {victim['position']}" in done.err
     assert found[2]["crc_ok"] is False
     assert "CRC-32C" in found[2]["damage"]
     assert found[:2] + found[3:] == healthy[:2] + healthy[3:]
@@ -267,10 +266,10 @@ def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store
     verify = ("segments", "verify", "orders", "--store", own_store, "-o", "json")
     assert [check["ok"] for check in cli(*verify).json()] == [True] * 3
     first, second, third = txnlog.open(str(own_store)).segments("orders")
-    path = own_store / segment_path(first)
+    path = own_store / first.paths.log
     sound = path.read_bytes()
     path.write_bytes(sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:])
-    (own_store / segment_path(second)).unlink()
+    (own_store / second.paths.log).unlink()
     done = cli(*verify)
     found = json.loads(done.out)
     assert done.code == 3
@@ -278,7 +277,7 @@ def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store
     assert "CRC-32C" in found[0]["damages"][0]
     assert "is gone" in found[1]["damages"][0]
     assert done.err.count("\n") == 2
-    path.write_bytes((own_store / segment_path(third)).read_bytes())
+    path.write_bytes((own_store / third.paths.log).read_bytes())
     swapped = cli(*verify, "--segment", first.name)
     assert swapped.code == 3
     assert f"entry {first.entry} of its log" in swapped.err
@@ -296,7 +295,7 @@ def test_verify_compares_what_came_from_kafka(tmp_path: Path) -> None:
     ):
         assert all(check["ok"] for check in done.json())
     victim = next(s for s in store.segments("orders") if s.aborted_count)
-    index = (root / segment_path(victim)).with_suffix(".txnindex")
+    index = (root / victim.paths.log).with_suffix(".txnindex")
     index.write_bytes(index.read_bytes()[:-34])
     damaged = cli("segments", "verify", "orders", "--store", root)
     assert (damaged.code, str(index.name) in damaged.err) == (3, True)

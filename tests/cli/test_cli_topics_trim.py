@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli
-from conftest import FIRST_MS
+from cli_command import FIRST_MS, cli
 
 import txnlog
 

@@ -36,7 +36,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_every_flight_is_accounted_for_after_two_kills(demo: tuple[Path, str]) -> None:
-    """Goal: the job dies twice at its worst moments and the demo still proves exactly once."""
+    """The job dies twice at its worst moments and the demo still proves exactly once."""
     _, said = demo
     assert said.count("killed with SIGKILL") == 2
     assert said.count("   ok  ") == 9
@@ -48,7 +48,7 @@ def test_every_flight_is_accounted_for_after_two_kills(demo: tuple[Path, str]) -
 
 
 def test_the_proof_fails_where_one_record_is_doubled_or_lost(demo: tuple[Path, str]) -> None:
-    """Goal: the proof is no formality: each way to break the store is named."""
+    """The proof is no formality: each way to break the store is named."""
     store, _ = demo
     opened = txnlog.open(str(store))
     assert run_demo("--prove", store=store).returncode == 0
@@ -71,7 +71,7 @@ def test_the_proof_fails_where_one_record_is_doubled_or_lost(demo: tuple[Path, s
 
 @pytest.mark.parametrize("content", ["somebody.txt", "txnlog.json"])
 def test_a_folder_that_is_not_the_demos_own_is_left_alone(tmp_path: Path, content: str) -> None:
-    """Goal: nothing is deleted but what the demo has made."""
+    """Nothing is deleted but what the demo has made."""
     precious = tmp_path / content
     precious.write_text("precious")
     refused = run_demo(store=tmp_path)

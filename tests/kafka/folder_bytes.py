@@ -92,17 +92,19 @@ def folder(
     return str(where)
 
 
-def resealed(data: bytes) -> bytes:
+def reseal(data: bytes) -> bytes:
     """A batch of magic 2 that was changed, with its checksum made right again."""
     return data[:17] + crc32c.crc32c(data[21:]).to_bytes(4, "big") + data[21:]
 
 
-def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
+def flip(data: bytes, at: int, bit: int = 0) -> bytes:
     """The bytes with one bit changed."""
     return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
 
 
-def shown(store: Store, topic: str = "t", level: str = "read_committed") -> list[tuple[int, bytes]]:
+def offsets_and_values(
+    store: Store, topic: str = "t", level: str = "read_committed"
+) -> list[tuple[int, bytes]]:
     """Offsets and values of a topic."""
     table = store.scan(topic, isolation_level=level).to_arrow()
     columns = (table.column(name).to_pylist() for name in ("offset", "value"))

@@ -92,12 +92,12 @@ def batches(folder: Path, judge: str) -> list[JudgedBatch]:
     return found
 
 
-def uncommitted(found: list[JudgedBatch]) -> list[Record]:
+def records_of_batches(found: list[JudgedBatch]) -> list[Record]:
     """What a consumer under read_uncommitted is shown."""
     return [record for batch in found for record in batch.records]
 
 
-def committed(found: list[JudgedBatch]) -> list[Record]:
+def committed_records(found: list[JudgedBatch]) -> list[Record]:
     """What a consumer under read_committed is shown: up to the first transaction without end."""
     shown: list[Record] = []
     pending: dict[int, list[Record]] = {}

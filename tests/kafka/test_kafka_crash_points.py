@@ -71,9 +71,10 @@ def _counts(store: Store) -> tuple[int, int]:
 ALL = (2 * RECORDS * (BATCHES - 1), 2 * RECORDS * BATCHES)
 
 
+@pytest.mark.condition(48)
 @pytest.mark.parametrize("fault", [f for f in Fault if f not in {Fault.DELAY, Fault.PAUSE}])
 def test_an_import_is_all_or_nothing(folders: str, fault: Fault, tmp_path: Path) -> None:
-    """Goal (48): for each request: what shows is all or nothing, and a repeat never doubles it."""
+    """For each request: what shows is all or nothing, and a repeat never doubles it."""
     whole = FaultyStorage(open_storage(f"memory://{tmp_path.name}-whole"))
     store = _open(whole)
     first = len(whole.requests)

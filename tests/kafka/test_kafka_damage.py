@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from folder_bytes import batch, flipped, folder, marker, resealed, shown, wrapper
-from folder_judges import batches, committed
+from folder_bytes import batch, flip, folder, marker, offsets_and_values, reseal, wrapper
+from folder_judges import batches, committed_records
 
 from txnlog import Store, TopicPartition
 from txnlog.errors import CorruptRecord, InvalidOption
@@ -27,7 +27,7 @@ def store(memory_storage: Storage) -> Store:
 
 
 def test_markers_count_and_not_an_index_that_says_otherwise(store: Store, tmp_path: Path) -> None:
-    """Goal: no checksum covers a transaction index, so where markers are sound it says nothing."""
+    """No checksum covers a transaction index, so where markers are sound it says nothing."""
     log = (
         batch(0, b"no", b"no", producer=P)
         + batch(2, b"no", producer=P)
@@ -42,7 +42,7 @@ def test_markers_count_and_not_an_index_that_says_otherwise(store: Store, tmp_pa
         index = {0: TransactionIndex(entries).encode()}
         topic = f"t{number}"
         done = store.import_kafka(topic, [folder(tmp_path / topic, {0: log}, index)])
-        assert shown(store, topic) == [(4, b"yes")]
+        assert offsets_and_values(store, topic) == [(4, b"yes")]
         assert done.partitions[0].aborted_count == 1
 
 
@@ -50,66 +50,66 @@ def test_markers_count_and_not_an_index_that_says_otherwise(store: Store, tmp_pa
 def test_a_lost_marker_without_an_index_hides_what_it_decided(
     store: Store, tmp_path: Path, index: bytes | None
 ) -> None:
-    """Goal: it may have been an abort; the producer's next transaction is another one."""
+    """It may have been an abort; the producer's next transaction is another one."""
     log = (
         batch(0, b"lost", producer=P)
-        + flipped(marker(1, P, commit=False), 77)
+        + flip(marker(1, P, commit=False), 77)
         + batch(2, b"yes", producer=P)
         + marker(3, P, commit=True)
     )
     path = folder(tmp_path, {0: log}, None if index is None else {0: index})
     done = store.import_kafka("t", [path], skip_corrupt=True)
-    assert shown(store) == [(2, b"yes")]
+    assert offsets_and_values(store) == [(2, b"yes")]
     assert [item.first_offset for item in done.partitions[0].open_transactions] == [0]
 
 
 def test_a_lost_commit_with_an_index_hides_nothing(store: Store, tmp_path: Path) -> None:
-    """Goal: the index says where the later, aborted transaction began."""
+    """The index says where the later, aborted transaction began."""
     log = (
         batch(0, b"yes", producer=P)
-        + flipped(marker(1, P, commit=True), 77)
+        + flip(marker(1, P, commit=True), 77)
         + batch(2, b"no", producer=P)
         + marker(3, P, commit=False)
     )
     index = TransactionIndex([AbortedTransaction(P, 2, 3, 4)]).encode()
     store.import_kafka("t", [folder(tmp_path, {0: log}, {0: index})], skip_corrupt=True)
-    assert shown(store) == [(0, b"yes")]
+    assert offsets_and_values(store) == [(0, b"yes")]
 
 
 def test_a_lost_record_batch_is_no_lost_marker(store: Store, tmp_path: Path) -> None:
-    """Goal: damage that cannot have been a marker casts no doubt on open transactions."""
+    """Damage that cannot have been a marker casts no doubt on open transactions."""
     log = (
         batch(0, b"yes", producer=P)
-        + flipped(batch(1, b"damaged" * 5), 80)
+        + flip(batch(1, b"damaged" * 5), 80)
         + marker(2, P, commit=True)
     )
     store.import_kafka("t", [folder(tmp_path, {0: log})], skip_corrupt=True)
-    assert shown(store) == [(0, b"yes")]
+    assert offsets_and_values(store) == [(0, b"yes")]
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_transaction_that_an_import_has_cut_off_stays_aborted(
     store: Store, tmp_path: Path, keep: bool
 ) -> None:
-    """Goal: the rest of it comes later, with a commit marker: here and in an export it is one."""
+    """The rest of it comes later, with a commit marker: here and in an export it is one."""
     first = folder(tmp_path / "1", {0: batch(0, b"half", producer=P) + batch(1, b"plain")})
     second = folder(
         tmp_path / "2",
         {2: batch(2, b"other half", producer=P) + marker(3, P, commit=True) + batch(4, b"more")},
     )
     store.import_kafka("t", [first])
-    assert shown(store) == [(1, b"plain")]
+    assert offsets_and_values(store) == [(1, b"plain")]
     store.import_kafka("t", [second])
-    assert shown(store) == [(1, b"plain"), (4, b"more")]
+    assert offsets_and_values(store) == [(1, b"plain"), (4, b"more")]
     done = store.export_kafka("t", str(tmp_path / "out"), keep_offsets=keep)
     added = done.partitions[0].marker_count
     assert added == (0 if keep else 1)
-    found = committed(batches(tmp_path / "out" / "t-0", "kafka-python"))
+    found = committed_records(batches(tmp_path / "out" / "t-0", "kafka-python"))
     assert [(r[0], r[4]) for r in found] == [(1, b"plain"), (4 + added, b"more")]
 
 
 def test_an_open_transaction_whose_records_are_deleted(store: Store, tmp_path: Path) -> None:
-    """Goal: nothing of it is left to be ended."""
+    """Nothing of it is left to be ended."""
     path = folder(tmp_path / "in", {0: batch(0, b"a", b"b", producer=P), 20: b""})
     store.import_kafka("t", [path])
     store.delete_records({TopicPartition("t", 0): 15})
@@ -120,7 +120,7 @@ def test_an_open_transaction_whose_records_are_deleted(store: Store, tmp_path: P
 def test_a_batch_that_compaction_has_emptied_opens_no_transaction(
     store: Store, tmp_path: Path
 ) -> None:
-    """Goal: it may outlive its marker; and control records of other kinds decide nothing."""
+    """It may outlive its marker; and control records of other kinds decide nothing."""
     emptied = bytearray(batch(0, b"gone", producer=P)[:61])
     emptied[8:12], emptied[57:61] = (49).to_bytes(4, "big"), bytes(4)
     other = bytearray(marker(2, Q, commit=True))
@@ -128,15 +128,15 @@ def test_a_batch_that_compaction_has_emptied_opens_no_transaction(
     other[at + 3] = 5
     log = b"".join(
         [
-            resealed(bytes(emptied)),
+            reseal(bytes(emptied)),
             batch(1, b"yes", producer=Q),
-            resealed(bytes(other)),
+            reseal(bytes(other)),
             marker(3, Q, commit=True),
         ]
     )
     done = store.import_kafka("t", [folder(tmp_path, {0: log})])
     assert done.partitions[0].open_transactions == ()
-    assert shown(store) == [(1, b"yes")]
+    assert offsets_and_values(store) == [(1, b"yes")]
 
 
 # -- offsets, times, sizes -------------------------------------------------------------------------
@@ -144,36 +144,36 @@ def test_a_batch_that_compaction_has_emptied_opens_no_transaction(
 
 @pytest.mark.parametrize("bit", [0, 20, 31, 40, 61])
 def test_an_offset_that_cannot_be_right_is_damage(store: Store, tmp_path: Path, bit: int) -> None:
-    """Goal: no checksum covers it; the next batch shows which of the two is wrong."""
+    """No checksum covers it; the next batch shows which of the two is wrong."""
     parts = [batch(10 * n, *(b"%d" % (10 * n + i) for i in range(10))) for n in range(5)]
-    log = b"".join([parts[0], flipped(parts[1], 7 - bit // 8, bit % 8), *parts[2:]])
+    log = b"".join([parts[0], flip(parts[1], 7 - bit // 8, bit % 8), *parts[2:]])
     path = folder(tmp_path, {0: log})
     with pytest.raises(CorruptRecord, match=f"at byte {len(parts[0])} .*cannot be right"):
         store.import_kafka("t", [path])
     store.import_kafka("t", [path], skip_corrupt=True)
-    assert shown(store) == [(n, b"%d" % n) for n in [*range(10), *range(20, 50)]]
+    assert offsets_and_values(store) == [(n, b"%d" % n) for n in [*range(10), *range(20, 50)]]
 
 
 def test_old_messages_that_overlap_are_damage(store: Store, tmp_path: Path) -> None:
-    """Goal: what is inside a wrapper counts, so that nothing comes in that cannot be read."""
-    log = wrapper(0, b"0", b"1") + flipped(wrapper(2, b"2", b"3"), 7) + wrapper(4, b"4")
+    """What is inside a wrapper counts, so that nothing comes in that cannot be read."""
+    log = wrapper(0, b"0", b"1") + flip(wrapper(2, b"2", b"3"), 7) + wrapper(4, b"4")
     path = folder(tmp_path, {0: log})
     with pytest.raises(CorruptRecord, match="base offset 1 comes after 1"):
         store.import_kafka("t", [path])
     store.import_kafka("t", [path], skip_corrupt=True)
-    assert shown(store) == [(0, b"0"), (1, b"1"), (4, b"4")]
+    assert offsets_and_values(store) == [(0, b"0"), (1, b"1"), (4, b"4")]
 
 
 @pytest.mark.parametrize("time_ms", [1_700_000_000_000_000_000, -(1 << 62)])
 def test_times_that_no_calendar_has_are_refused(store: Store, tmp_path: Path, time_ms: int) -> None:
-    """Goal: nanoseconds by mistake would be shown as some other time."""
+    """Nanoseconds by mistake would be shown as some other time."""
     path = folder(tmp_path, {0: batch(0, b"x", times_ms=[time_ms])})
     with pytest.raises(CorruptRecord, match="which no calendar has"):
         store.import_kafka("t", [path])
 
 
 def test_a_wrapper_may_say_an_older_time_than_its_messages(store: Store, tmp_path: Path) -> None:
-    """Goal: some clients write 0 there; looking up a time finds what is inside."""
+    """Some clients write 0 there; looking up a time finds what is inside."""
     log = wrapper(0, b"a", b"b", time_ms=0) + wrapper(2, b"c")
     store.import_kafka("t", [folder(tmp_path, {0: log})])
     snapshot = store.snapshot(["t"])
@@ -184,7 +184,7 @@ def test_a_wrapper_may_say_an_older_time_than_its_messages(store: Store, tmp_pat
 
 
 def test_offsets_that_no_topic_has_are_refused(store: Store, tmp_path: Path) -> None:
-    """Goal: names and batches beyond what a segment can hold, and beyond all bounds."""
+    """Names and batches beyond what a segment can hold, and beyond all bounds."""
     with pytest.raises(InvalidOption, match="no topic has such offsets"):
         store.import_kafka("t", [folder(tmp_path / "a", {10**20 - 1: b""})])
     far = batch(0, b"a") + batch(1 << 31, b"b")
@@ -195,7 +195,7 @@ def test_offsets_that_no_topic_has_are_refused(store: Store, tmp_path: Path) -> 
 def test_a_batch_that_is_cut_by_the_log_start_is_cut_in_an_export(
     store: Store, tmp_path: Path
 ) -> None:
-    """Goal: the folder begins exactly where the topic does, with the right sequence."""
+    """The folder begins exactly where the topic does, with the right sequence."""
     log = batch(0, *(b"%d" % n for n in range(10)), producer=P) + marker(10, P, commit=True)
     store.import_kafka("t", [folder(tmp_path / "in", {0: log})])
     store.delete_records({TopicPartition("t", 0): 4})
@@ -205,11 +205,11 @@ def test_a_batch_that_is_cut_by_the_log_start_is_cut_in_an_export(
     assert (first.base_offset, first.base_sequence) == (4, 4)
     again = store.import_kafka("again", [str(tmp_path / "out")])
     assert again.partitions[0].start_offset == 4
-    assert shown(store, "again") == shown(store)
+    assert offsets_and_values(store, "again") == offsets_and_values(store)
 
 
 def test_log_append_time_of_old_messages_survives_markers(store: Store, tmp_path: Path) -> None:
-    """Goal: behind an added marker they are encoded anew; the time's type stays."""
+    """Behind an added marker they are encoded anew; the time's type stays."""
     store.create_topic("t")
     with store.producer(transactional_id="id") as producer:
         producer.init_transactions()
@@ -228,7 +228,7 @@ def test_log_append_time_of_old_messages_survives_markers(store: Store, tmp_path
 def test_bytes_that_look_like_batches_are_searched_in_bounded_time(
     store: Store, tmp_path: Path
 ) -> None:
-    """Goal: 40,000 claims to be a batch up to the end of 2.5 MB are not all put to the test."""
+    """40,000 claims to be a batch up to the end of 2.5 MB are not all put to the test."""
     unit = bytearray(61)
     unit[7], unit[16] = 1, 2
     data = bytearray(b"\xff" * 100)
@@ -238,4 +238,4 @@ def test_bytes_that_look_like_batches_are_searched_in_bounded_time(
     log = batch(0, b"good") + bytes(data)
     done = store.import_kafka("t", [folder(tmp_path, {0: log})], skip_corrupt=True)
     assert sum(damage.size_bytes for damage in done.damages) == len(data)
-    assert shown(store) == [(0, b"good")]
+    assert offsets_and_values(store) == [(0, b"good")]

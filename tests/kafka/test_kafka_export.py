@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from broker_folders import BROKER, OLD_TOPICS, TOPICS, Record, expected, read
-from folder_judges import JUDGES, batches, committed, uncommitted
+from folder_judges import JUDGES, batches, committed_records, records_of_batches
 
 from txnlog import Producer, Store, TopicPartition
 from txnlog.errors import (
@@ -67,7 +67,7 @@ def _transactional(store: Store, name: str) -> Producer:
 
 
 def _send(
-    producer: Producer, topic: str, text: str, count: int, end: Callable[[], None] | None = None
+    producer: Producer, topic: str, text: str, count: int, end: Callable[[], object] | None = None
 ) -> None:
     if end is not None:
         producer.begin_transaction()
@@ -86,14 +86,14 @@ def _send(
         end()
 
 
-def moved(records: list[Record], markers: list[int]) -> list[Record]:
+def shift_offsets(records: list[Record], markers: list[int]) -> list[Record]:
     """Records with the offsets that they have in a folder with markers at these offsets."""
     result = []
-    for offset, *rest in records:
-        at = offset
+    for record in records:
+        at = record[0]
         for marker in markers:  # ascending
             at += marker <= at
-        result.append((at, *rest))
+        result.append((at, *record[1:]))
     return result
 
 
@@ -105,16 +105,16 @@ def moved(records: list[Record], markers: list[int]) -> list[Record]:
 def test_independent_libraries_read_an_export(
     store: Store, tmp_path: Path, config: dict[str, str], judge: str
 ) -> None:
-    """Goal: record for record, with real markers; an offset grows by the markers before it."""
+    """Record for record, with real markers; an offset grows by the markers before it."""
     fill(store, "t", **config)
     done = store.export_kafka("t", str(tmp_path / "out"))
     for part in done.partitions:
         found = batches(tmp_path / "out" / f"t-{part.partition}", judge)
         markers = [batch.base_offset for batch in found if batch.commit is not None]
         assert len(markers) == part.marker_count == 5
-        for level, view in zip(LEVELS, (committed, uncommitted), strict=True):
-            assert view(found) == moved(read(store, "t", part.partition, level), markers)
-        taken = markers + [record[0] for record in uncommitted(found)]
+        for level, view in zip(LEVELS, (committed_records, records_of_batches), strict=True):
+            assert view(found) == shift_offsets(read(store, "t", part.partition, level), markers)
+        taken = markers + [record[0] for record in records_of_batches(found)]
         assert sorted(taken) == list(range(part.end_offset))
 
 
@@ -122,7 +122,7 @@ def test_independent_libraries_read_an_export(
 def test_an_export_comes_back_as_the_same_topic(
     store: Store, tmp_path: Path, config: dict[str, str]
 ) -> None:
-    """Goal: import(export(topic)) is the topic; with keep_offsets, offset by offset."""
+    """import(export(topic)) is the topic; with keep_offsets, offset by offset."""
     fill(store, "t", **config)
     for copy, keep in (("marked", False), ("kept", True)):
         store.export_kafka("t", str(tmp_path / copy), keep_offsets=keep)
@@ -134,7 +134,7 @@ def test_an_export_comes_back_as_the_same_topic(
             for level in LEVELS:
                 # Without markers nothing can be aborted: what was is left out.
                 wanted = read(store, "t", number, "read_committed" if keep else level)
-                assert read(store, copy, number, level) == moved(wanted, markers)
+                assert read(store, copy, number, level) == shift_offsets(wanted, markers)
             ends = [store.describe_topic(t).partitions[number].end_offset for t in ("t", copy)]
             assert ends[1] == ends[0] + len(markers)
 
@@ -145,17 +145,17 @@ def test_an_export_comes_back_as_the_same_topic(
 def test_old_readers_get_what_is_committed(
     store: Store, tmp_path: Path, magic: int, judge: str, codec: str | None
 ) -> None:
-    """Goal: magic 0 and 1 keep offsets, keys and values; what they cannot say is left out."""
+    """Magic 0 and 1 keep offsets, keys and values; what they cannot say is left out."""
     if (magic, judge, codec) == (0, "aiokafka", "lz4"):
         codec = "gzip"  # aiokafka does not know the wrong checksum of that time
     fill(store, "t", **FORMATS[1])
     store.export_kafka("t", str(tmp_path), magic=magic, compression_type=codec)
     for number in range(2):
-        wanted = [
+        wanted: list[Record] = [
             (offset, time if magic else -1, 0, key, value, [])
             for offset, time, _, key, value, _ in read(store, "t", number, "read_committed")
         ]
-        assert uncommitted(batches(tmp_path / f"t-{number}", judge)) == wanted
+        assert records_of_batches(batches(tmp_path / f"t-{number}", judge)) == wanted
     store.import_kafka("back", [str(tmp_path)])
     assert read(store, "back", 0, "read_committed") == [
         (offset, time if magic else -1, 0, key, value, [])
@@ -164,7 +164,7 @@ def test_old_readers_get_what_is_committed(
 
 
 def test_sequences_go_on_from_batch_to_batch(store: Store, tmp_path: Path) -> None:
-    """Goal: a broker that takes the folder over finds each producer's sequences without a gap."""
+    """A broker that takes the folder over finds each producer's sequences without a gap."""
     fill(store, "t", **{"record.format": "kafka"})
     store.export_kafka("t", str(tmp_path))
     following: dict[int, int] = {}
@@ -178,7 +178,7 @@ def test_sequences_go_on_from_batch_to_batch(store: Store, tmp_path: Path) -> No
 def test_large_topics_become_batches_and_segments_that_brokers_take(
     store: Store, tmp_path: Path
 ) -> None:
-    """Goal: batches under 1 MB, segments of segment.bytes, and indexes that fit them."""
+    """Batches under 1 MB, segments of segment.bytes, and indexes that fit them."""
     config = {"segment.bytes": "3000000", "compression.type": "none"}
     store.create_topic("t", config=config)
     with store.producer() as producer:
@@ -199,12 +199,12 @@ def test_large_topics_become_batches_and_segments_that_brokers_take(
         times = TimeIndex.decode(path.with_suffix(".timeindex").read_bytes())
         latest = max(record[1] for batch in found for record in batch.records)
         assert times.entries["timestamp"][-1] == latest
-    records = uncommitted(batches(tmp_path / "t-0", "kafka-python"))
-    assert [record[4][:10] for record in records] == [b"%010d" % n for n in range(60_000)]
+    records = records_of_batches(batches(tmp_path / "t-0", "kafka-python"))
+    assert [(record[4] or b"")[:10] for record in records] == [b"%010d" % n for n in range(60_000)]
 
 
 def test_log_append_time_is_said(memory_storage: Storage, tmp_path: Path) -> None:
-    """Goal: the timestamp's type survives, though a batch has one such time only."""
+    """The timestamp's type survives, though a batch has one such time only."""
     store = attach(memory_storage, create=True)
     store.create_topic("t", config={"message.timestamp.type": "LogAppendTime"})
     with store.producer() as producer:
@@ -212,13 +212,13 @@ def test_log_append_time_is_said(memory_storage: Storage, tmp_path: Path) -> Non
             producer.send("t", b"%d" % number, timestamp_ms=5)
             producer.flush()
     store.export_kafka("t", str(tmp_path))
-    found = uncommitted(batches(tmp_path / "t-0", "kafka-python"))
+    found = records_of_batches(batches(tmp_path / "t-0", "kafka-python"))
     assert found == read(store, "t", 0, "read_committed")
     assert {record[2] for record in found} == {1}
 
 
 def test_deleted_records_stay_behind(store: Store, tmp_path: Path) -> None:
-    """Goal: the folder begins where the log does, in the middle of a segment too."""
+    """The folder begins where the log does, in the middle of a segment too."""
     store.create_topic("t")
     with store.producer() as producer:
         for number in range(10):
@@ -230,12 +230,12 @@ def test_deleted_records_stay_behind(store: Store, tmp_path: Path) -> None:
         done = store.export_kafka(topic, str(tmp_path / topic))
         assert done.partitions[0].start_offset == start
         found = batches(tmp_path / topic / f"{topic}-0", "kafka-python")
-        for level, view in zip(LEVELS, (committed, uncommitted), strict=True):
+        for level, view in zip(LEVELS, (committed_records, records_of_batches), strict=True):
             assert view(found) == read(store, topic, 0, level)
 
 
 def test_undecided_records_wait_for_a_later_export(store: Store, tmp_path: Path) -> None:
-    """Goal: an export ends at the last stable offset."""
+    """An export ends at the last stable offset."""
     store.create_topic("t")
     producer = _transactional(store, "open")
     with producer.transaction():
@@ -244,11 +244,11 @@ def test_undecided_records_wait_for_a_later_export(store: Store, tmp_path: Path)
     producer.send("t", b"2")
     producer.flush()
     store.export_kafka("t", str(tmp_path))
-    assert [r[4] for r in uncommitted(batches(tmp_path / "t-0", "aiokafka"))] == [b"1"]
+    assert [r[4] for r in records_of_batches(batches(tmp_path / "t-0", "aiokafka"))] == [b"1"]
 
 
 def test_an_empty_partition_has_a_folder(store: Store, tmp_path: Path) -> None:
-    """Goal: all partitions are there, and an empty one says which offset comes next."""
+    """All partitions are there, and an empty one says which offset comes next."""
     store.create_topic("t", partitions=2)
     with store.producer() as producer:
         producer.send("t", b"1", partition=1)
@@ -266,7 +266,7 @@ def test_an_empty_partition_has_a_folder(store: Store, tmp_path: Path) -> None:
 def test_what_came_from_kafka_goes_back_byte_for_byte(
     store: Store, tmp_path: Path, topic: str
 ) -> None:
-    """Goal: logs and transaction indexes are the broker's own, in both ways of exporting."""
+    """Logs and transaction indexes are the broker's own, in both ways of exporting."""
     store.import_kafka(topic, [str(BROKER)])
     for keep in (False, True):
         out = tmp_path / str(keep)
@@ -284,12 +284,12 @@ def test_what_came_from_kafka_goes_back_byte_for_byte(
 
 
 def test_a_hanging_transaction_is_ended(store: Store, tmp_path: Path) -> None:
-    """Goal: a broker that took the folder over would wait for it for ever."""
+    """A broker that took the folder over would wait for it for ever."""
     store.import_kafka("hanging", [str(BROKER)])
     store.export_kafka("hanging", str(tmp_path))
     found = batches(tmp_path / "hanging-0", "aiokafka")
     assert (found[-1].commit, found[-1].base_offset) == (False, 109)
-    assert committed(found) == read(store, "hanging", 0, "read_committed")
+    assert committed_records(found) == read(store, "hanging", 0, "read_committed")
     (last,) = sorted((tmp_path / "hanging-0").glob("*.txnindex"))[-1:]
     entry = TransactionIndex.decode(last.read_bytes()).aborted[-1]
     assert entry[1:] == (25, 109, 110)
@@ -297,7 +297,7 @@ def test_a_hanging_transaction_is_ended(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_records_of_both_kinds(store: Store, tmp_path: Path, keep: bool) -> None:
-    """Goal: own transactions behind what came from Kafka, and Kafka's behind those: moved on."""
+    """Own transactions behind what came from Kafka, and Kafka's behind those: moved on."""
     store.import_kafka("t", [str(BROKER / "orders-1")])
     first = _transactional(store, "id")
     with first.transaction():
@@ -309,9 +309,9 @@ def test_records_of_both_kinds(store: Store, tmp_path: Path, keep: bool) -> None
     assert done.partitions[1].marker_count == (0 if keep else 1)
     found = batches(tmp_path / "out" / "t-1", "kafka-python")
     added = [] if keep else [216 + 1]
-    for level, view in zip(LEVELS, (committed, uncommitted), strict=True):
-        assert view(found) == moved(read(store, "t", 1, level), added)
-    assert [record[4] for record in committed(found)][-2:] == [b"ours", b"from a broker"]
+    for level, view in zip(LEVELS, (committed_records, records_of_batches), strict=True):
+        assert view(found) == shift_offsets(read(store, "t", 1, level), added)
+    assert [record[4] for record in committed_records(found)][-2:] == [b"ours", b"from a broker"]
 
 
 def _send_to_end(store: Store, folder: Path) -> None:
@@ -327,7 +327,7 @@ def _send_to_end(store: Store, folder: Path) -> None:
 
 
 def test_leader_epochs_never_fall(store: Store, tmp_path: Path) -> None:
-    """Goal: records of our own take the epoch of what came from Kafka before them."""
+    """Records of our own take the epoch of what came from Kafka before them."""
     store.import_kafka("orders", [str(BROKER)])
     with store.producer() as producer:
         producer.send("orders", b"ours", partition=0)
@@ -343,7 +343,7 @@ def test_leader_epochs_never_fall(store: Store, tmp_path: Path) -> None:
 
 
 def test_wrong_exports_are_explained(store: Store, tmp_path: Path) -> None:
-    """Goal: nothing is overwritten, and every mistake has its own message."""
+    """Nothing is overwritten, and every mistake has its own message."""
     store.create_topic("t")
     with pytest.raises(UnknownTopicOrPartition):
         store.export_kafka("nothing", str(tmp_path))
@@ -361,7 +361,7 @@ def test_wrong_exports_are_explained(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_failed_export_leaves_nothing(store: Store, tmp_path: Path) -> None:
-    """Goal: damage found on the way is reported, and what was written before it goes."""
+    """Damage found on the way is reported, and what was written before it goes."""
     fill(store, "t", **FORMATS[0])
     store.import_kafka("orders", [str(BROKER)])
     for topic in ("t", "orders"):
@@ -379,7 +379,7 @@ def test_a_failed_export_leaves_nothing(store: Store, tmp_path: Path) -> None:
 def test_exports_go_anywhere(
     any_storage: Storage, store: Store, s3_options: dict[str, str]
 ) -> None:
-    """Goal: to and from S3 as to and from a disk."""
+    """To and from S3 as to and from a disk."""
     fill(store, "t", **FORMATS[0])
     options = s3_options if any_storage.url.startswith("s3") else {}
     told: list[tuple[int, int]] = []
@@ -396,12 +396,12 @@ def test_exports_go_anywhere(
 
 
 def test_offsets_and_expected_records_of_the_broker_are_real() -> None:
-    """Goal: the judges agree with Kafka's own consumer on Kafka's own files."""
+    """The judges agree with Kafka's own consumer on Kafka's own files."""
     for name, known in expected().items():
         # aiokafka does not know the wrong checksum that lz4 has with magic 0.
         for judge in JUDGES if name[:-2] in TOPICS else ["kafka-python"]:
             found = batches(BROKER / name, judge)
             start = known.beginning_offset
-            shown = [record for record in uncommitted(found) if record[0] >= start]
+            shown = [record for record in records_of_batches(found) if record[0] >= start]
             assert shown == known.uncommitted
-            assert [r for r in committed(found) if r[0] >= start] == known.committed
+            assert [r for r in committed_records(found) if r[0] >= start] == known.committed

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from folder_bytes import batch, folder, marker, shown, wrapper
+from folder_bytes import batch, folder, marker, offsets_and_values, wrapper
 from folder_judges import batches
 
 from txnlog import Producer, TopicPartition
@@ -109,7 +109,8 @@ def _values(records: list[tuple[int, bytes]]) -> list[bytes]:
 
 def _check_transaction_indexes(folder: Path) -> None:
     """Each aborted transaction is in the index of the segment that its marker is in."""
-    found, undecided = {}, {}
+    found: dict[int, tuple[int, int]] = {}
+    undecided: dict[int, int] = {}
     for judged in batches(folder, "kafka-python"):
         if judged.commit is None and judged.transactional:
             undecided.setdefault(judged.producer_id, judged.base_offset)
@@ -130,27 +131,31 @@ def _check_transaction_indexes(folder: Path) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_what_goes_out_comes_back(part: int, tmp_path: Path) -> None:
-    """Goal: import(export(topic)) is the topic: with markers by values, without by offsets too."""
+    """import(export(topic)) is the topic: with markers by values, without by offsets too."""
     kinds = set()
     for seed in range(part, SEEDS, 4):
         topic = Topic(seed, tmp_path)
         store = topic.store
-        stable = shown(store)
+        stable = offsets_and_values(store)
         end = store.snapshot(["t"]).end_offsets("t")[0]
-        every = [item for item in shown(store, level="read_uncommitted") if item[0] < end]
+        every = [
+            item for item in offsets_and_values(store, level="read_uncommitted") if item[0] < end
+        ]
         out = tmp_path / f"{seed}-out"
         done = store.export_kafka("t", str(out / "marked")).partitions[0]
         back = store.import_kafka("marked", [str(out / "marked")]).partitions[0]
         assert (back.start_offset, back.end_offset) == (done.start_offset, done.end_offset)
         assert done.end_offset == end + done.marker_count
         _check_transaction_indexes(out / "marked" / "t-0")
-        assert _values(shown(store, "marked")) == _values(stable), seed
-        assert _values(shown(store, "marked", "read_uncommitted")) == _values(every), seed
+        assert _values(offsets_and_values(store, "marked")) == _values(stable), seed
+        assert _values(offsets_and_values(store, "marked", "read_uncommitted")) == _values(every), (
+            seed
+        )
         store.export_kafka("t", str(out / "kept"), keep_offsets=True)
         store.import_kafka("kept", [str(out / "kept")])
-        assert shown(store, "kept") == stable, seed
+        assert offsets_and_values(store, "kept") == stable, seed
         store.export_kafka("t", str(out / "old"), magic=seed % 2)
         store.import_kafka("old", [str(out / "old")])
-        assert shown(store, "old") == stable, seed
+        assert offsets_and_values(store, "old") == stable, seed
         kinds.add((done.marker_count > 0, len(every) > len(stable) > 0))
     assert len(kinds) > 1  # with markers or without, with aborted records or without

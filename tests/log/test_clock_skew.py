@@ -7,13 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
+from steps import begin, new_store
 from timed_storage import TimedStorage
 
-from txnlog.errors import (
-    CommitStateUnknown,
-    ProducerFenced,
-    StorageError,
-)
+from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.producer import Producer
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
@@ -30,17 +27,9 @@ TIMEOUT_MS = 10_000
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    config = {"transaction.max.timeout.ms": TIMEOUT_MS}
-    store = attach(memory_storage, create=True, clock=clock, config=config)
-    for topic in "abc":
-        store.create_topic(topic)
-    return store
+    topics = dict.fromkeys("abc", 1)
+    return new_store(memory_storage, clock, topics, {"transaction.max.timeout.ms": TIMEOUT_MS})
 
 
 @pytest.fixture
@@ -49,7 +38,7 @@ def timed(store: Store, clock: VirtualClock) -> Store:
     return attach(TimedStorage(store.storage, clock), clock=clock)
 
 
-def skewed(store: Store, clock: VirtualClock, ahead_ms: int, seed: int = 1) -> Store:
+def ahead_of(store: Store, clock: VirtualClock, ahead_ms: int, seed: int = 1) -> Store:
     """The same store in a process whose clock is wrong."""
     return attach(store.storage, clock=VirtualClock(clock.time_ms + ahead_ms, seed))
 
@@ -61,20 +50,13 @@ def put(store: Store, topic: str, value: bytes = b"x", times: int = 1) -> None:
             producer.flush()
 
 
-def begun(store: Store, transactional_id: str) -> Producer:
-    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
-
-
 def place(producer: Producer, *topics: str) -> None:
     for topic in topics:
         producer.send(topic, b"T")
         producer.flush()
 
 
-def shown(store: Store, clock: VirtualClock, topics: str) -> dict[str, list[bytes]]:
+def values_by_topic(store: Store, clock: VirtualClock, topics: str) -> dict[str, list[bytes]]:
     """What a process that has just started sees in one snapshot."""
     snapshot = attach(store.storage, clock=clock).snapshot(list(topics))
     return {topic: snapshot.scan(topic).to_arrow().column("value").to_pylist() for topic in topics}
@@ -98,9 +80,9 @@ def test_a_fast_clock_doubles_no_append_in_doubt(store: Store, clock: VirtualClo
     with pytest.raises(CommitStateUnknown):
         producer.flush()
     storage.put_if_absent, storage.get = put_if_absent, get  # type: ignore[method-assign]
-    put(skewed(store, clock, 2 * DAY_MS), "a", b"from the future")
+    put(ahead_of(store, clock, 2 * DAY_MS), "a", b"from the future")
     producer.flush()
-    assert shown(store, clock, "a") == {"a": [b"in doubt", b"from the future"]}
+    assert values_by_topic(store, clock, "a") == {"a": [b"in doubt", b"from the future"]}
 
 
 def test_a_fast_clock_makes_no_topic_forget_who_writes(store: Store, clock: VirtualClock) -> None:
@@ -110,25 +92,25 @@ def test_a_fast_clock_makes_no_topic_forget_who_writes(store: Store, clock: Virt
         producer.send("a", b"x")
         producer.flush()
         if turn == 0:
-            skewed(store, clock, 2 * DAY_MS).alter_topic("a", config={"segment.bytes": 2048})
+            ahead_of(store, clock, 2 * DAY_MS).alter_topic("a", config={"segment.bytes": 2048})
     assert [segment.base_sequence for segment in store.segments("a")] == [0, 1, 2, 3]
 
 
 def test_a_fast_clock_only_aborts_early(store: Store, clock: VirtualClock) -> None:
     """Hazard 10: a reader from the future ends an open transaction; its producer learns it."""
-    producer = begun(store, "p")
+    producer = begin(store, "p", TIMEOUT_MS)
     place(producer, "a", "b")
-    assert shown(store, VirtualClock(clock.time_ms + HOUR_MS), "ab") == {"a": [], "b": []}
+    assert values_by_topic(store, VirtualClock(clock.time_ms + HOUR_MS), "ab") == {"a": [], "b": []}
     with pytest.raises(ProducerFenced):
         producer.commit_transaction()
-    assert shown(store, clock, "ab") == {"a": [], "b": []}
+    assert values_by_topic(store, clock, "ab") == {"a": [], "b": []}
 
 
 def test_a_fast_clock_that_stops_does_not_block_for_so_long(
     store: Store, clock: VirtualClock
 ) -> None:
     """Hazard 10: a producer dies whose clock was a month ahead: a reader waits one timeout."""
-    dead = begun(skewed(store, clock, 30 * DAY_MS), "p")
+    dead = begin(ahead_of(store, clock, 30 * DAY_MS), "p", TIMEOUT_MS)
     place(dead, "a")
     put(store, "a")
     reader = attach(store.storage, clock=clock)
@@ -137,7 +119,7 @@ def test_a_fast_clock_that_stops_does_not_block_for_so_long(
         assert reader.scan("a").record_count == seen
     assert reader.describe_transaction("p").status == "CompleteAbort"
     # The next transaction of the id has its own time.
-    again = begun(skewed(store, clock, 30 * DAY_MS, seed=4), "p")
+    again = begin(ahead_of(store, clock, 30 * DAY_MS, seed=4), "p", TIMEOUT_MS)
     place(again, "a")
     assert reader.scan("a").record_count == 1
     again.commit_transaction()
@@ -151,18 +133,18 @@ def test_a_wrong_clock_tears_no_snapshot(
 ) -> None:
     """Hazard 10: what a cut needs was let go too early: the snapshot says that it is not atomic."""
     store = timed
-    waiting = begun(store, "open")
+    waiting = begin(store, "open", TIMEOUT_MS)
     place(waiting, "a")
-    producer = begun(skewed(store, clock, min(ahead_ms, 0)), "p")
+    producer = begin(ahead_of(store, clock, min(ahead_ms, 0)), "p", TIMEOUT_MS)
     place(producer, "a", "b")
     producer.commit_transaction()
-    put(skewed(store, clock, max(ahead_ms, 0), seed=2), "b", times=times)
+    put(ahead_of(store, clock, max(ahead_ms, 0), seed=2), "b", times=times)
     snapshot = attach(store.storage, clock=clock).snapshot(["a", "b"])
     assert snapshot.is_atomic == (not ahead_ms or times < RECENT_ENTRIES)
     seen = {"a": [], "b": []} if snapshot.is_atomic else {"a": [], "b": [b"T", *[b"x"] * times]}
-    assert shown(store, clock, "ab") == seen
+    assert values_by_topic(store, clock, "ab") == seen
     waiting.abort_transaction()
-    assert shown(store, clock, "ab") == {"a": [b"T"], "b": [b"T", *[b"x"] * times]}
+    assert values_by_topic(store, clock, "ab") == {"a": [b"T"], "b": [b"T", *[b"x"] * times]}
 
 
 def test_what_lies_behind_an_open_transaction_is_kept_apart(
@@ -170,24 +152,24 @@ def test_what_lies_behind_an_open_transaction_is_kept_apart(
 ) -> None:
     """Hazard 10: however far ahead a clock runs, what waits behind a transaction can be cut."""
     store = timed
-    waiting = begun(store, "open")
+    waiting = begin(store, "open", TIMEOUT_MS)
     place(waiting, "a")
-    producer = begun(store, "p")
+    producer = begin(store, "p", TIMEOUT_MS)
     place(producer, "a", "b")
     producer.commit_transaction()
-    put(skewed(store, clock, DAY_MS), "a", times=RECENT_ENTRIES + 40)
-    assert shown(store, clock, "ab") == {"a": [], "b": []}
+    put(ahead_of(store, clock, DAY_MS), "a", times=RECENT_ENTRIES + 40)
+    assert values_by_topic(store, clock, "ab") == {"a": [], "b": []}
 
 
 def test_an_append_from_the_future_that_was_let_go_holds_up_no_snapshot(
     store: Store, clock: VirtualClock
 ) -> None:
     """Hazard 10: it was not made later than what was let go with it, whatever it says."""
-    put(skewed(store, clock, DAY_MS - HOUR_MS), "b")
+    put(ahead_of(store, clock, DAY_MS - HOUR_MS), "b")
     put(store, "b")
     clock.time_ms += HOUR_MS
     put(store, "b", times=RECENT_ENTRIES + 40)
-    place(begun(store, "open"), "a", "b")
+    place(begin(store, "open", TIMEOUT_MS), "a", "b")
     snapshot = attach(store.storage, clock=clock).snapshot(["a", "b"])
     assert snapshot.is_atomic
     assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, RECENT_ENTRIES + 42]
@@ -196,27 +178,27 @@ def test_an_append_from_the_future_that_was_let_go_holds_up_no_snapshot(
 def test_what_was_let_go_in_the_future_is_let_go_by_now(store: Store, clock: VirtualClock) -> None:
     """Hazard 10: two processes a month ahead, one that appends and one that leaves a checkpoint."""
     put(store, "b", times=20)
-    put(skewed(store, clock, 30 * DAY_MS), "b")
+    put(ahead_of(store, clock, 30 * DAY_MS), "b")
     put(store, "b", times=RECENT_ENTRIES + 40)
-    ahead = skewed(store, clock, 31 * DAY_MS, seed=2)
+    ahead = ahead_of(store, clock, 31 * DAY_MS, seed=2)
     put(ahead, "b")
     ahead.logs.topic("b").checkpoint()
     put(store, "b")
     clock.time_ms += HOUR_MS
-    place(begun(store, "open"), "a", "b")
+    place(begin(store, "open", TIMEOUT_MS), "a", "b")
     assert attach(store.storage, clock=clock).snapshot(["a", "b"]).is_atomic
 
 
 def test_a_reader_that_is_ahead_lets_nothing_go_too_early(
     timed: Store, clock: VirtualClock
 ) -> None:
-    """Hazard 10: how old appends are it asks the log too."""
-    place(begun(timed, "open"), "a")
-    producer = begun(timed, "p")
+    """Hazard 10: it asks the log, too, how old appends are."""
+    place(begin(timed, "open", TIMEOUT_MS), "a")
+    producer = begin(timed, "p", TIMEOUT_MS)
     place(producer, "a", "b")
     producer.commit_transaction()
     put(timed, "b", times=RECENT_ENTRIES + 40)
-    snapshot = skewed(timed, clock, DAY_MS).snapshot(["a", "b"])
+    snapshot = ahead_of(timed, clock, DAY_MS).snapshot(["a", "b"])
     assert snapshot.is_atomic
     assert [snapshot.scan(topic).record_count for topic in "ab"] == [0, 0]
 
@@ -238,25 +220,25 @@ def test_what_was_aborted_is_let_go_without_a_trace() -> None:
 
 def test_a_long_chain_of_transactions_tears_no_snapshot(store: Store, clock: VirtualClock) -> None:
     """Each overlaps the next without end: readers fall behind no further, and are told."""
-    place(before := begun(store, "0"), "c", "a")
+    place(before := begin(store, "0", TIMEOUT_MS), "c", "a")
     for link in range(1, 25):
         clock.time_ms += TIMEOUT_MS - 1000
         topic = "ab"[link % 2]
-        place(current := begun(store, str(link)), topic)
+        place(current := begin(store, str(link), TIMEOUT_MS), topic)
         place(before, topic)
         before.commit_transaction()
         before = current
     put(store, "c", times=RECENT_ENTRIES + 40)
     # Of each partition what lies before the open transaction, which has written to one.
     assert not attach(store.storage, clock=clock).snapshot(["a", "b", "c"]).is_atomic
-    seen = shown(store, clock, "abc")
+    seen = values_by_topic(store, clock, "abc")
     assert [seen[topic].count(b"T") for topic in "abc"] == [23, 24, 1]
     whole = attach(store.storage, clock=clock).snapshot(list("abc"), isolation_level="snapshot")
     assert whole.is_atomic
     assert [whole.scan(topic).record_count for topic in "ab"] == [24, 24]
     before.abort_transaction()
     assert attach(store.storage, clock=clock).snapshot(["a", "b", "c"]).is_atomic
-    seen = shown(store, clock, "abc")
+    seen = values_by_topic(store, clock, "abc")
     assert [seen[topic].count(b"T") for topic in "abc"] == [24, 24, 1]
 
 

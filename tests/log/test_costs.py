@@ -6,10 +6,12 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from steps import new_store
 
 from txnlog.log.group_metadata import GroupMetadata
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
 from txnlog.names import TopicPartition
+from txnlog.producer import Producer
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -25,18 +27,19 @@ def counting(memory_storage: Storage) -> CountingStorage:
 
 @pytest.fixture
 def store(counting: CountingStorage) -> Store:
-    store = attach(counting, create=True, clock=VirtualClock())
-    for topic in ("in", "a", "b", "c"):
-        store.create_topic(topic, partitions=4)
-    return store
+    return new_store(counting, VirtualClock(), dict.fromkeys(("in", "a", "b", "c"), 4))
+
+
+def send_to_each_partition(producer: Producer) -> None:
+    for partition in range(4):
+        producer.send("a", b"x", partition=partition)
 
 
 def test_a_plain_write_is_one_listing_and_one_put(store: Store, counting: CountingStorage) -> None:
     """One topic, no transaction, four partitions: the segments, one listing, one put."""
     producer = store.producer()
     for turn in range(3):
-        for partition in range(4):
-            producer.send("a", b"x", partition=partition)
+        send_to_each_partition(producer)
         counting.take()
         producer.flush()
         assert counting.take() == {"list": 1, "put_if_absent": 1, "upload": 4}, turn
@@ -150,8 +153,7 @@ def test_a_plan_touches_no_segment(store: Store, counting: CountingStorage) -> N
     """Planning a scan of many segments costs what planning one costs."""
     producer = store.producer()
     for _ in range(40):
-        for partition in range(4):
-            producer.send("a", b"x", partition=partition)
+        send_to_each_partition(producer)
         producer.flush()
     counting.take()
     scan = store.scan("a")

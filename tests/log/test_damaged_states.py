@@ -1,47 +1,30 @@
-"""A newest state that cannot be read holds nobody for ever, nor is a marked commit lost."""
+"""A newest state that cannot be read blocks nobody for ever, and loses no marked commit."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
+from steps import append, begin, elsewhere, new_store
 from timed_storage import TimedStorage
 
 from txnlog.errors import CorruptTransactionState, ProducerFenced
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
+from txnlog.store import Store
 from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 TIMEOUT_MS = 60_000
-_SEEDS = itertools.count(1)
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
 
 
 @pytest.fixture
 def heap(clock: VirtualClock) -> HeapStorage:
     heap = HeapStorage()
-    config = {"transaction.max.timeout.ms": TIMEOUT_MS}
-    store = attach(heap, create=True, clock=clock, config=config)
-    for topic in ("t", "u"):
-        store.create_topic(topic)
+    new_store(heap, clock, {"t": 1, "u": 1}, {"transaction.max.timeout.ms": TIMEOUT_MS})
     return heap
 
 
-def at(storage: Storage, clock: VirtualClock) -> Store:
-    return attach(storage, clock=VirtualClock(clock.time_ms, next(_SEEDS)))
-
-
-def opened(store: Store) -> Producer:
-    producer = store.producer(transactional_id="p", transaction_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    producer.begin_transaction()
+def begin_everywhere(store: Store) -> Producer:
+    producer = begin(store)
     for topic in ("t", "u"):
         producer.send(topic, b"p")
     producer.send_offsets_to_transaction({TopicPartition("t", 0): 1}, "g")
@@ -63,13 +46,12 @@ def damage(heap: HeapStorage, *names: str) -> None:
         heap.put(name, bytes(data))
 
 
-def append(store: Store) -> None:
+def append_behind(store: Store) -> None:
     for topic in ("t", "u"):
-        with store.producer() as producer:
-            producer.send(topic, b"behind it")
+        append(store, b"behind it", topic=topic)
 
 
-def seen(store: Store) -> list[list[bytes]]:
+def values_of_both(store: Store) -> list[list[bytes]]:
     snapshot = store.snapshot(["t", "u"])
     return [snapshot.scan(t).to_arrow().column("value").to_pylist() for t in ("t", "u")]
 
@@ -78,86 +60,87 @@ BEHIND = [[b"behind it"], [b"behind it"]]
 BOTH = [[b"p", b"behind it"], [b"p", b"behind it"]]
 
 
+@pytest.mark.condition(20)
 @pytest.mark.parametrize("timed", [False, True])
 def test_readers_go_on_past_it_by_the_timeout(
     heap: HeapStorage, clock: VirtualClock, timed: bool
 ) -> None:
-    """Goal (20): what it left open is aborted then, for everybody, and its producer is fenced."""
+    """What it left open is aborted then, for everybody, and its producer is fenced."""
     storage = TimedStorage(heap, clock) if timed else heap
-    producer = opened(at(storage, clock))
+    producer = begin_everywhere(elsewhere(storage, clock))
     damage(heap, states(heap)[-1])
-    append(at(storage, clock))
+    append_behind(elsewhere(storage, clock))
     for _ in range(3):
-        assert seen(at(storage, clock)) == [[], []]
+        assert values_of_both(elsewhere(storage, clock)) == [[], []]
         clock.time_ms += TIMEOUT_MS // 3
     clock.time_ms += CLOCK_MARGIN_MS + 1
-    assert seen(at(storage, clock)) == BEHIND
-    ended = at(storage, clock).describe_transaction("p")
+    assert values_of_both(elsewhere(storage, clock)) == BEHIND
+    ended = elsewhere(storage, clock).describe_transaction("p")
     assert ended.status == "CompleteAbort"
     assert "damaged" in ended.reason
     with pytest.raises(ProducerFenced, match="'p'"):
         producer.commit_transaction()
-    again = opened(at(storage, clock))
+    again = begin_everywhere(elsewhere(storage, clock))
     again.commit_transaction()
-    assert seen(at(storage, clock)) == [[b"behind it", b"p"]] * 2
+    assert values_of_both(elsewhere(storage, clock)) == [[b"behind it", b"p"]] * 2
 
 
 @pytest.mark.parametrize(("timed", "margin_ms"), [(False, CLOCK_MARGIN_MS), (True, 1_000)])
 def test_readers_wait_for_the_timeout_and_the_margin(
     heap: HeapStorage, clock: VirtualClock, timed: bool, margin_ms: int
 ) -> None:
-    """Not a millisecond less, by a witness or by the storage's own clock."""
+    """Not a millisecond less, as measured by a witness or by the storage's own clock."""
     storage = TimedStorage(heap, clock) if timed else heap
-    opened(at(storage, clock))
+    begin_everywhere(elsewhere(storage, clock))
     damage(heap, states(heap)[-1])
-    append(at(storage, clock))
-    assert seen(at(storage, clock)) == [[], []]
+    append_behind(elsewhere(storage, clock))
+    assert values_of_both(elsewhere(storage, clock)) == [[], []]
     clock.time_ms += TIMEOUT_MS + margin_ms
-    assert seen(at(storage, clock)) == [[], []]
+    assert values_of_both(elsewhere(storage, clock)) == [[], []]
     clock.time_ms += 1
-    assert seen(at(storage, clock)) == BEHIND
+    assert values_of_both(elsewhere(storage, clock)) == BEHIND
 
 
 def test_a_new_producer_waits_for_as_long(heap: HeapStorage, clock: VirtualClock) -> None:
     """Before, init says what is wrong and what can be done; after, it goes on."""
-    opened(at(heap, clock))
+    begin_everywhere(elsewhere(heap, clock))
     damage(heap, states(heap)[-1])
     with pytest.raises(CorruptTransactionState, match=r"--force p"):
-        at(heap, clock).producer(transactional_id="p").init_transactions()
+        elsewhere(heap, clock).producer(transactional_id="p").init_transactions()
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    opened(at(heap, clock)).commit_transaction()
-    assert seen(at(heap, clock)) == [[b"p"], [b"p"]]
+    begin_everywhere(elsewhere(heap, clock)).commit_transaction()
+    assert values_of_both(elsewhere(heap, clock)) == [[b"p"], [b"p"]]
 
 
 def test_an_operator_need_not_wait(heap: HeapStorage, clock: VirtualClock) -> None:
     """A forced abort ends it at once; without force nothing happens, nor with a dry run."""
-    opened(at(heap, clock))
+    begin_everywhere(elsewhere(heap, clock))
     damage(heap, states(heap)[-1])
-    append(at(heap, clock))
+    append_behind(elsewhere(heap, clock))
     before = states(heap)
     with pytest.raises(CorruptTransactionState):
-        at(heap, clock).abort_transaction("p", reason="stuck")
-    told = at(heap, clock).abort_transaction("p", reason="stuck", force=True, dry_run=True)
+        elsewhere(heap, clock).abort_transaction("p", reason="stuck")
+    told = elsewhere(heap, clock).abort_transaction("p", reason="stuck", force=True, dry_run=True)
     assert (told.status, states(heap)) == ("PrepareAbort", before)
-    ended = at(heap, clock).abort_transaction("p", reason="stuck", force=True)
+    ended = elsewhere(heap, clock).abort_transaction("p", reason="stuck", force=True)
     assert (ended.status, ended.number) == ("CompleteAbort", 1)
-    assert seen(at(heap, clock)) == BEHIND
-    group = at(heap, clock).consumer("t", group_id="g")
+    assert values_of_both(elsewhere(heap, clock)) == BEHIND
+    group = elsewhere(heap, clock).consumer("t", group_id="g")
     assert group.committed(TopicPartition("t", 0)) is None
 
 
 def test_the_end_of_it_has_an_epoch_that_nobody_has(heap: HeapStorage, clock: VirtualClock) -> None:
     """Invariant T1: not that of the instance which has put the damaged state and may live still."""
-    at(heap, clock).producer(transactional_id="p").init_transactions()
-    living = at(heap, clock).producer(transactional_id="p")
+    elsewhere(heap, clock).producer(transactional_id="p").init_transactions()
+    living = elsewhere(heap, clock).producer(transactional_id="p")
     living.init_transactions()
-    owned = at(heap, clock).describe_transaction("p").producer_epoch
+    owned = elsewhere(heap, clock).describe_transaction("p").producer_epoch
     damage(heap, states(heap)[-1])
-    ended = at(heap, clock).abort_transaction("p", reason="stuck", force=True)
+    ended = elsewhere(heap, clock).abort_transaction("p", reason="stuck", force=True)
     assert ended.producer_epoch > owned
     with pytest.raises(ProducerFenced, match="damaged"), living.transaction():
         living.send("t", b"late")
-    assert seen(at(heap, clock)) == [[], []]
+    assert values_of_both(elsewhere(heap, clock)) == [[], []]
 
 
 @pytest.mark.parametrize("marked", [1, 2, 3])
@@ -175,48 +158,48 @@ def test_a_commit_that_a_marker_shows_is_finished(
             self.stopped = self.markers == marked
             return created
 
-    producer = opened(at(Stopping(heap), clock))
+    producer = begin_everywhere(elsewhere(Stopping(heap), clock))
     with pytest.raises(ProcessStopped):
         producer.commit_transaction()
     damage(heap, states(heap)[-1])
     assert sum(name.endswith(".commit") for name, _ in heap.list_all("")) == marked
-    append(at(heap, clock))
+    append_behind(elsewhere(heap, clock))
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    seen(at(heap, clock))
+    values_of_both(elsewhere(heap, clock))
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    assert seen(at(heap, clock)) == BOTH
-    group = at(heap, clock).consumer("t", group_id="g")
+    assert values_of_both(elsewhere(heap, clock)) == BOTH
+    group = elsewhere(heap, clock).consumer("t", group_id="g")
     assert group.committed(TopicPartition("t", 0)) is not None
 
 
 def test_what_follows_a_decision_needs_no_wait(heap: HeapStorage, clock: VirtualClock) -> None:
     """The end of a transaction is damaged: the decision before it says what it was."""
-    opened(at(heap, clock)).commit_transaction()
+    begin_everywhere(elsewhere(heap, clock)).commit_transaction()
     damage(heap, states(heap)[-1])
-    opened(at(heap, clock)).commit_transaction()
-    assert seen(at(heap, clock)) == [[b"p", b"p"], [b"p", b"p"]]
+    begin_everywhere(elsewhere(heap, clock)).commit_transaction()
+    assert values_of_both(elsewhere(heap, clock)) == [[b"p", b"p"], [b"p", b"p"]]
 
 
 def test_two_damaged_states(heap: HeapStorage, clock: VirtualClock) -> None:
     """What the entries themselves say is enough to end it."""
-    opened(at(heap, clock))
+    begin_everywhere(elsewhere(heap, clock))
     damage(heap, *states(heap))
-    append(at(heap, clock))
-    seen(at(heap, clock))
+    append_behind(elsewhere(heap, clock))
+    values_of_both(elsewhere(heap, clock))
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    assert seen(at(heap, clock)) == BEHIND
+    assert values_of_both(elsewhere(heap, clock)) == BEHIND
 
 
 def test_a_log_that_is_gone_is_no_proof(heap: HeapStorage, clock: VirtualClock) -> None:
     """An open transaction whose log does not show is not aborted for that before its timeout."""
-    opened(at(heap, clock))
-    append(at(heap, clock))
+    begin_everywhere(elsewhere(heap, clock))
+    append_behind(elsewhere(heap, clock))
     kept = {name: heap.get(name) for name in states(heap)}
     heap.delete(kept)
-    assert seen(at(heap, clock)) == [[], []]
+    assert values_of_both(elsewhere(heap, clock)) == [[], []]
     for name, data in kept.items():
         heap.put(name, data)
-    assert seen(at(heap, clock)) == [[], []]
+    assert values_of_both(elsewhere(heap, clock)) == [[], []]
     heap.delete(kept)
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    assert seen(at(heap, clock)) == BEHIND
+    assert values_of_both(elsewhere(heap, clock)) == BEHIND

@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from steps import append, begin_with, elsewhere, new_store, values
 from timed_storage import TimedStorage
 
 from txnlog.errors import ProducerFenced, StorageError
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
-from txnlog.producer import Producer
 from txnlog.state.transaction import HELP_AFTER_MS
-from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
+from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 TIMEOUT_MS = 60_000
@@ -24,43 +23,13 @@ DAY_MS = 24 * HOUR_MS
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def heap(clock: VirtualClock) -> HeapStorage:
     heap = HeapStorage()
-    config = {"transaction.max.timeout.ms": TIMEOUT_MS}
-    attach(heap, create=True, clock=clock, config=config).create_topic("t")
+    new_store(heap, clock, config={"transaction.max.timeout.ms": TIMEOUT_MS})
     return heap
 
 
 _SEEDS = itertools.count(1)
-
-
-def at(storage: Storage, clock: VirtualClock, ahead_ms: int = 0) -> Store:
-    """The store as a process sees it that has just begun, with a clock that is so far ahead."""
-    return attach(storage, clock=VirtualClock(clock.time_ms + ahead_ms, next(_SEEDS)))
-
-
-def opened(store: Store, transactional_id: str) -> Producer:
-    producer = store.producer(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", transactional_id)
-    producer.flush()
-    return producer
-
-
-def append(store: Store, value: bytes = b"x") -> None:
-    with store.producer() as producer:
-        producer.send("t", value)
-
-
-def seen(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
 
 
 class ReadOnly(FaultyStorage):
@@ -70,39 +39,40 @@ class ReadOnly(FaultyStorage):
         raise StorageError(f"creating {name}: permission denied")
 
 
+@pytest.mark.condition(29)
 def test_writers_end_what_hangs_for_readers_that_may_not(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
-    """Goal (29): a dead transaction, a job that writes every hour, readers without permission."""
-    opened(at(heap, clock), "dead")
+    """A dead transaction, a job that writes every hour, readers without permission."""
+    begin_with(elsewhere(heap, clock), "dead", b"dead")
     for _ in range(30):
         clock.time_ms += HOUR_MS
-        append(at(heap, clock))
-    assert len(seen(at(ReadOnly(heap), clock))) == 30
-    assert at(heap, clock).describe_transaction("dead").status == "CompleteAbort"
+        append(elsewhere(heap, clock), b"x")
+    assert len(values(elsewhere(ReadOnly(heap), clock))) == 30
+    assert elsewhere(heap, clock).describe_transaction("dead").status == "CompleteAbort"
 
 
 def test_writers_of_transactions_end_what_hangs(heap: HeapStorage, clock: VirtualClock) -> None:
     """The same by transactions, and a group's offsets are not held either."""
-    opened(at(heap, clock), "dead")
+    begin_with(elsewhere(heap, clock), "dead", b"dead")
     clock.time_ms += HOUR_MS
-    opened(at(heap, clock), "next").commit_transaction()
-    assert seen(at(ReadOnly(heap), clock)) == [b"next"]
+    begin_with(elsewhere(heap, clock), "next", b"next").commit_transaction()
+    assert values(elsewhere(ReadOnly(heap), clock)) == [b"next"]
 
 
 def test_a_long_transaction_costs_other_writers_next_to_nothing(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """It is looked up when it has been open for long, and not again for a while."""
-    opened(at(heap, clock), "long")
+    begin_with(elsewhere(heap, clock), "long", b"long")
     counting = FaultyStorage(heap)
     store = attach(counting, clock=clock)
     for _ in range(20):
-        append(store)
+        append(store, b"x")
     assert not any("transactions/" in request for request in counting.requests)
     clock.time_ms += 11_000
     for _ in range(5):
-        append(store)
+        append(store, b"x")
     looked_up = [request for request in counting.requests if request == "list transactions/long"]
     assert len(looked_up) == 1
 
@@ -112,39 +82,40 @@ def test_whoever_reads_finishes_what_was_decided_long_ago(
 ) -> None:
     """Its producer died after the decision; at first it may only be slow."""
     storage = FaultyStorage(heap)
-    producer = opened(at(storage, clock), "dead")
+    producer = begin_with(elsewhere(storage, clock), "dead", b"dead")
     storage.faults = {len(storage.requests): Fault.STOP_AFTER}
     with pytest.raises(ProcessStopped):
         producer.commit_transaction()
     for waited_ms, status in ((0, "PrepareCommit"), (HELP_AFTER_MS, "CompleteCommit")):
         clock.time_ms += waited_ms
-        assert seen(at(heap, clock)) == [b"dead"]
-        assert at(heap, clock).describe_transaction("dead").status == status
+        assert values(elsewhere(heap, clock)) == [b"dead"]
+        assert elsewhere(heap, clock).describe_transaction("dead").status == status
 
 
 def test_a_dead_transaction_does_not_stop_cleaning(heap: HeapStorage, clock: VirtualClock) -> None:
     """Behind it the log would grow for ever: a hundred commits a day for a week leave few files."""
-    opened(at(heap, clock), "dead")
+    begin_with(elsewhere(heap, clock), "dead", b"dead")
     for _ in range(7):
         for _ in range(100):
             clock.time_ms += DAY_MS // 100
-            append(at(heap, clock))
+            append(elsewhere(heap, clock), b"x")
     assert len(heap.list_names("topics/t/log")) < 350
 
 
+@pytest.mark.condition(29)
 @pytest.mark.parametrize("ahead_ms", [30 * DAY_MS, 30 * DAY_MS + HOUR_MS])
 def test_what_one_short_job_saw_reaches_the_next(
     heap: HeapStorage, clock: VirtualClock, ahead_ms: int
 ) -> None:
-    """Goal (29): a producer dies whose clock ran a month ahead; no job stays for a timeout."""
-    opened(at(heap, clock, ahead_ms), "dead")
-    append(at(heap, clock), b"behind it")
+    """A producer dies whose clock ran a month ahead; no job stays for a timeout."""
+    begin_with(elsewhere(heap, clock, ahead_ms), "dead", b"dead")
+    append(elsewhere(heap, clock), b"behind it")
     for _ in range(4):
-        assert seen(at(heap, clock)) == []
+        assert values(elsewhere(heap, clock)) == []
         clock.time_ms += (TIMEOUT_MS + CLOCK_MARGIN_MS) // 4
-    assert seen(at(heap, clock)) == []
+    assert values(elsewhere(heap, clock)) == []
     clock.time_ms += 1
-    assert seen(at(heap, clock)) == [b"behind it"]
+    assert values(elsewhere(heap, clock)) == [b"behind it"]
     witnesses = [name for name in heap.list_names("transactions/dead") if ".seen-" in name]
     assert len(witnesses) == 1
 
@@ -153,31 +124,31 @@ def test_a_witness_whose_clock_is_ahead_holds_nobody(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """A reader that is two months ahead saw it first: the others go by what they see themselves."""
-    opened(at(heap, clock, 90 * DAY_MS), "dead")
-    assert seen(at(heap, clock, 60 * DAY_MS)) == []
-    append(at(heap, clock), b"behind it")
-    assert seen(at(heap, clock)) == []
+    begin_with(elsewhere(heap, clock, 90 * DAY_MS), "dead", b"dead")
+    assert values(elsewhere(heap, clock, 60 * DAY_MS)) == []
+    append(elsewhere(heap, clock), b"behind it")
+    assert values(elsewhere(heap, clock)) == []
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    assert seen(at(heap, clock)) == [b"behind it"]
+    assert values(elsewhere(heap, clock)) == [b"behind it"]
 
 
 def test_one_witness_is_enough_for_clocks_that_differ_a_little(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Whoever comes a moment later, or is behind by no more than the margin, puts no other."""
-    opened(at(heap, clock, 30 * DAY_MS), "dead")
+    begin_with(elsewhere(heap, clock, 30 * DAY_MS), "dead", b"dead")
     for ahead_ms in (0, -CLOCK_MARGIN_MS, 1, CLOCK_MARGIN_MS):
-        assert seen(at(heap, clock, ahead_ms)) == []
+        assert values(elsewhere(heap, clock, ahead_ms)) == []
     assert sum(".seen-" in name for name in heap.list_names("transactions/dead")) == 1
 
 
 def test_witnesses_go_with_the_states_they_are_of(heap: HeapStorage, clock: VirtualClock) -> None:
     """Cleaning an id's log takes them along."""
-    opened(at(heap, clock, 30 * DAY_MS), "dead")
-    seen(at(heap, clock))
+    begin_with(elsewhere(heap, clock, 30 * DAY_MS), "dead", b"dead")
+    values(elsewhere(heap, clock))
     for _ in range(70):
         clock.time_ms += DAY_MS
-        at(heap, clock).producer(transactional_id="dead").init_transactions()
+        elsewhere(heap, clock).producer(transactional_id="dead").init_transactions()
     assert not any(".seen-" in name for name in heap.list_names("transactions/dead"))
 
 
@@ -186,9 +157,9 @@ def test_witnesses_do_not_pile_up_while_a_producer_lives(
 ) -> None:
     """Each of its transactions is seen by somebody whose clock is behind."""
     process = VirtualClock(clock.time_ms, next(_SEEDS))
-    producer = opened(attach(heap, clock=process), "p")
+    producer = begin_with(attach(heap, clock=process), "p", b"p")
     for _ in range(300):
-        seen(at(heap, process, -HOUR_MS))
+        values(elsewhere(heap, process, -HOUR_MS))
         producer.commit_transaction()
         process.time_ms += HOUR_MS
         producer.begin_transaction()
@@ -202,12 +173,12 @@ def test_the_storages_clock_goes_before_those_of_processes(
 ) -> None:
     """Where it tells its time, a dead producer's clock does not matter at all."""
     storage = TimedStorage(heap, clock)
-    opened(at(storage, clock, 30 * DAY_MS), "dead")
-    append(at(storage, clock), b"behind it")
+    begin_with(elsewhere(storage, clock, 30 * DAY_MS), "dead", b"dead")
+    append(elsewhere(storage, clock), b"behind it")
     clock.time_ms += TIMEOUT_MS
-    assert seen(at(storage, clock)) == []
+    assert values(elsewhere(storage, clock)) == []
     clock.time_ms += 1_001
-    assert seen(at(storage, clock)) == [b"behind it"]
+    assert values(elsewhere(storage, clock)) == [b"behind it"]
 
 
 @pytest.mark.parametrize("ahead_ms", [TIMEOUT_MS + 1_000, DAY_MS, -DAY_MS])
@@ -216,12 +187,12 @@ def test_a_reader_with_a_wrong_clock_aborts_nobody(
 ) -> None:
     """By the storage's own time their transactions are young."""
     storage = TimedStorage(heap, clock)
-    reader = at(storage, clock, ahead_ms)
-    producer = opened(at(storage, clock), "p")
+    reader = elsewhere(storage, clock, ahead_ms)
+    producer = begin_with(elsewhere(storage, clock), "p", b"p")
     for turn in range(1, 20):
-        seen(reader)
+        values(reader)
         producer.commit_transaction()
-        assert len(seen(reader)) == turn
+        assert len(values(reader)) == turn
         producer.begin_transaction()
         producer.send("t", b"next")
         producer.flush()
@@ -232,13 +203,13 @@ def test_a_margin_covers_clocks_where_the_storage_has_none(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """A reader may be ahead by the timeout and the margin, and not by a millisecond more."""
-    producer = opened(at(heap, clock), "p")
-    seen(at(heap, clock, TIMEOUT_MS + CLOCK_MARGIN_MS))
+    producer = begin_with(elsewhere(heap, clock), "p", b"p")
+    values(elsewhere(heap, clock, TIMEOUT_MS + CLOCK_MARGIN_MS))
     producer.commit_transaction()
     producer.begin_transaction()
     producer.send("t", b"next")
     producer.flush()
-    seen(at(heap, clock, TIMEOUT_MS + CLOCK_MARGIN_MS + 1))
+    values(elsewhere(heap, clock, TIMEOUT_MS + CLOCK_MARGIN_MS + 1))
     with pytest.raises(ProducerFenced, match="'p'"):
         producer.commit_transaction()
 
@@ -249,13 +220,13 @@ def test_a_storage_whose_clock_was_set_back_is_no_evidence(
     """Then the times that the transaction carries count, and a margin."""
     storage_clock = VirtualClock(clock.time_ms + DAY_MS)
     storage = TimedStorage(heap, storage_clock)
-    opened(at(storage, clock), "dead")
-    append(at(storage, clock), b"behind it")
+    begin_with(elsewhere(storage, clock), "dead", b"dead")
+    append(elsewhere(storage, clock), b"behind it")
     storage_clock.time_ms -= DAY_MS
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS
-    assert seen(at(storage, clock)) == []
+    assert values(elsewhere(storage, clock)) == []
     clock.time_ms += 1
-    assert seen(at(storage, clock)) == [b"behind it"]
+    assert values(elsewhere(storage, clock)) == [b"behind it"]
 
 
 def test_a_storage_whose_clock_was_set_back_is_asked_in_vain(
@@ -270,11 +241,11 @@ def test_a_storage_whose_clock_was_set_back_is_asked_in_vain(
 
     storage_clock = VirtualClock(clock.time_ms + DAY_MS)
     storage = TimedStorage(heap, storage_clock)
-    opened(at(storage, clock), "dead")
-    append(at(storage, clock), b"behind it")
+    begin_with(elsewhere(storage, clock), "dead", b"dead")
+    append(elsewhere(storage, clock), b"behind it")
     storage_clock.time_ms -= DAY_MS
     late_ms = clock.time_ms + TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    assert seen(attach(storage, clock=Ticking(late_ms, next(_SEEDS)))) == [b"behind it"]
+    assert values(attach(storage, clock=Ticking(late_ms, next(_SEEDS)))) == [b"behind it"]
 
 
 def test_a_transaction_that_joins_topics_late_is_not_younger(
@@ -285,14 +256,14 @@ def test_a_transaction_that_joins_topics_late_is_not_younger(
     process = VirtualClock(clock.time_ms)
     store = attach(storage, clock=process)
     store.create_topic("u")
-    producer = opened(store, "dead")
+    producer = begin_with(store, "dead", b"dead")
     clock.time_ms += TIMEOUT_MS // 2
     process.time_ms = clock.time_ms
     producer.send("u", b"late")
     producer.flush()
     clock.time_ms += TIMEOUT_MS // 2 + 1_001
-    seen(at(storage, clock))
-    assert at(storage, clock).describe_transaction("dead").status == "CompleteAbort"
+    values(elsewhere(storage, clock))
+    assert elsewhere(storage, clock).describe_transaction("dead").status == "CompleteAbort"
 
 
 def test_a_producer_whose_clock_is_put_right_is_not_older(
@@ -303,13 +274,13 @@ def test_a_producer_whose_clock_is_put_right_is_not_older(
     process = VirtualClock(clock.time_ms - HOUR_MS, next(_SEEDS))
     store = attach(storage, clock=process)
     store.create_topic("u")
-    producer = opened(store, "p")
+    producer = begin_with(store, "p", b"p")
     process.time_ms = clock.time_ms
     producer.send("u", b"late")
     producer.flush()
-    seen(at(storage, clock))
+    values(elsewhere(storage, clock))
     producer.commit_transaction()
-    assert seen(at(storage, clock)) == [b"p"]
+    assert values(elsewhere(storage, clock)) == [b"p"]
 
 
 def test_an_interrupt_after_the_beginning_was_put(heap: HeapStorage, clock: VirtualClock) -> None:
@@ -341,14 +312,14 @@ def test_an_interrupt_after_the_beginning_was_put(heap: HeapStorage, clock: Virt
         else:
             with pytest.raises(Exception, match="had succeeded"):
                 producer.abort_transaction()
-        assert at(heap, clock).describe_transaction("p").status in (
+        assert elsewhere(heap, clock).describe_transaction("p").status in (
             "CompleteAbort",
             "CompleteCommit",
         )
     producer.begin_transaction()
     producer.send("t", b"next")
     producer.commit_transaction()
-    assert seen(at(heap, clock)) == [b"decision", b"next"]
+    assert values(elsewhere(heap, clock)) == [b"decision", b"next"]
 
 
 def test_who_may_not_write_loses_no_time(heap: HeapStorage, clock: VirtualClock) -> None:
@@ -364,13 +335,13 @@ def test_who_may_not_write_loses_no_time(heap: HeapStorage, clock: VirtualClock)
             raise error
 
     for number in range(5):
-        opened(at(heap, clock), f"dead-{number}")
+        begin_with(elsewhere(heap, clock), f"dead-{number}", b"dead")
     clock.time_ms += HOUR_MS
     storage = Denied(heap)
     reader = VirtualClock(clock.time_ms, next(_SEEDS))
     store = attach(storage, clock=reader)
     for _ in range(3):
-        assert seen(store) == []
+        assert values(store) == []
         assert store.snapshot("t", isolation_level="snapshot").is_atomic
     assert storage.denied == 5
     assert reader.time_ms == clock.time_ms
@@ -394,10 +365,10 @@ def test_a_slow_look_at_the_storages_clock_makes_nobody_older(
 
     storage = Slow(heap, clock)
     store = attach(storage, clock=reader)
-    opened(at(storage, clock), "first")
-    seen(store)
-    producer = opened(at(storage, clock), "second")
+    begin_with(elsewhere(storage, clock), "first", b"first")
+    values(store)
+    producer = begin_with(elsewhere(storage, clock), "second", b"second")
     wait(31_500)
-    seen(store)
+    values(store)
     producer.commit_transaction()
-    assert at(storage, clock).describe_transaction("second").status == "CompleteCommit"
+    assert elsewhere(storage, clock).describe_transaction("second").status == "CompleteCommit"

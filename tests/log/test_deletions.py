@@ -10,38 +10,39 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from steps import append, begin_with, begin_with_offsets, checkpoint, new_store, upload, values
 
 from txnlog.errors import ProducerFenced, StorageError
-from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
-from txnlog.segments.records import normalize
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
-from txnlog.write.uploads import SegmentUploader
 
 CLEANUP_AGE_MS = 60_000
 EXPIRATION_MS = 10_000_000
 Part = Callable[[Sequence[str]], Sequence[str]]
 
 
+def only(indexes: Sequence[int], names: Sequence[str]) -> list[str]:
+    return [names[index] for index in indexes]
+
+
+def without(index: int, names: Sequence[str]) -> list[str]:
+    return [*names[:index], *names[index + 1 :]]
+
+
 def parts(count: int) -> Iterator[tuple[str, Part]]:
     """Ways in which a deletion of so many objects can stop: their names, and what is deleted."""
     for index in range(count):
-        yield f"only {index}", lambda names, index=index: [names[index]]
-        yield f"all but {index}", lambda names, index=index: [*names[:index], *names[index + 1 :]]
+        yield f"only {index}", partial(only, [index])
+        yield f"all but {index}", partial(without, index)
     for seed in range(2):
         order = random.Random(seed).sample(range(count), count)
         for end in range(count + 1):
-            yield (
-                f"{end} in order {order}",
-                lambda names, order=order, end=end: [names[index] for index in order[:end]],
-            )
+            yield f"{end} in order {order}", partial(only, order[:end])
 
 
 class Cutting(FaultyStorage):
@@ -80,50 +81,14 @@ def cuts(doomed: Sequence[Sequence[str]]) -> Iterator[tuple[str, int, Part]]:
             yield f"deleted {name} of {names}", at, part
 
 
-def new_store(clock: VirtualClock) -> tuple[HeapStorage, Store]:
+def expiring_store(clock: VirtualClock) -> tuple[HeapStorage, Store]:
     storage = HeapStorage()
     config = {
         "log.cleanup.age.ms": CLEANUP_AGE_MS,
         "transaction.max.timeout.ms": 60_000,
         "transactional.id.expiration.ms": EXPIRATION_MS,
     }
-    store = attach(storage, create=True, clock=clock, config=config)
-    store.create_topic("t")
-    return storage, store
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
-
-
-def append(store: Store, *chosen: bytes) -> None:
-    for value in chosen:
-        with store.producer() as producer:
-            producer.send("t", value)
-
-
-def opened(store: Store, transactional_id: str, value: bytes) -> Producer:
-    producer = store.producer(transactional_id=transactional_id)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", value)
-    producer.flush()
-    return producer
-
-
-def checkpoint(store: Store) -> None:
-    log = store.logs.topic("t")
-    log.refresh()
-    log.checkpoint()
-
-
-def uploaded(store: Store, clock: VirtualClock, value: bytes) -> list[UploadedSegment]:
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
-    uploader.write(
-        normalize(pa.record_batch({"value": [value]}), now_ms=1), np.zeros(1, dtype=np.int32)
-    )
-    return list(uploader.finish())
+    return storage, new_store(storage, clock, config=config)
 
 
 EXPECTED = [b"committed", b"1", b"2", b"3", b"4", b"5"]
@@ -138,15 +103,16 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.storage, self.store = new_store(self.clock)
+        self.storage, self.store = expiring_store(self.clock)
         self.slow = FaultyStorage(self.storage, amid=self._amid)
         self.amid: Callable[[str], None] | None = None
-        self._first = opened(self.store, "w", b"committed")
-        self._second = opened(self.store, "v", b"aborted")
+        self._first = begin_with(self.store, "w", b"committed")
+        self._second = begin_with(self.store, "v", b"aborted")
         self.sleeper = self.newcomer()
-        self.late = uploaded(self.sleeper, self.clock, b"late")
+        self.late = upload(self.sleeper, b"late")
         self.sleeper.logs.topic("t").refresh()
-        append(self.store, b"1", b"2", b"3")
+        for value in (b"1", b"2", b"3"):
+            append(self.store, value)
         checkpoint(self.store)
         self.holder = attach(self.slow, clock=self.clock)
         assert values(self.holder) == []
@@ -197,7 +163,7 @@ def test_a_topics_cleaning_that_stops_anywhere() -> None:
 
 @pytest.mark.parametrize("shown", [".json", ".commit", "nothing", ""])
 def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
-    """What goes while a listing is made it shows or does not, name by name; that misleads nobody.
+    """A listing may or may not show what is deleted meanwhile, name by name: nobody is misled.
 
     All that it holds as undecided is decided while a reader makes its first listing; the cleaning
     comes in the middle of each of its next ones in turn.
@@ -218,9 +184,11 @@ def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
                     checkpoint(scene.newcomer())
 
         scene.amid = amid
-        scene.slow.shows = lambda name, listings=listings: (
-            len(listings) > 1 and name.endswith(shown)
-        )
+
+        def shows(name: str, listings: list[str] = listings) -> bool:
+            return len(listings) > 1 and name.endswith(shown)
+
+        scene.slow.shows = shows
         found = values(scene.holder)
         context = f"in the middle of listing {at} of {listings}"
         assert found == EXPECTED[: len(found)], context
@@ -265,14 +233,15 @@ def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> 
         run(at, part, context)
 
 
-def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
+def decide_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
     """Two processes that have read as far, of which only the first knows of a commit.
 
     What was committed lies behind a checkpoint that is old enough to be cleaned up behind.
     """
-    storage, store = new_store(clock)
-    producer = opened(store, "w", b"committed")
-    append(store, b"1", b"2")
+    storage, store = expiring_store(clock)
+    producer = begin_with(store, "w", b"committed")
+    for value in (b"1", b"2"):
+        append(store, value)
     checkpoint(store)
     clock.time_ms += CLEANUP_AGE_MS + 1
     append(store, b"3")
@@ -287,7 +256,7 @@ def decided_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Stor
 def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
     """Invariant L10: the one that won calls undecided what the loser would clean away."""
     clock = VirtualClock()
-    storage, store, other = decided_behind_a_back(clock)
+    storage, store, other = decide_behind_a_back(clock)
     other.logs.topic("t").checkpoint()
     before = storage.list_names("topics/t/log")
     store.logs.topic("t").checkpoint()
@@ -299,8 +268,8 @@ def test_whoever_loses_the_race_for_a_checkpoint_deletes_nothing() -> None:
 def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
     """Invariant L10: what it calls undecided is gone; the one before it knows the outcome."""
     clock = VirtualClock()
-    storage, store, other = decided_behind_a_back(clock)
-    late = uploaded(attach(storage, clock=clock), clock, b"late")
+    storage, store, other = decide_behind_a_back(clock)
+    late = upload(attach(storage, clock=clock), b"late")
     store.logs.topic("t").checkpoint()
     assert f"{1:020d}.json" not in storage.list_names("topics/t/log")
     other.logs.topic("t").place(late, refreshed=True)
@@ -323,13 +292,8 @@ def test_a_checkpoint_goes_before_the_absence_of_a_marker() -> None:
 def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> None:
     """The same where the checkpoint only tells that nothing is left: no false marker is put."""
     clock = VirtualClock()
-    storage, store = new_store(clock)
-    producer = store.producer(transactional_id="w")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    storage, store = expiring_store(clock)
+    producer = begin_with_offsets(store, "w", {TopicPartition("t", 0): 7})
     holder = attach(storage, clock=clock)
     assert holder.logs.fresh_group("g").undecided()
     producer.commit_transaction()
@@ -347,13 +311,8 @@ def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> Non
 def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     """Invariant L10: nothing is left of aborted offsets that the newest checkpoint waits for."""
     clock = VirtualClock()
-    storage, store = new_store(clock)
-    producer = store.producer(transactional_id="w")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send_offsets_to_transaction({TopicPartition("t", 0): 7}, "g")
-    assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    storage, store = expiring_store(clock)
+    begin_with_offsets(store, "w", {TopicPartition("t", 0): 7})
     mine = store.logs.group("g")
     mine.commit([OffsetCommit("t", 1, 1)])
     mine.checkpoint()
@@ -368,7 +327,7 @@ def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
     late.checkpoint()
     for name in ("fresh", "another"):
-        state = attach(storage, clock=clock).logs.fresh_group("g").state
+        state = attach(storage, clock=clock).logs.fresh_group("g")._state
         assert state.undecided_entries() == {}, name
         offsets = {number: at.offset for number, at in state.committed["t"].items()}
         assert offsets == {1: 3}, name
@@ -379,8 +338,8 @@ def test_an_ids_cleaning_that_stops_anywhere() -> None:
 
     def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
         clock = VirtualClock()
-        storage, store = new_store(clock)
-        sleeper = opened(attach(storage, clock=clock), "p", b"late")
+        storage, store = expiring_store(clock)
+        sleeper = begin_with(attach(storage, clock=clock), "p", b"late")
         for _ in range(63):
             store.producer(transactional_id="p").init_transactions()
         clock.time_ms += CLEANUP_AGE_MS + 1
@@ -393,7 +352,7 @@ def test_an_ids_cleaning_that_stops_anywhere() -> None:
         else:
             raise AssertionError(f"what was aborted is called committed: {context}")
         assert values(attach(storage, clock=clock)) == [], context
-        again = opened(attach(storage, clock=clock), "p", b"next")
+        again = begin_with(attach(storage, clock=clock), "p", b"next")
         again.commit_transaction()
         assert values(attach(storage, clock=clock)) == [b"next"], context
         return cutting.doomed
@@ -409,8 +368,8 @@ def test_a_removal_of_an_expired_id_that_stops_anywhere() -> None:
 
     def run(at: int | None = None, part: Part | None = None, context: str = "") -> list[list[str]]:
         clock = VirtualClock()
-        storage, store = new_store(clock)
-        idle = opened(attach(storage, clock=clock), "p", b"1")
+        storage, store = expiring_store(clock)
+        idle = begin_with(attach(storage, clock=clock), "p", b"1")
         idle.commit_transaction()
         clock.time_ms += EXPIRATION_MS + 1
         store.expire_transactional_ids()
@@ -426,7 +385,7 @@ def test_a_removal_of_an_expired_id_that_stops_anywhere() -> None:
             pass
         else:
             raise AssertionError(f"an instance of a dead id has committed: {context}")
-        again = opened(attach(storage, clock=clock), "p", b"3")
+        again = begin_with(attach(storage, clock=clock), "p", b"3")
         again.commit_transaction()
         reopened = attach(storage, clock=clock)
         assert values(reopened) == [b"1", b"3"], context

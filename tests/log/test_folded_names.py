@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
@@ -15,11 +16,12 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.counting import CountingStorage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
 
-class Folding(CountingStorage):
+class Folding(ForwardingStorage):
     """Finds a name in any case, and lists it as it was written first."""
 
     def __init__(self, inner: Storage) -> None:
@@ -79,7 +81,7 @@ def store(storage: Folding) -> Store:
 
 
 def test_the_fake_folds(storage: Folding) -> None:
-    """Goal: what follows does not pass because the fake is an ordinary storage."""
+    """What follows does not pass because the fake is an ordinary storage."""
     storage.put("a/B", b"x")
     assert storage.get("A/b") == b"x"
     assert not storage.put_if_absent("A/B", b"y")
@@ -91,12 +93,13 @@ def test_a_second_spelling_of_a_topic_is_refused(store: Store) -> None:
     """By whoever would make it, write to it or read it, in this process and in others."""
     elsewhere = attach(store.storage, clock=VirtualClock(seed=1))
     for opened in (store, elsewhere):
-        for call in (
-            lambda opened=opened: opened.create_topic("orders"),
-            lambda opened=opened: opened.create_topic("ORDERS", dry_run=True),
-            lambda opened=opened: opened.producer().send("orders", b"x"),
-            lambda opened=opened: opened.scan("orders"),
-        ):
+        calls: list[Callable[[], object]] = [
+            partial(opened.create_topic, "orders"),
+            partial(opened.create_topic, "ORDERS", dry_run=True),
+            partial(opened.producer().send, "orders", b"x"),
+            partial(opened.scan, "orders"),
+        ]
+        for call in calls:
             with pytest.raises(InvalidTopic, match=r"topics/Orders is there.*that spelling"):
                 call()
     store.create_topic("Orders-2")

@@ -30,7 +30,7 @@ def huge() -> HeapStorage:
     store = attach(storage, create=True)
     store.create_topic("t")
     log = store.logs.topic("t")
-    state: TopicState = log.state
+    state: TopicState = log._state
     for number in range(1, ENTRIES):
         at_ms = FIRST_MS + number
         place = Placement(0, f"writer-{number}", 10 * (number - 1), 10, 1000, at_ms, at_ms)

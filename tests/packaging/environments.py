@@ -26,13 +26,12 @@ def run(python: str | Path, *arguments: str, cwd: Path) -> str:
 def build(folder: Path, *, symlinks: bool) -> Path:
     """The wheel of a copy of the sources, with or without the three symlinks, built offline."""
     sources = folder / "sources"
-
-    def skip(parent: str, names: list[str]) -> list[str]:
-        links = [] if symlinks else [name for name in names if Path(parent, name).is_symlink()]
-        return ["__pycache__", *links]
-
     for name in CODE_FOLDERS:
-        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=skip)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=ignored)
+    for link in (sources / "txnlog").iterdir():
+        if link.is_symlink() and not symlinks:
+            link.unlink()
     for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_txnlog.py"):
         shutil.copy(ROOT / name, sources)
     command = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -71,6 +70,7 @@ def clean_variables(python: Path, **variables: str) -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTHONPATH", "PYSPARK_", "SPARK_", "AWS_"))
+        or name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")
     }
     return {
         **kept,

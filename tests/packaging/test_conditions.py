@@ -11,6 +11,7 @@ from checkout import ROOT
 
 CONDITIONS = range(1, 56)
 TO_COME = "(to come)"
+MARK = "pytest.mark.condition"
 TEXT = (ROOT / "docs" / "CONDITIONS.md").read_text()
 ROWS = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", TEXT, re.MULTILINE)
 NAMED = [
@@ -22,24 +23,28 @@ NAMED = [
 
 
 @cache
-def goals(path: str) -> dict[str, str]:
-    """The docstring of each test in a file."""
+def conditions_by_test(path: str) -> dict[str, set[int]]:
+    """The numbers that each test in a file is marked with."""
     tree = ast.parse((ROOT / path).read_text(), path)
-    return {
-        node.name: ast.get_docstring(node) or ""
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
+    found: dict[str, set[int]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            goal = re.match(r"Goal \((\d+(?:, \d+)*)\): ", ast.get_docstring(node) or "")
+            found[node.name] = {*map(int, goal[1].split(", "))} if goal else set()
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == MARK:
+                    found[node.name].update(map(ast.literal_eval, mark.args))
+    return found
 
 
 def test_every_condition_has_one_row() -> None:
-    """Goal: no condition is forgotten, none has two rows, and the order is that of the numbers."""
+    """No condition is forgotten, none has two rows, and the order is that of the numbers."""
     assert [int(number) for number, _, _ in ROWS] == list(CONDITIONS)
     assert all(words.strip() for _, words, _ in ROWS)
 
 
 def test_what_is_to_come_is_said() -> None:
-    """Goal: a row with the marker, and only such a one, says below what is missing."""
+    """A row with the marker, and only such a one, says below what is missing."""
     marked = [number for number, _, cells in ROWS if TO_COME in cells.split("<br>")]
     _, _, missing = TEXT.partition("## What is to come\n")
     assert re.findall(r"^\* (\d+): .+\.$", missing, re.MULTILINE) == marked
@@ -47,12 +52,39 @@ def test_what_is_to_come_is_said() -> None:
 
 @pytest.mark.parametrize(("number", "named"), NAMED)
 def test_a_named_test_is_there_and_names_its_condition(number: int, named: str) -> None:
-    """Goal: path and name are right, and the docstring gives the number behind "Goal"."""
+    """Path and name are right, and the test is marked with the number."""
     found = re.fullmatch(r"`(tests/\w+/test_\w+\.py)::(test_\w+)`", named)
     assert found, f"{named} is neither a test nor {TO_COME}"
     path, name = found.groups()
     assert (ROOT / path).is_file()
-    assert name in goals(path)
-    goal = re.match(r"Goal \((\d+(?:, \d+)*)\): ", goals(path)[name])
-    assert goal, f"{named} does not begin with Goal and its numbers"
-    assert number in map(int, goal[1].split(", "))
+    assert name in conditions_by_test(path)
+    assert number in conditions_by_test(path)[name]
+
+
+def test_a_marked_test_is_in_the_rows_of_its_conditions() -> None:
+    """No test holds a condition in silence."""
+    named = set(NAMED)
+    missing = [
+        f"{number}: `{where}::{name}`"
+        for path in sorted((ROOT / "tests").glob("*/test_*.py"))
+        for where in [path.relative_to(ROOT).as_posix()]
+        for name, numbers in conditions_by_test(where).items()
+        for number in sorted(numbers)
+        if (number, f"`{where}::{name}`") not in named
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", ["PROTOCOL.md", "TESTING.md", "SPARK.md", "ARCHITECTURE.md"])
+def test_tests_that_a_document_names_are_there(document: str) -> None:
+    """Whole files as ``test_x``, single tests as ``test_x::test_y``."""
+    files = {path.stem: path.relative_to(ROOT) for path in (ROOT / "tests").glob("*/test_*.py")}
+    text = (ROOT / "docs" / document).read_text()
+    named = re.findall(r"`(?:tests/\w+/)?(test_\w+)(?:\.py)?(?:::(test_\w+))?`", text)
+    gone = {file for file, _ in named if file not in files}
+    gone |= {
+        test
+        for file, test in named
+        if test and file in files and test not in conditions_by_test(files[file].as_posix())
+    }
+    assert gone == set()

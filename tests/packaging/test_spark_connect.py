@@ -84,18 +84,18 @@ def connected(
 
 
 def test_it_is_connect(connected: dict[str, Any]) -> None:
-    """Goal: the session is a client's, in which nothing of the JVM can be reached."""
+    """The session is a client's, in which nothing of the JVM can be reached."""
     assert connected["session"] == "pyspark.sql.connect.session"
     assert "JVM_ATTRIBUTE_NOT_SUPPORTED" in connected["context"]
 
 
 def test_a_session_that_was_not_registered_says_so(connected: dict[str, Any]) -> None:
-    """Goal: the server has no txnlog of its own before the session brings it."""
+    """The server has no txnlog of its own before the session brings it."""
     assert "DATA_SOURCE_NOT_FOUND" in connected["before"]
 
 
 def test_every_part_works_through_connect(connected: dict[str, Any]) -> None:
-    """Goal: reads, writes, transactions of both kinds, catch_up, the shuffle, SQL views."""
+    """Reads, writes, transactions of both kinds, catch_up, the shuffle, SQL views."""
     expected = {"read": 100, "transaction": 101, "catch_up": [2, 100], "segments": 3, "lag": 0}
     assert {name: connected[name] for name in expected} == expected
     store = txnlog.open(connected["root"])
@@ -108,7 +108,7 @@ def test_every_part_works_through_connect(connected: dict[str, Any]) -> None:
 
 
 def test_a_write_that_forgets_the_id_is_refused_through_connect(connected: dict[str, Any]) -> None:
-    """Goal: as in a classic session; the test above tells that nothing of it was written."""
+    """As in a classic session; the test above tells that nothing of it was written."""
     assert len(connected["forgotten"]) == 2
     for said in connected["forgotten"]:
         assert "were read with transactional.id 'forgetful', but it names none" in said
@@ -117,7 +117,7 @@ def test_a_write_that_forgets_the_id_is_refused_through_connect(connected: dict[
 
 
 def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:
-    """Goal: as docs/SPARK.md says: the first action pins, for as long as the server remembers."""
+    """As docs/SPARK.md says: the first action pins, for as long as the server remembers."""
     assert connected["pinning"] == {
         "loaded": [2, 2, 4],
         "ended": [1, 1, 1],
@@ -131,7 +131,7 @@ def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:
     reason="reading a stream needs PySpark 4.2: 4.1 has no admission control",
 )
 def test_streams_through_connect(python: Path, tmp_path: Path) -> None:
-    """Goal: a stream copies all once; foreach_batch, which needs the query's name, is refused."""
+    """A stream copies all once; foreach_batch, which needs the query's name, is refused."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
     for topic in ("in", "out"):
         store.create_topic(topic)
@@ -145,13 +145,13 @@ def test_streams_through_connect(python: Path, tmp_path: Path) -> None:
 
 
 def test_errors_arrive_with_their_text(connected: dict[str, Any]) -> None:
-    """Goal: what happened and what to do is in the client's exception."""
+    """What happened and what to do is in the client's exception."""
     assert "UnknownTopicOrPartition" in connected["error"]
     assert "'nowhere'" in connected["error"]
 
 
 def test_connect_shows_options_unless_told_otherwise(connected: dict[str, Any]) -> None:
-    """Goal: what docs/SPARK.md warns of, and that the setting it gives puts an end to it."""
+    """What docs/SPARK.md warns of, and that the setting it gives puts an end to it."""
     texts = connected["texts"]
     assert [where for where, text in texts.items() if HIDDEN in text] == []
     showing = {where.split(" ")[0] for where, text in texts.items() if SHOWN in text}
@@ -160,6 +160,6 @@ def test_connect_shows_options_unless_told_otherwise(connected: dict[str, Any]) 
 
 
 def test_the_documented_setting_is_in_the_documents() -> None:
-    """Goal: what these tests run with is what a reader is told to set."""
+    """What these tests run with is what a reader is told to set."""
     document = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
     assert f"spark.sql.redaction.string.regex {REDACTION}\n" in document

@@ -34,7 +34,7 @@ def said(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_py_files_are_enough_where_the_dependencies_are(
     wheel: Path, bare_python: Path, tmp_path: Path, master: str
 ) -> None:
-    """Goal: workers, also an executor's, read, shuffle and write with what was sent to them."""
+    """Workers, also an executor's, read, shuffle and write with what was sent to them."""
     for name in ("txnlog", "pyspark_txnlog"):
         code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
         assert run(bare_python, "-I", "-c", code, cwd=tmp_path).strip() == "None"
@@ -56,7 +56,7 @@ def test_py_files_are_enough_where_the_dependencies_are(
 def test_a_wheel_in_py_files_is_refused_with_the_way_out(
     wheel: Path, bare_python: Path, tmp_path: Path
 ) -> None:
-    """Goal: Spark takes it and its workers ignore it, so it is said before any job runs."""
+    """Spark takes it and its workers ignore it, so it is said before any job runs."""
     local = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--py-files", str(wheel)]
     job = [str(JOBS / "py_files_job.py"), str(tmp_path / "store")]
     done = spark_submit(bare_python, *local, *job, cwd=tmp_path)
@@ -160,7 +160,7 @@ def on_s3(
 
 
 def test_the_installed_wheel_is_found_and_works_on_s3(on_s3: dict[str, Any]) -> None:
-    """Goal: with no call to register, in DataFrames, a transaction and SQL; a whole run adds 11."""
+    """With no call to register, in DataFrames, a transaction and SQL; a whole run adds 11."""
     assert on_s3["counts"] == {
         "options": 10,
         "aliases": 11,
@@ -171,7 +171,7 @@ def test_the_installed_wheel_is_found_and_works_on_s3(on_s3: dict[str, Any]) -> 
 
 
 def test_credentials_reach_driver_and_tasks(on_s3: dict[str, Any]) -> None:
-    """Goal: logs and data are put with the credentials given, or those of the environment."""
+    """Logs and data are put with the credentials given, or those of the environment."""
     puts = [request for request in on_s3["requests"] if request.method == "PUT"]
     for folder in ("/topics/in/data/", "/topics/in/log/", "/transactions/"):
         keys = {request.key_id for request in puts if folder in request.path}
@@ -183,7 +183,7 @@ def test_credentials_reach_driver_and_tasks(on_s3: dict[str, Any]) -> None:
 def test_no_secret_shows_in_plans_ui_logs_or_errors(
     on_s3: dict[str, Any], secrets: dict[str, str]
 ) -> None:
-    """Goal: neither Spark's redaction nor our messages let a secret through, in whatever text."""
+    """Neither Spark's redaction nor our messages let a secret through, in whatever text."""
     texts = on_s3["texts"]
     leaks = [
         (what, where)
@@ -203,6 +203,6 @@ def test_no_secret_shows_in_plans_ui_logs_or_errors(
 
 
 def test_the_documented_setting_is_in_the_documents() -> None:
-    """Goal: what these tests run with is what a reader is told to set."""
+    """What these tests run with is what a reader is told to set."""
     document = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
     assert f"spark.sql.redaction.options.regex {REDACTION}\n" in document

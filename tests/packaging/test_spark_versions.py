@@ -11,7 +11,7 @@ VERSIONS = LISTED.split()
 
 
 def test_the_matrix_covers_what_can_be_installed() -> None:
-    """Goal: the extras allow the versions that `make test-matrix` runs, and no others."""
+    """The extras allow the versions that `make test-matrix` runs, and no others."""
     first, last = VERSIONS[0], VERSIONS[-1]
     beyond = f"4.{int(last.removeprefix('4.')) + 1}"
     assert [f"4.{minor}" for minor in range(int(first[2:]), int(beyond[2:]))] == VERSIONS
@@ -21,7 +21,7 @@ def test_the_matrix_covers_what_can_be_installed() -> None:
 
 
 def test_documents_name_them() -> None:
-    """Goal: a reader is told the same."""
+    """A reader is told the same."""
     listed = f"PySpark {', '.join(VERSIONS[:-1])} and {VERSIONS[-1]};"
     assert listed in (ROOT / "docs" / "SPARK.md").read_text()
     assert f"PySpark {VERSIONS[0]} to {VERSIONS[-1]}" in (ROOT / "README.md").read_text()

@@ -27,7 +27,7 @@ def listing(wheel: Path) -> list[str]:
 
 
 def test_wheel_holds_every_module_once_and_nothing_else(wheel: Path) -> None:
-    """Goal: each source file is in the wheel under its import path; no file is there twice."""
+    """Each source file is in the wheel under its import path; no file is there twice."""
     expected = ["txnlog/py.typed"]
     for module in modules():
         path = module.name.replace(".", "/")
@@ -36,12 +36,12 @@ def test_wheel_holds_every_module_once_and_nothing_else(wheel: Path) -> None:
 
 
 def test_symlinks_make_no_difference(wheel: Path, tmp_path: Path) -> None:
-    """Goal: the wheel is the same whether or not the symlinks were in the sources."""
+    """The wheel is the same whether or not the symlinks were in the sources."""
     assert listing(build(tmp_path, symlinks=True)) == listing(wheel)
 
 
 def test_metadata(wheel: Path) -> None:
-    """Goal: the licence is shipped and the command is declared."""
+    """The licence is shipped and the command is declared."""
     with zipfile.ZipFile(wheel) as archive:
         [metadata] = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
         assert b"txnlog = txnlog.cli:main" in archive.read(f"{metadata}/entry_points.txt")
@@ -50,7 +50,7 @@ def test_metadata(wheel: Path) -> None:
 
 
 def test_every_module_can_be_imported(python: Path, tmp_path: Path) -> None:
-    """Goal: with all extras, every module imports, warns of nothing, and comes from the wheel."""
+    """With all extras, every module imports, warns of nothing, and comes from the wheel."""
     names = [module.name for module in modules() if not module.name.endswith("__main__")]
     code = "\n".join(
         (
@@ -65,7 +65,7 @@ def test_every_module_can_be_imported(python: Path, tmp_path: Path) -> None:
 
 
 def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
-    """Goal: without the optional packages all of txnlog outside spark and cli still imports."""
+    """Without the optional packages all of txnlog outside spark and cli still imports."""
     names = [module.name for module in modules() if module.layer in ("core", "segments")]
     names.remove("pyspark_txnlog")  # loaded by Spark alone
     names.remove("txnlog.storage.s3_client")  # extends s3fs; loaded for s3:// alone
@@ -80,7 +80,7 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
 
 
 def test_importing_txnlog_loads_no_extra(python: Path, tmp_path: Path) -> None:
-    """Goal: `import txnlog`, and the use of its names, load none of the optional packages."""
+    """`import txnlog`, and the use of its names, load none of the optional packages."""
     code = "\n".join(
         (
             "import sys, txnlog",
@@ -93,13 +93,13 @@ def test_importing_txnlog_loads_no_extra(python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["segments", "spark", "cli", "tests", "examples", "benchmarks"])
 def test_short_names_stay_free(python: Path, tmp_path: Path, name: str) -> None:
-    """Goal: an installed txnlog takes no name that a user's own folder may have."""
+    """An installed txnlog takes no name that a user's own folder may have."""
     code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
     assert run(python, "-c", code, cwd=tmp_path).strip() == "None"
 
 
 def test_tests_run_against_an_installed_wheel() -> None:
-    """Goal: what all tests import is the wheel, not the work tree. `make test` sees to that."""
+    """What all tests import is the wheel, not the work tree. `make test` sees to that."""
     for name in ("txnlog", "pyspark_txnlog"):
         spec = importlib.util.find_spec(name)
         assert spec is not None
@@ -108,7 +108,7 @@ def test_tests_run_against_an_installed_wheel() -> None:
 
 
 def test_installed_wheel_is_current() -> None:
-    """Goal: the installed modules are those of the checkout, byte for byte."""
+    """The installed modules are those of the checkout, byte for byte."""
     installed = Path(txnlog.__file__ or "").parents[1]
     stale = []
     for module in modules():
@@ -120,6 +120,6 @@ def test_installed_wheel_is_current() -> None:
 
 
 def test_every_package_is_listed() -> None:
-    """Goal: a new sub-package cannot be forgotten in pyproject.toml."""
+    """A new sub-package cannot be forgotten in pyproject.toml."""
     found = {module.name for module in modules() if module.path.stem == "__init__"}
     assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == found

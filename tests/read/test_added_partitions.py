@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from steps import begin
 
 from txnlog.errors import InvalidRecord, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
@@ -17,11 +18,6 @@ MAX_AGE_MS = int(METADATA_MAX_AGE_S * 1000)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def storage(memory_storage: Storage) -> FaultyStorage:
     return FaultyStorage(memory_storage)
 
@@ -31,13 +27,6 @@ def store(storage: FaultyStorage, clock: VirtualClock) -> Store:
     store = attach(storage, create=True, clock=clock)
     store.create_topic("t")
     return store
-
-
-def begun(store: Store) -> Producer:
-    producer = store.producer(transactional_id="p", transaction_timeout_ms=900_000)
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
 
 
 def send(producer: Producer, numbers: range) -> None:
@@ -54,7 +43,7 @@ def test_a_producer_that_does_not_flush_notices_added_partitions(
     store: Store, storage: FaultyStorage, clock: VirtualClock
 ) -> None:
     """Five minutes later, by one listing; until then sending costs no request."""
-    producer = begun(store)
+    producer = begin(store)
     producer.send_batch("t", batch(range(100)))
     attach(storage.inner, clock=clock).alter_topic("t", partitions=4)
     storage.requests.clear()
@@ -74,7 +63,7 @@ def test_a_producer_that_does_not_flush_notices_added_partitions(
     assert first == sorted(first)
 
 
-def test_a_partition_that_is_named_is_known_at_once(store: Store, clock: VirtualClock) -> None:
+def test_a_partition_that_is_named_is_known_at_once(store: Store) -> None:
     """Whoever names it has learnt of it elsewhere; one that is not there is refused as before."""
     producer = store.producer()
     producer.send("t", b"0", partition=0)
@@ -87,7 +76,7 @@ def test_a_partition_that_is_named_is_known_at_once(store: Store, clock: Virtual
 
 def test_looking_again_may_fail(store: Store, storage: FaultyStorage, clock: VirtualClock) -> None:
     """It is no reason to end a transaction: the topic is used as it was known."""
-    producer = begun(store)
+    producer = begin(store)
     send(producer, range(10))
     clock.time_ms += MAX_AGE_MS + 1
     storage.faults = {len(storage.requests): Fault.FAIL}
@@ -98,7 +87,7 @@ def test_looking_again_may_fail(store: Store, storage: FaultyStorage, clock: Vir
 
 def test_an_abort_leaves_no_orphans(store: Store, clock: VirtualClock) -> None:
     """What was uploaded when the producer noticed the partitions is deleted too."""
-    producer = begun(store)
+    producer = begin(store)
     producer.send_batch("t", batch(range(10)))
     store.alter_topic("t", partitions=2)
     clock.time_ms += MAX_AGE_MS + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,8 @@ import pytest
 
 from txnlog import names
 from txnlog.errors import CorruptRecord, TxnlogError
-from txnlog.inspect.indexes import check_segment_indexes, rebuild_segment_indexes
-from txnlog.inspect.segment_check import check_segment
+from txnlog.inspect.indexes import check_placed_indexes, rebuild_placed_indexes
+from txnlog.inspect.segments import check_placed_segment
 from txnlog.names import TopicPartition
 from txnlog.segments.batches import decode_batch, decode_header
 from txnlog.segments.header import TAGGED_EPOCH
@@ -52,7 +53,7 @@ def fill(store: Store, topic: str, record_format: str, partitions: int = 2) -> N
 
 
 def paths(store: Store, topic: str) -> list[str]:
-    return [names.segment_file(topic, s.partition, s.name) for s in store.segments(topic)]
+    return [names.SegmentRef(topic, s.partition, s.name).paths.log for s in store.segments(topic)]
 
 
 def exchange(store: Store, one: str, other: str) -> None:
@@ -75,8 +76,8 @@ def reads(store: Store, topic: str, partition: int, start: int) -> Iterator[Call
         ends = everything | {partition: start + last}
         scan = snapshot.scan(topic, starts, ends)
         yield scan.to_arrow
-        yield lambda scan=scan: scan.head(1)
-        yield lambda scan=scan: scan.tail(1)
+        yield partial(scan.head, 1)
+        yield partial(scan.tail, 1)
         yield snapshot.scan(topic, starts, ends, ["offset"]).to_arrow
     if start == 0:
         yield lambda: snapshot.offset_for_time(where, TIME_MS + 5)
@@ -112,10 +113,10 @@ def test_every_read_notices(
         with pytest.raises(CorruptRecord, match="exchanged for another one; restore") as caught:
             call()
         assert one in str(caught.value), f"read {number}"
-    assert len(check_segment(store.storage, chosen).damages) == chosen.batch_count
+    assert len(check_placed_segment(store.storage, chosen).damages) == chosen.batch_count
     if with_indexes:  # else there is nothing to compare with
-        assert "exchanged" in str(check_segment_indexes(store.storage, chosen)[1])
-        assert "exchanged" in str(rebuild_segment_indexes(store.storage, chosen, 1)[1])
+        assert "exchanged" in str(check_placed_indexes(store.storage, chosen)[1])
+        assert "exchanged" in str(rebuild_placed_indexes(store.storage, chosen, 1)[1])
     findings = [f for f in store.examine(with_contents=True) if "exchanged" in f.detail]
     assert {finding.path for finding in findings} >= {one, other}
     with pytest.raises(CorruptRecord, match="exchanged"):
@@ -140,7 +141,7 @@ def test_of_files_that_were_shuffled_each_is_noticed_or_in_its_place(
         store.storage.put(path, before[source])
     for topic in "ab":
         for segment in store.segments(topic):
-            path = names.segment_file(topic, segment.partition, segment.name)
+            path = names.SegmentRef(topic, segment.partition, segment.name).paths.log
             moved = after[[p for _, p in where].index(path)] != path
             for call in reads(store, topic, segment.partition, segment.base_offset):
                 noticed = False
@@ -157,10 +158,10 @@ def test_the_tag_of_a_segment_is_in_each_batch_and_in_its_entry(
 ) -> None:
     """It follows from the unique name; offsets and sequences are shown as before."""
     fill(store, "a", record_format, partitions=1)
-    state = store.logs.topic("a").state
+    state = store.logs.topic("a")._state
     for placed in state.partitions[0].segments:
         assert placed.tag == tag_of(placed.name) >= 0
-        data = store.storage.get(names.segment_file("a", 0, placed.name))
+        data = store.storage.get(names.SegmentRef("a", 0, placed.name).paths.log)
         position = 0
         while position < len(data):
             header = decode_header(data[position:])
@@ -220,7 +221,7 @@ def test_segments_of_older_versions_are_read_as_before(store: Store) -> None:
     assert msgspec.json.encode(place) == old
     fill(store, "a", "columns", partitions=1)
     log = store.logs.topic("a")
-    for partition in log.state.partitions:
+    for partition in log._state.partitions:
         partition.segments = [msgspec.structs.replace(s, tag=NO_TAG) for s in partition.segments]
     one, other = paths(store, "a")
     exchange(store, one, other)

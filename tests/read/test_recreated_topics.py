@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from steps import begin, new_store
 
 from txnlog.errors import (
     CommitFailed,
@@ -20,16 +21,8 @@ T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=3)
-    store.create_topic("u")
-    return store
+    return new_store(memory_storage, clock, {"t": 3, "u": 1})
 
 
 def fill(store: Store, *values: bytes, topic: str = "t") -> None:
@@ -45,7 +38,7 @@ def make_anew(store: Store, *values: bytes, partitions: int = 1) -> None:
 
 
 def test_a_consumer_goes_on_in_the_new_topic_as_the_reset_policy_says(store: Store) -> None:
-    """The old position counts not; partitions that the new topic lacks are read no more."""
+    """The old position does not count; partitions that the new topic lacks are not read."""
     fill(store, b"old 0", b"old 1")
     consumer = store.consumer("t", auto_offset_reset="earliest")
     careful = store.consumer("t", auto_offset_reset="none")
@@ -149,7 +142,7 @@ def test_a_poll_that_fails_does_not_bring_old_positions_back(
     make_anew(store, b"new 0", b"new 1", b"new 2")
 
     def fail_once(name: str, start: int, stop: int) -> bytes:
-        del storage.get_range  # type: ignore[method-assign]
+        del storage.get_range
         raise StorageError("503")
 
     storage.get_range = fail_once  # type: ignore[method-assign]
@@ -191,6 +184,8 @@ def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
     fill(store, b"old 0", b"old 1")
     fill(store, b"u", topic="u")
 
+    listings = 0
+
     def meanwhile(request: str) -> None:
         nonlocal listings
         listings += request == "list topics/t/log"
@@ -198,7 +193,6 @@ def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
             listings += 1
             make_anew(store, b"new")
 
-    listings = 0
     storage = FaultyStorage(store.storage, before_request=meanwhile)
     snapshot = attach(storage, clock=clock).snapshot(["t", "u"])
     assert listings > 3
@@ -206,7 +200,7 @@ def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
     assert snapshot.scan("u").to_arrow().column("value").to_pylist() == [b"u"]
 
 
-def test_a_producer_goes_on_in_the_new_topic(store: Store, clock: VirtualClock) -> None:
+def test_a_producer_goes_on_in_the_new_topic(store: Store) -> None:
     """What was sent for the old topic does not land in the new one; what is sent then does."""
     producer = store.producer()
     producer.send("t", b"old")
@@ -222,9 +216,7 @@ def test_a_producer_goes_on_in_the_new_topic(store: Store, clock: VirtualClock) 
 
 def test_a_transaction_for_the_old_topic_can_only_be_aborted(store: Store) -> None:
     """The producer goes on with the next one."""
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     producer.send("t", b"for the old one")
     make_anew(store)
     with pytest.raises(UnknownTopicOrPartition, match="made anew"):

@@ -42,7 +42,7 @@ def store(memory_storage: Storage) -> Store:
     return store
 
 
-def merged(store: Store) -> list[tuple[int, int]]:
+def merge_by_time(store: Store) -> list[tuple[int, int]]:
     """Partition and offset of every record, by the greatest time seen so far in its partition."""
     rows = store.scan("t", columns=["partition", "offset", "timestamp"]).to_arrow().to_pylist()
     keyed = []
@@ -56,7 +56,7 @@ def merged(store: Store) -> list[tuple[int, int]]:
 
 def test_head_is_the_oldest_in_the_order_of_times(store: Store) -> None:
     """For every count; offsets ascend in each partition; only the columns asked for."""
-    everything = merged(store)
+    everything = merge_by_time(store)
     scan = store.scan("t", columns=["partition", "offset"])
     for count in (0, 1, 5, len(everything), len(everything) + 5):
         found = scan.head(count)
@@ -97,7 +97,7 @@ def test_lines_are_what_split_makes_of_them() -> None:
         for _ in range(400)
     )
     for text in (data, data[:-1], data + b"\n", b"\n", b"x"):
-        stream = io.BufferedReader(io.BytesIO(text))
+        stream: io.BufferedReader = io.BufferedReader(io.BytesIO(text))
         batches = [*read_lines(stream, LineFormat(), max_line_bytes=80_000)]
         found = [value for batch in batches for value in batch.column("value").to_pylist()]
         assert found == text.removesuffix(b"\n").split(b"\n")
@@ -108,7 +108,7 @@ def test_a_wrong_line_far_down_is_named() -> None:
     """Its number counts from the beginning of the stream; a line too long is refused."""
     lines = [b"key=" + b"v" * 1000] * 10_000
     lines[8765] = b"no delimiter"
-    stream = io.BufferedReader(io.BytesIO(b"\n".join(lines)))
+    stream: io.BufferedReader = io.BufferedReader(io.BytesIO(b"\n".join(lines)))
     with pytest.raises(InvalidRecord, match="line 8766 "):
         list(read_lines(stream, LineFormat(key_delimiter=b"="), max_line_bytes=2000))
     records = [json.dumps({"value": "v" * 1000}).encode()] * 10_000
@@ -116,6 +116,6 @@ def test_a_wrong_line_far_down_is_named() -> None:
     stream = io.BufferedReader(io.BytesIO(b"\n\n".join(records)))
     with pytest.raises(InvalidRecord, match="line 17531 "):
         list(read_json_lines(stream, max_line_bytes=2000))
-    endless = io.BufferedReader(io.BytesIO(b"x" * 9_000_000))
+    endless: io.BufferedReader = io.BufferedReader(io.BytesIO(b"x" * 9_000_000))
     with pytest.raises(RecordTooLarge, match="longer than 5000000 bytes"):
         list(read_lines(endless, LineFormat(), max_line_bytes=5_000_000))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from segment_samples import Row, batch_of
 
@@ -68,7 +69,7 @@ def files() -> Iterator[tuple[str, bytes]]:
         writer.append(records)
         writer.finish()
         yield f"txnlog-{name}-tagged.log", sink.getvalue()
-    producer = {"producer_id": 4_000_000_000, "producer_epoch": 3}
+    producer: dict[str, Any] = {"producer_id": 4_000_000_000, "producer_epoch": 3}
     data = encode_batch(
         records,
         record_format="kafka",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.codecs import XERIAL_MAGIC, compress, decompress
-from txnlog.segments.formats.lz4_checksum import with_right_checksum, with_wrong_checksum, xxh32
+from txnlog.segments.formats.lz4_checksum import with_standard_checksum, with_v0_checksum, xxh32
 
 CODECS = list(Compression)[1:]
 TEXT = b"to be or not to be, " * 10_000
@@ -36,13 +36,13 @@ def xerial(*blocks: bytes, version: bytes = struct.pack(">ii", 1, 1)) -> bytes:
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE])
 def test_round_trip(codec: Compression, data: bytes) -> None:
-    """Goal: what is decompressed is what was compressed, whatever the bytes and their type."""
+    """What is decompressed is what was compressed, whatever the bytes and their type."""
     for given_as in (data, bytearray(data), memoryview(data)):
         assert bytes(decompress(codec, compress(codec, given_as), LIMIT)) == data
 
 
 def test_others_read_what_is_written() -> None:
-    """Goal: libraries that share no code with ours read each codec."""
+    """Libraries that share no code with ours read each codec."""
     assert gzip.decompress(compress(Compression.GZIP, TEXT)) == TEXT
     assert bytes(cramjam.lz4.decompress(compress(Compression.LZ4, TEXT))) == TEXT
     assert bytes(cramjam.zstd.decompress(compress(Compression.ZSTD, TEXT))) == TEXT
@@ -58,7 +58,7 @@ def test_others_read_what_is_written() -> None:
 
 
 def test_lz4_blocks_are_as_java_reads_them() -> None:
-    """Goal: independent blocks of 64 KiB, no sizes, no checksums of the content."""
+    """Independent blocks of 64 KiB, no sizes, no checksums of the content."""
     frame = compress(Compression.LZ4, TEXT)
     info = lz4.frame.get_frame_info(frame)
     assert not info["block_linked"]
@@ -68,14 +68,14 @@ def test_lz4_blocks_are_as_java_reads_them() -> None:
 
 
 def test_gzip_members_follow_each_other() -> None:
-    """Goal: several members are one stream, as Java reads them, small and large."""
+    """Several members are one stream, as Java reads them, small and large."""
     for parts in ([b"a", b"", b"b"], [TEXT, NOISE], [b"x"] * 1000):
         stream = b"".join(gzip.compress(part) for part in parts)
         assert bytes(decompress(Compression.GZIP, stream, LIMIT)) == b"".join(parts)
 
 
 def test_zstd_frames_of_every_kind() -> None:
-    """Goal: streamed frames without content size, several frames, and skippable ones are read."""
+    """Streamed frames without content size, several frames, and skippable ones are read."""
     stream = zstandard.ZstdCompressor().compressobj()
     streamed = stream.compress(TEXT) + stream.flush()
     assert zstandard.frame_content_size(streamed) == -1
@@ -91,7 +91,7 @@ def test_zstd_frames_of_every_kind() -> None:
 
 
 def test_snappy_streams_of_every_kind() -> None:
-    """Goal: xerial's framing, with any version bytes, concatenated, and one raw block are read."""
+    """Xerial's framing, with any version bytes, concatenated, and one raw block are read."""
     for data, expected in (
         (xerial(raw(b"a"), raw(b"b" * 100)), b"a" + b"b" * 100),
         (xerial(raw(b"a"), version=struct.pack("<ii", 1, 1)), b"a"),
@@ -107,7 +107,7 @@ def test_snappy_streams_of_every_kind() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [TEXT, NOISE])
 def test_cut_off_or_followed_by_garbage(codec: Compression, data: bytes) -> None:
-    """Goal: a stream that is cut never gives all of its bytes; garbage behind it is an error."""
+    """A stream that is cut never gives all of its bytes; garbage behind it is an error."""
     stream = compress(codec, data)
     for size in [*range(1, 30), *range(30, len(stream) - 8, 997), *range(len(stream) - 4)[-4:]]:
         try:
@@ -122,7 +122,7 @@ def test_cut_off_or_followed_by_garbage(codec: Compression, data: bytes) -> None
 
 
 def test_snappy_claims() -> None:
-    """Goal: sizes that a block cannot have are refused before anything is allocated."""
+    """Sizes that a block cannot have are refused before anything is allocated."""
     huge = b"\xff\xff\xff\xff\x0f"
     for data in (
         xerial(huge + b"\0" * 10),
@@ -143,7 +143,7 @@ def test_snappy_claims() -> None:
 
 @pytest.mark.parametrize("codec", list(Compression))
 def test_the_limit_is_exact(codec: Compression) -> None:
-    """Goal: output of exactly the limit passes, one byte more is refused."""
+    """Output of exactly the limit passes, one byte more is refused."""
     stream = compress(codec, TEXT)
     assert bytes(decompress(codec, stream, len(TEXT))) == TEXT
     for limit in (len(TEXT) - 1, 1, 0):
@@ -154,7 +154,7 @@ def test_the_limit_is_exact(codec: Compression) -> None:
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(codec=st.sampled_from(CODECS), data=st.binary(max_size=80), whole=st.booleans())
 def test_any_bytes(codec: Compression, data: bytes, whole: bool) -> None:
-    """Goal: hostile bytes raise or are within the limit; they never hang."""
+    """Hostile bytes raise or are within the limit; they never hang."""
     stream = data if whole else compress(codec, TEXT[:500])[: len(data)] + data
     try:
         assert len(decompress(codec, stream, 600)) <= 600
@@ -163,27 +163,27 @@ def test_any_bytes(codec: Compression, data: bytes, whole: bool) -> None:
 
 
 def test_wrong_and_right_checksums_of_lz4() -> None:
-    """Goal: the oldest frames are repaired and broken again, with or without a content size."""
+    """The oldest frames are repaired and broken again, with or without a content size."""
     import xxhash
 
     for store_size in (False, True):
         frame = lz4.frame.compress(TEXT, block_linked=False, store_size=store_size)
-        wrong = with_wrong_checksum(frame)
+        wrong = with_v0_checksum(frame)
         at = 14 if store_size else 6
         assert wrong[at] == (xxhash.xxh32(frame[:at]).intdigest() >> 8) & 0xFF != frame[at]
         assert wrong[:at] + wrong[at + 1 :] == frame[:at] + frame[at + 1 :]
         with pytest.raises(RuntimeError):
             lz4.frame.decompress(wrong)
-        assert with_right_checksum(wrong) == frame
+        assert with_standard_checksum(wrong) == frame
     for size in range(16):
         assert xxh32(NOISE[:size]) == xxhash.xxh32(NOISE[:size]).intdigest()
     for frame in (b"", b"\x04\x22\x4d\x18\x60\x40"):
         with pytest.raises(ValueError, match="no header"):
-            with_right_checksum(frame)
+            with_standard_checksum(frame)
 
 
 def test_gzip_levels_and_header() -> None:
-    """Goal: what is written is a gzip member without name or time, so the same bytes every day."""
+    """What is written is a gzip member without name or time, so the same bytes every day."""
     stream = compress(Compression.GZIP, TEXT)
     assert stream[:8] == b"\x1f\x8b\x08\0\0\0\0\0"
     assert zlib.crc32(TEXT) == int.from_bytes(stream[-8:-4], "little")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from golden_files import GOLDEN, GOLDEN_TAG, MARKER_OFFSET, ROWS, files
-from segment_samples import RecordingFile, Row, rows_of
+from segment_samples import Row, file_of, rows_of
 
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.identity import NO_TAG, SegmentIdentity
-from txnlog.segments.inspect.verify import verify
+from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.markers import COMMIT, ControlMarker
 from txnlog.segments.reader import read_segment
 
@@ -18,12 +18,12 @@ NAMES = sorted(path.name for path in GOLDEN.glob("*.log"))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_file(name: str) -> None:
-    """Goal: every record of a file of old is what it was when it was written."""
+    """Every record of a file of old is what it was when it was written."""
     data = (GOLDEN / name).read_bytes()
     magic = 2 if "columns" in name else int(name.split("-v")[1][0])
     rows: list[Row] = []
     offsets: list[int] = []
-    for part in read_segment(RecordingFile(data), len(data), name=name):
+    for part in read_segment(file_of(data, name)):
         rows += rows_of(part.records)
         offsets += part.offsets().tolist()
     assert offsets == list(range(len(ROWS)))
@@ -31,11 +31,11 @@ def test_golden_file(name: str) -> None:
         (key, value, time if magic else -1, headers if magic == 2 else [])
         for key, value, time, headers in ROWS
     ]
-    assert not verify(RecordingFile(data), len(data), name=name).damages
+    assert not verify_segment(file_of(data, name)).damages
 
 
 def test_golden_transaction() -> None:
-    """Goal: the producer's fields and the marker behind its batch are what they were."""
+    """The producer's fields and the marker behind its batch are what they were."""
     data = (GOLDEN / "txnlog-v2-transaction.log").read_bytes()
     header = decode_batch(data).header
     assert (header.producer_id, header.producer_epoch, header.leader_epoch) == (4_000_000_000, 3, 8)
@@ -47,19 +47,19 @@ def test_golden_transaction() -> None:
 
 @pytest.mark.parametrize("name", ["txnlog-v2-tagged.log", "txnlog-columns-tagged.log"])
 def test_golden_tag(name: str) -> None:
-    """Goal: a file that says which segment it is of is that segment, and no other one."""
+    """A file that says which segment it is of is that segment, and no other one."""
     data = (GOLDEN / name).read_bytes()
     for tag in (GOLDEN_TAG, NO_TAG):
         identity = SegmentIdentity(0, len(ROWS), tag)
-        parts = [*read_segment(RecordingFile(data), len(data), name=name, identity=identity)]
+        parts = [*read_segment(file_of(data, name, identity=identity))]
         assert sum(part.record_count for part in parts) == len(ROWS)
         assert [part.header.relative_sequence for part in parts] == [0]
     other = SegmentIdentity(0, len(ROWS), GOLDEN_TAG + 1)
     with pytest.raises(CorruptRecord, match="exchanged"):
-        next(read_segment(RecordingFile(data), len(data), name=name, identity=other))
+        next(read_segment(file_of(data, name, identity=other)))
 
 
 def test_no_golden_file_is_missing() -> None:
-    """Goal: there is a file for every writer, format and codec, and they are small."""
+    """There is a file for every writer, format and codec, and they are small."""
     assert [name for name, _ in files() if name not in NAMES] == []
     assert all((GOLDEN / name).stat().st_size < 5000 for name in NAMES)

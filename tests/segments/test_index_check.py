@@ -6,25 +6,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from segment_samples import RecordingFile, numbered, segment
+from segment_samples import file_of, numbered, segment
 
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
-from txnlog.segments.inspect.indexes import IndexProblems, check_indexes
-from txnlog.segments.inspect.verify import rebuild_indexes
+from txnlog.segments.inspect.indexes import IndexProblems, check_indexes, rebuild_indexes
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 SOUND = IndexProblems((), (), None)
 
 
 def checked(
-    data: bytes, index: OffsetIndex | None, times: TimeIndex | None, **options: object
+    data: bytes,
+    index: OffsetIndex | None,
+    times: TimeIndex | None,
+    *,
+    base_offset: int = 0,
+    exact: bool = True,
 ) -> IndexProblems:
-    return check_indexes(RecordingFile(data), len(data), index, times, name="x", **options)  # type: ignore[arg-type]
+    return check_indexes(file_of(data, base_offset=base_offset), index, times, exact=exact)
 
 
 @pytest.mark.parametrize("record_format", ["columns", "kafka"])
 def test_a_changed_entry_is_noticed(record_format: str) -> None:
-    """Goal: every single field of every entry, moved by a little, is a problem; as it was, none."""
+    """Every single field of every entry, moved by a little, is a problem; as it was, none."""
     data, summary = segment(
         *[numbered(20, start=start) for start in range(0, 200, 20)],
         index_interval_bytes=0,
@@ -47,7 +51,7 @@ def test_a_changed_entry_is_noticed(record_format: str) -> None:
 
 
 def test_an_index_of_a_longer_segment_and_a_damaged_segment_are_told_apart() -> None:
-    """Goal: entries behind the end are wrong; those behind damage are not called anything."""
+    """Entries behind the end are wrong; those behind damage are not called anything."""
     data, summary = segment(
         *[numbered(50, start=start) for start in range(0, 500, 50)],
         index_interval_bytes=0,
@@ -67,7 +71,7 @@ def test_an_index_of_a_longer_segment_and_a_damaged_segment_are_told_apart() -> 
 
 
 def test_kafkas_own_indexes_pass_and_are_made_anew() -> None:
-    """Goal: a broker's indexes agree with its segments, in all formats; so do those rebuilt."""
+    """A broker's indexes agree with its segments, in all formats; so do those rebuilt."""
     entries = 0
     for path in sorted(BROKER.rglob("*.log")):
         data, base = path.read_bytes(), int(path.stem)
@@ -75,9 +79,7 @@ def test_kafkas_own_indexes_pass_and_are_made_anew() -> None:
         times = TimeIndex.decode(path.with_suffix(".timeindex").read_bytes())
         entries += len(index) + len(times)
         assert checked(data, index, times, base_offset=base, exact=False) == SOUND, path
-        anew = rebuild_indexes(
-            RecordingFile(data), len(data), name="x", interval_bytes=0, base_offset=base
-        )
+        anew = rebuild_indexes(file_of(data, base_offset=base), interval_bytes=0)
         assert checked(data, *anew, base_offset=base, exact=True) == SOUND, path
         wrong = times.entries.copy()
         wrong["timestamp"] -= np.int64(1)

@@ -90,7 +90,7 @@ def test_we_read_what_a_judge_writes(
 
 @pytest.mark.parametrize("judge", JUDGES, ids=lambda judge: judge.name)
 def test_bytes_are_the_same(judge: Judge) -> None:
-    """Goal: without a codec our bytes are the judge's, but for the leader epoch a broker sets."""
+    """Without a codec our bytes are the judge's, but for the leader epoch a broker sets."""
     for rows in (MIXED, MANY):
         theirs = judge.write(rows, 2, 0)
         mine = ours(rows, 2, Compression.NONE, 0)
@@ -101,7 +101,7 @@ def test_bytes_are_the_same(judge: Judge) -> None:
 
 @pytest.mark.parametrize("commit", [False, True])
 def test_markers(commit: bool) -> None:
-    """Goal: both judges take our markers for what they are."""
+    """Both judges take our markers for what they are."""
     data = encode_marker(
         commit=commit,
         offset=5,
@@ -115,7 +115,7 @@ def test_markers(commit: bool) -> None:
 
 @pytest.mark.parametrize("judge", JUDGES, ids=lambda judge: judge.name)
 def test_gaps_and_attributes(judge: Judge) -> None:
-    """Goal: offsets with gaps, log append time and a delete horizon are read alike."""
+    """Offsets with gaps, log append time and a delete horizon are read alike."""
     rows: list[Row] = [(b"a", b"1", 700, []), (b"b", b"2", 700, [])]
     data = encode_batch(
         batch_of(rows),

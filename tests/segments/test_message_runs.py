@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from segment_samples import numbered
+from segment_samples import file_of, numbered
 
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
@@ -19,17 +21,8 @@ def messages(magic: int, count: int = COUNT, base_offset: int = 0) -> bytes:
     return encode_message_set(numbered(count), magic, base_offset=base_offset)
 
 
-def read(data: bytes, start: int = 0, stop: int | None = None, **how: int) -> list[SegmentBatch]:
-    return list(
-        read_segment(
-            lambda first, end: data[first:end],
-            len(data),
-            name="old.log",
-            start_offset=start,
-            stop_offset=stop,
-            **how,
-        )
-    )
+def read(data: bytes, start: int = 0, stop: int | None = None, **how: Any) -> list[SegmentBatch]:
+    return list(read_segment(file_of(data, "old.log"), start_offset=start, stop_offset=stop, **how))
 
 
 def offsets(batches: list[SegmentBatch]) -> list[int]:
@@ -38,7 +31,7 @@ def offsets(batches: list[SegmentBatch]) -> list[int]:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_come_together(magic: int) -> None:
-    """Goal: as many as a chunk holds are one batch; cut anywhere, nothing is lost or doubled."""
+    """As many as a chunk holds are one batch; cut anywhere, nothing is lost or doubled."""
     data = messages(magic)
     (whole,) = read(data)
     assert whole.record_count == COUNT
@@ -68,12 +61,12 @@ def test_damage_ends_a_run(magic: int) -> None:
 
 
 def _read_into(seen: list[int], data: bytes) -> None:
-    for batch in read_segment(lambda first, end: data[first:end], len(data), name="old.log"):
+    for batch in read_segment(file_of(data, "old.log")):
         seen += batch.offsets().tolist()
 
 
 def test_runs_end_where_the_kind_changes() -> None:
-    """Goal: magic 0, 1, compressed ones and batches of magic 2 may follow each other."""
+    """Magic 0, 1, compressed ones and batches of magic 2 may follow each other."""
     parts = [
         messages(0, 5),
         messages(1, 5, 5),
@@ -89,7 +82,7 @@ def test_runs_end_where_the_kind_changes() -> None:
 
 
 def test_each_message_keeps_its_own_time() -> None:
-    """Goal: with log append time too, which in a wrapper is the wrapper's."""
+    """With log append time too, which in a wrapper is the wrapper's."""
     records = numbered(COUNT)
     data = bytearray(encode_message_set(records, 1))
     (batch,) = read(bytes(data))
@@ -99,18 +92,11 @@ def test_each_message_keeps_its_own_time() -> None:
 
 
 def test_a_dump_shows_messages_one_by_one_or_joined() -> None:
-    """Goal: the sizes add up to the file both ways; joined, damage is one message still."""
+    """The sizes add up to the file both ways; joined, damage is one message still."""
     data = bytearray(messages(1))
     data[-1] ^= 1
     for joins, count in ((False, COUNT), (True, 2)):
-        found = list(
-            dump_segment(
-                lambda first, end: bytes(data[first:end]),
-                len(data),
-                name="old.log",
-                joins_messages=joins,
-            )
-        )
+        found = list(dump_segment(file_of(bytes(data), "old.log"), joins_messages=joins))
         assert len(found) == count
         assert sum(batch.size_bytes for batch in found) == len(data)
         assert [batch.damage is None for batch in found] == [True] * (count - 1) + [False]

@@ -23,7 +23,9 @@ CODECS = [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ
 WHERE = r"x\.log at byte 9"
 
 some_bytes = st.none() | st.binary(max_size=30)
-some_row = st.tuples(some_bytes, some_bytes, st.integers(-(1 << 63), (1 << 63) - 1), st.just([]))
+some_row: st.SearchStrategy[Row] = st.tuples(
+    some_bytes, some_bytes, st.integers(-(1 << 63), (1 << 63) - 1), st.just([])
+)
 
 
 def decoded_set(data: bytes) -> list[DecodedBatch]:
@@ -73,14 +75,14 @@ def test_round_trip(
     data = encode_message_set(
         batch_of(rows), magic, compression=codec, base_offset=base, offset_deltas=deltas
     )
-    expected = [(key, value, time if magic else -1, []) for key, value, time, _ in rows]
+    expected: list[Row] = [(key, value, time if magic else -1, []) for key, value, time, _ in rows]
     assert rows_and_offsets(data) == (expected, [base + delta for delta in deltas.tolist()])
     assert len(decoded_set(data)) == (len(rows) if codec is Compression.NONE else 1)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_bytes_are_those_of_the_format(magic: int) -> None:
-    """Goal: messages packed by hand are what is written, inside a wrapper too."""
+    """Messages packed by hand are what is written, inside a wrapper too."""
     records = batch_of(
         [(b"k", b"v", 5, []), (None, b"", 9, [("h", b"dropped")]), (b"", None, 7, [])]
     )
@@ -114,7 +116,7 @@ def test_many_records_and_large_values(magic: int, codec: Compression) -> None:
 
 
 def test_offsets_inside_wrappers() -> None:
-    """Goal: absolute in v0; relative to the wrapper's in v1, with gaps; 0 as producers leave it."""
+    """Absolute in v0; relative to the wrapper's in v1, with gaps; 0 as producers leave it."""
     for magic, wrapper_offset, inner, expected in (
         (0, 12, [10, 11, 12], [10, 11, 12]),
         (0, 12, [3, 12], [3, 12]),
@@ -130,7 +132,7 @@ def test_offsets_inside_wrappers() -> None:
 
 
 def test_timestamps_of_wrappers() -> None:
-    """Goal: with create time each message has its own, with log append time all the wrapper's."""
+    """With create time each message has its own, with log append time all the wrapper's."""
     inner = b"".join(message(1, n, None, b"v", timestamp=100 + n) for n in range(3))
     (created,) = decoded_set(wrapper(1, 2, inner, timestamp=102))
     assert [row[2] for row in rows_of(created.records)] == [100, 101, 102]
@@ -142,7 +144,7 @@ def test_timestamps_of_wrappers() -> None:
 
 
 def test_header_before_decoding() -> None:
-    """Goal: the same magic position, and size; of a wrapper the last offset and the time."""
+    """The same magic position, and size; of a wrapper the last offset and the time."""
     data = wrapper(1, 12, message(1, 0, b"k", b"v"), timestamp=5)
     header = decode_header(data[:64])
     assert (header.magic, header.size_bytes, header.codec) == (1, len(data), Compression.GZIP)
@@ -221,7 +223,7 @@ def test_lies_under_a_right_checksum(magic: int) -> None:
 
 
 def test_zstd_is_younger() -> None:
-    """Goal: zstd in an old message is refused, reading and writing."""
+    """Zstd in an old message is refused, reading and writing."""
     data = message(1, 0, None, compress(Compression.ZSTD, message(1, 0, None, None)), attributes=4)
     with pytest.raises(UnknownCodec, match=f"{WHERE}.*zstd"):
         decode_batch(data, name="x.log", position=9)
@@ -233,7 +235,7 @@ def test_zstd_is_younger() -> None:
 
 
 def test_lz4_with_the_wrong_checksum() -> None:
-    """Goal: v0 is written with the checksum that its readers want, and read with any."""
+    """V0 is written with the checksum that its readers want, and read with any."""
     data = encode_message_set(numbered(30), 0, compression=Compression.LZ4)
     frame = data[26:]
     with pytest.raises(RuntimeError):
@@ -247,7 +249,7 @@ def test_lz4_with_the_wrong_checksum() -> None:
 
 
 def test_wrapped_bombs_are_bounded() -> None:
-    """Goal: what a wrapper decompresses to, and how many messages it holds, are bounded."""
+    """What a wrapper decompresses to, and how many messages it holds, are bounded."""
     huge = message(1, 0, None, bytes(64 << 20))
     many = b"".join(message(1, n, None, None) for n in range(50_000))
     for inner, offset in ((huge, 0), (many, 49_999)):
@@ -260,7 +262,7 @@ def test_wrapped_bombs_are_bounded() -> None:
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(magic=st.sampled_from([0, 1]), inner=st.binary(max_size=60), wrap=st.booleans())
 def test_any_bytes_are_corrupt_or_records(magic: int, inner: bytes, wrap: bool) -> None:
-    """Goal: whatever the bytes, CorruptRecord or valid records."""
+    """Whatever the bytes, CorruptRecord or valid records."""
     body = bytes([magic, 0]) + inner
     plain = (
         bytes(8) + (len(body) + 4).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +55,7 @@ def test_round_trip_of_any_records(rows: list[Row], codec: Compression) -> None:
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(rows=st.lists(some_row, min_size=1, max_size=30))
 def test_bytes_are_those_of_the_format(rows: list[Row]) -> None:
-    """Goal: a decoder written by hand from the format's description finds every field."""
+    """A decoder written by hand from the format's description finds every field."""
     data = encoded(batch_of(rows))
     found = raw_records(data[61:])
     first = rows[0][2]
@@ -66,7 +67,7 @@ def test_bytes_are_those_of_the_format(rows: list[Row]) -> None:
 
 
 def test_every_header_field_is_where_the_format_says() -> None:
-    """Goal: the 61 bytes, unpacked by hand; the checksum is CRC-32C of byte 21 to the end."""
+    """The 61 bytes, unpacked by hand; the checksum is CRC-32C of byte 21 to the end."""
     records = batch_of([(b"k", b"v", 5000, []), (b"k", b"w", 4000, []), (None, None, 7000, [])])
     data = encoded(
         records,
@@ -102,7 +103,7 @@ def test_round_trip_of_many_records(codec: Compression) -> None:
 
 
 def test_levels() -> None:
-    """Goal: levels do what they say; those that a codec has not are refused."""
+    """Levels do what they say; those that a codec has not are refused."""
     records = random_records(5_000, seed=2)
     for codec in (Compression.GZIP, Compression.LZ4, Compression.ZSTD):
         sizes = [len(encoded(records, compression=codec, level=level)) for level in (1, 9)]
@@ -119,7 +120,7 @@ def test_levels() -> None:
 
 
 def test_records_of_every_mix_of_sizes() -> None:
-    """Goal: runs of one size, changes and single oddities: record starts are found in all."""
+    """Runs of one size, changes and single oddities: record starts are found in all."""
     rng = np.random.default_rng(3)
     for run in (1, 2, 3, 255, 256, 257, 258, 600):
         sizes = np.repeat(rng.integers(0, 20_000, 12), run)
@@ -128,7 +129,7 @@ def test_records_of_every_mix_of_sizes() -> None:
 
 
 def test_a_few_records_with_very_many_headers() -> None:
-    """Goal: headers are found in lockstep and one by one, in their order, at no quadratic price."""
+    """Headers are found in lockstep and one by one, in their order, at no quadratic price."""
     many = [(f"h{n}", b"%d" % n if n % 3 else None) for n in range(20_000)]
     for wide in (1, 31, 32, 40):
         rows: list[Row] = [
@@ -140,7 +141,7 @@ def test_a_few_records_with_very_many_headers() -> None:
 
 
 def test_columns_that_are_not_there_are_null() -> None:
-    """Goal: key, value and headers may be left out; what Kafka has no place for is refused."""
+    """Key, value and headers may be left out; what Kafka has no place for is refused."""
     records = numbered(3)
     alone = decode_batch(encoded(records.select(["timestamp"]))).records
     assert alone.column("key").null_count == alone.column("value").null_count == 3
@@ -154,7 +155,7 @@ def test_columns_that_are_not_there_are_null() -> None:
 
 
 def test_null_lists_and_null_header_keys() -> None:
-    """Goal: a null list of headers is an empty one; a header without a key is refused."""
+    """A null list of headers is an empty one; a header without a key is refused."""
     kind = numbered(1).schema.field("headers").type
     two = numbered(2)
     nulls = two.set_column(3, "headers", pa.array([None, [{"key": "h", "value": b"x"}]], kind))
@@ -166,7 +167,7 @@ def test_null_lists_and_null_header_keys() -> None:
 
 
 def test_projection_returns_the_columns_asked_for() -> None:
-    """Goal: columns come in the order asked for; none at all is possible; unknown is an error."""
+    """Columns come in the order asked for; none at all is possible; unknown is an error."""
     records = random_records(50, seed=3)
     data = encoded(records, compression=Compression.SNAPPY)
     for columns in (["value"], ["timestamp", "key"], ["headers"], ["key", "headers", "value"]):
@@ -179,13 +180,13 @@ def test_projection_returns_the_columns_asked_for() -> None:
 
 
 def test_columns_own_their_bytes() -> None:
-    """Goal: one small column of a batch does not keep the whole batch in memory."""
+    """One small column of a batch does not keep the whole batch in memory."""
     records = decode_batch(encoded(numbered(1000, value_bytes=1000)), columns=["key"]).records
     assert records.column("key").get_total_buffer_size() < 20_000
 
 
 def test_offsets_with_gaps() -> None:
-    """Goal: compacted offsets round-trip; the last record may be gone too, as Kafka leaves it."""
+    """Compacted offsets round-trip; the last record may be gone too, as Kafka leaves it."""
     deltas = np.array([0, 3, 4], dtype=np.int32)
     decoded = decode_batch(encoded(numbered(3), base_offset=10, offset_deltas=deltas))
     assert decoded.offset_deltas is not None
@@ -201,7 +202,7 @@ def test_offsets_with_gaps() -> None:
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_a_batch_that_compaction_has_emptied(codec: int) -> None:
-    """Goal: 61 bytes without records keep their offsets and sequence and hold nothing."""
+    """61 bytes without records keep their offsets and sequence and hold nothing."""
     data = batch(b"", 0, last_offset_delta=6, base_offset=40, base_sequence=9, attributes=codec)
     assert len(data) == 61
     decoded = decode_batch(data)
@@ -213,7 +214,7 @@ def test_a_batch_that_compaction_has_emptied(codec: int) -> None:
 
 
 def test_log_append_time() -> None:
-    """Goal: with bit 3 every record has the max timestamp, whatever its own says."""
+    """With bit 3 every record has the max timestamp, whatever its own says."""
     payload = record(timestamp_delta=5) + record(timestamp_delta=-7, offset_delta=1)
     decoded = decode_batch(batch(payload, 2, attributes=8, max_timestamp=9999))
     assert [row[2] for row in rows_of(decoded.records)] == [9999, 9999]
@@ -227,7 +228,7 @@ def test_log_append_time() -> None:
 
 
 def test_delete_horizon() -> None:
-    """Goal: with bit 6 the base timestamp is the horizon, and deltas still count from it."""
+    """With bit 6 the base timestamp is the horizon, and deltas still count from it."""
     rows: list[Row] = [(b"a", None, 700, []), (b"b", None, 900, [])]
     data = encoded(batch_of(rows), delete_horizon_ms=1_000_000)
     decoded = decode_batch(data)
@@ -238,12 +239,12 @@ def test_delete_horizon() -> None:
 
 
 def test_record_attributes_say_nothing() -> None:
-    """Goal: the attributes of a record are not used yet; a reader takes any, as Kafka does."""
+    """The attributes of a record are not used yet; a reader takes any, as Kafka does."""
     assert decode_batch(batch(record(attributes=0xFF), 1)).records.num_rows == 1
 
 
 def test_padded_varints_are_read() -> None:
-    """Goal: a varint with bytes that add nothing is read, as Kafka reads it."""
+    """A varint with bytes that add nothing is read, as Kafka reads it."""
     from rows_layout import varint
 
     body = bytes([0]) + varint(3, padded_to=10) + varint(0, padded_to=5)
@@ -254,7 +255,7 @@ def test_padded_varints_are_read() -> None:
 
 @pytest.mark.parametrize("commit", [False, True])
 def test_control_batches_are_no_data(commit: bool) -> None:
-    """Goal: a marker is 78 bytes, is read as what it says, and is no record in any column."""
+    """A marker is 78 bytes, is read as what it says, and is no record in any column."""
     data = encode_marker(
         commit=commit,
         offset=77,
@@ -277,7 +278,7 @@ def test_control_batches_are_no_data(commit: bool) -> None:
 
 
 def test_other_control_records() -> None:
-    """Goal: control records of later versions and kinds are shown with their type, and skipped."""
+    """Control records of later versions and kinds are shown with their type, and skipped."""
     payload = record(struct.pack(">hhh", 1, 2, 0), b"") + record(
         struct.pack(">hh", 0, 1), struct.pack(">hib", 1, 8, 0), offset_delta=2
     )
@@ -286,7 +287,7 @@ def test_other_control_records() -> None:
 
 
 def test_bytes_like_inputs() -> None:
-    """Goal: bytes, bytearray, memoryview and Arrow's buffers are all read, with bytes behind."""
+    """Bytes, bytearray, memoryview and Arrow's buffers are all read, with bytes behind."""
     for codec in CODECS:
         data = encoded(numbered(3), compression=codec) + b"next"
         for view in (bytearray(data), memoryview(data), memoryview(pa.py_buffer(data))):
@@ -294,7 +295,7 @@ def test_bytes_like_inputs() -> None:
 
 
 def test_what_does_not_fit_into_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a batch beyond the 32-bit length is refused before its bytes are laid out."""
+    """A batch beyond the 32-bit length is refused before its bytes are laid out."""
     from txnlog.segments.formats import rows
 
     monkeypatch.setattr(rows, "MAX_PAYLOAD_BYTES", 10_000)
@@ -308,10 +309,15 @@ def test_what_does_not_fit_into_a_batch(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_attributes_are_for_rows() -> None:
-    """Goal: columns have no attributes besides the codec, in writing and in reading."""
-    for named in ({"transactional": True}, {"log_append_time": True}, {"delete_horizon_ms": 5}):
+    """Columns have no attributes besides the codec, in writing and in reading."""
+    attributes: list[dict[str, Any]] = [
+        {"transactional": True},
+        {"log_append_time": True},
+        {"delete_horizon_ms": 5},
+    ]
+    for named in attributes:
         with pytest.raises(ValueError, match=r"record\.format=kafka"):
-            encode_batch(numbered(1), **named)  # type: ignore[arg-type]
+            encode_batch(numbered(1), **named)
     for bits in (b"\0\x08", b"\0\x13", b"\0\x23", b"\0\x43", b"\1\3"):
         with pytest.raises(CorruptRecord, match="attributes"):
             decode_batch(resealed(encode_batch(numbered(1)), {21: bits}))

@@ -55,7 +55,7 @@ def test_every_flipped_bit_is_corrupt(codec: Compression) -> None:
 
 
 def test_what_kafka_does_not_check() -> None:
-    """Goal: a Kafka producer's batch may get its base offset and leader epoch set; it is read."""
+    """A Kafka producer's batch may get its base offset and leader epoch set; it is read."""
     data = bytearray(
         encode_batch(numbered(4), record_format="kafka", producer_id=1, base_sequence=9)
     )
@@ -119,7 +119,7 @@ def test_lies_under_a_right_checksum(changes: dict[int, bytes], word: str) -> No
 
 
 def test_unknown_codecs_are_damage_or_the_future() -> None:
-    """Goal: a codec that does not exist is caught by handlers of either error."""
+    """A codec that does not exist is caught by handlers of either error."""
     with pytest.raises(UnknownCodec, match=WHERE):
         decode_batch(resealed_rows(encoded(numbered(3)), {21: b"\0\6"}), name="x.log", position=77)
 
@@ -193,7 +193,7 @@ def test_headers_that_are_not_what_they_say(headers: bytes, word: str, count: in
 
 
 def test_control_records_that_are_none() -> None:
-    """Goal: a control batch whose records are no markers is corrupt."""
+    """A control batch whose records are no markers is corrupt."""
     for payload in (
         record(None),
         record(b"\0"),
@@ -206,7 +206,7 @@ def test_control_records_that_are_none() -> None:
 @settings(derandomize=True, max_examples=400, deadline=None)
 @given(payload=st.binary(max_size=60), count=st.integers(0, 9), attributes=st.integers(0, 0x7F))
 def test_any_bytes_are_corrupt_or_records(payload: bytes, count: int, attributes: int) -> None:
-    """Goal: whatever the payload, CorruptRecord or as many valid records as the header counts."""
+    """Whatever the payload, CorruptRecord or as many valid records as the header counts."""
     _decodes_or_is_corrupt(batch(payload, count, last_offset_delta=9, attributes=attributes))
 
 
@@ -220,7 +220,7 @@ def test_any_bytes_are_corrupt_or_records(payload: bytes, count: int, attributes
 def test_random_damage_under_a_right_checksum(
     codec: Compression, at: int, new: bytes, seed: int
 ) -> None:
-    """Goal: a hostile writer gets CorruptRecord or records, never another error or a crash."""
+    """A hostile writer gets CorruptRecord or records, never another error or a crash."""
     data = encoded(random_records(20, seed=seed), codec)
     at = 21 + at % (len(data) - 25)
     _decodes_or_is_corrupt(resealed_rows(data, {at: new}))
@@ -257,13 +257,13 @@ def _bomb(codec: Compression) -> bytes:
         with lz4.frame.LZ4FrameCompressor(block_linked=False) as frame:
             body = [frame.begin(), *[frame.compress(piece) for piece in pieces], frame.flush()]
         return b"".join(body)
-    block = pa.Codec("snappy").compress(NULL_BYTES, asbytes=True)
+    block: bytes = pa.Codec("snappy").compress(NULL_BYTES, asbytes=True)
     return XERIAL_MAGIC + bytes(8) + (len(block).to_bytes(4, "big") + block) * len(pieces)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_bombs_are_bounded(codec: Compression) -> None:
-    """Goal: what decompresses to a GiB is refused with memory for the limit of 8 MiB only."""
+    """What decompresses to a GiB is refused with memory for the limit of 8 MiB only."""
     data = batch(_bomb(codec), 1, attributes=int(codec))
     assert len(data) < BOMB_BYTES / 15
     script = (
@@ -288,7 +288,7 @@ def test_bombs_are_bounded(codec: Compression) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_limit_is_exact(codec: Compression) -> None:
-    """Goal: a batch at the limit is read, one byte less is refused."""
+    """A batch at the limit is read, one byte less is refused."""
     value = bytes(1 << 20)
     rows: list[Row] = [(None, value, 0, [])]
     data = encode_batch(batch_of(rows), record_format="kafka", compression=codec)
@@ -302,7 +302,7 @@ def test_the_limit_is_exact(codec: Compression) -> None:
 
 
 def test_many_tiny_records_are_bounded() -> None:
-    """Goal: a payload within the limit does not become arrays far beyond it."""
+    """A payload within the limit does not become arrays far beyond it."""
     count = 200_000
     payload = b"".join(record(None, None, offset_delta=n) for n in range(count))
     data = batch(payload, count)
@@ -312,7 +312,7 @@ def test_many_tiny_records_are_bounded() -> None:
 
 
 def test_chains_of_tiny_streams_are_not_quadratic() -> None:
-    """Goal: a hundred thousand empty gzip members, frames or blocks cost time in proportion."""
+    """A hundred thousand empty gzip members, frames or blocks cost time in proportion."""
     empty = zlib.compressobj(9, zlib.DEFLATED, 31)
     member = empty.compress(b"") + empty.flush()
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(b"")
@@ -328,7 +328,7 @@ def test_chains_of_tiny_streams_are_not_quadratic() -> None:
 
 
 def test_lies_about_header_counts_cost_nothing() -> None:
-    """Goal: a record that claims 2^31 - 1 headers is refused before they are looked for."""
+    """A record that claims 2^31 - 1 headers is refused before they are looked for."""
     body = b"\0\0\0\1\1" + varint(2**31 - 1)
     check_corrupt(batch(varint(len(body)) + body, 1), "more headers")
     many = np.full(5, 2**31 - 1)

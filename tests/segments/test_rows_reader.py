@@ -2,59 +2,45 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 from message_layout import message
 from rows_layout import batch, record, resealed_rows
 from segment_layout import raw_batches
-from segment_samples import RecordingFile, Row, batch_of, numbered, rows_of, segment
+from segment_samples import (
+    GAPS,
+    RecordingFile,
+    Row,
+    batch_of,
+    dense_segment,
+    file_of,
+    gapped_segment,
+    numbered,
+    rows_of,
+    segment,
+)
 
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.formats.messages import encode_message_set
-from txnlog.segments.header import GUARDED_EPOCH
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment
-from txnlog.segments.inspect.verify import rebuild_indexes, verify
+from txnlog.segments.inspect.indexes import rebuild_indexes
+from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
 
-GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
 EVERY = [offset for offsets in GAPS for offset in offsets]
 
-
-def rows_segment(**named: object) -> tuple[bytes, OffsetIndex, TimeIndex]:
-    """20 batches of 50 records with an entry for every batch."""
-    named.setdefault("compression", Compression.NONE)
-    data, summary = segment(
-        *[numbered(50, start=start) for start in range(0, 1000, 50)],
-        index_interval_bytes=0,
-        record_format="kafka",
-        **named,
-    )
-    return data, OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
-
-
-def gapped_segment() -> bytes:
-    """Four guarded batches with holes inside and between them; a record's key is its offset."""
-    data = b""
-    for offsets in GAPS:
-        rows: list[Row] = [(b"%d" % offset, b"v", offset * 10, []) for offset in offsets]
-        deltas = np.array(offsets, dtype=np.int32) - np.int32(offsets[0])
-        data += encode_batch(
-            batch_of(rows),
-            record_format="kafka",
-            base_offset=offsets[0],
-            base_sequence=offsets[0],
-            producer_epoch=GUARDED_EPOCH,
-            offset_deltas=deltas.astype(np.int32),
-        )
-    return data
+rows_segment = partial(dense_segment, record_format="kafka")
 
 
 def offsets_read(data: bytes, **named: object) -> list[int]:
     found: list[int] = []
-    for part in read_segment(RecordingFile(data), len(data), name="x.log", **named):  # type: ignore[arg-type]
+    for part in read_segment(file_of(data), **named):  # type: ignore[arg-type]
         found += part.offsets().tolist()
         assert [int(key) for key in part.records.column("key").to_pylist()] == (
             part.offsets().tolist()
@@ -64,7 +50,7 @@ def offsets_read(data: bytes, **named: object) -> list[int]:
 
 @pytest.mark.parametrize("codec", list(Compression))
 def test_what_the_writer_writes(codec: Compression) -> None:
-    """Goal: a segment of rows has Kafka's magic, offsets from 0, and the guard of its offsets."""
+    """A segment of rows has Kafka's magic, offsets from 0, and the guard of its offsets."""
     data, _, _ = rows_segment(compression=codec)
     first, second = raw_batches(data)[:2]
     assert (first.magic, first.attributes) == (2, int(codec))
@@ -76,7 +62,7 @@ def test_what_the_writer_writes(codec: Compression) -> None:
 
 def test_every_range_of_a_gapped_segment() -> None:
     """Goal (39): from a gap or the middle of a batch come exactly the records from there on."""
-    data = gapped_segment()
+    data = gapped_segment("kafka")
     for start in range(45):
         for stop in [None, *range(45)]:
             assert offsets_read(data, start_offset=start, stop_offset=stop) == [
@@ -100,16 +86,18 @@ def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> No
 
 
 def test_point_read_with_an_index() -> None:
-    """Goal: with an index what is skipped is a batch or two, and so is what is fetched."""
+    """With an index what is skipped is a batch or two, and so is what is fetched."""
     data, index, _ = rows_segment()
     largest = max(len(raw.raw) for raw in raw_batches(data))
     file = RecordingFile(data)
-    list(read_segment(file, len(data), name="x", start_offset=777, stop_offset=778, index=index))
+    list(read_segment(file.opened(), start_offset=777, stop_offset=778, index=index))
     assert len(file.requests) == 1
     assert file.bytes_read <= 2 * largest < len(data) / 5
 
 
-@pytest.mark.parametrize("make", [gapped_segment, lambda: rows_segment()[0][:4000]])
+@pytest.mark.parametrize(
+    "make", [partial(gapped_segment, "kafka"), lambda: rows_segment()[0][:4000]]
+)
 def test_a_flipped_bit_never_changes_what_a_range_holds(make: object) -> None:
     """Goal (44): whatever bit flips, a read from the middle gives the truth or CorruptRecord.
 
@@ -134,7 +122,7 @@ def test_a_flipped_bit_never_changes_what_a_range_holds(make: object) -> None:
                     [o for o in everything if o >= start and (stop is None or o < stop)],
                 )
             try:
-                found = find_timestamp(RecordingFile(bytes(broken)), len(data), 95, name="x")
+                found = find_timestamp(file_of(bytes(broken)), 95)
             except CorruptRecord:
                 continue
             expected = next(o for o in everything if time_of[o] >= 95)
@@ -145,7 +133,7 @@ def _truth_or_corrupt(data: bytes, start: int, stop: int | None, expected: list[
     got: list[int] = []
     file = RecordingFile(data)
     try:
-        for part in read_segment(file, len(data), name="x", start_offset=start, stop_offset=stop):
+        for part in read_segment(file.opened(), start_offset=start, stop_offset=stop):
             got += part.offsets().tolist()
     except CorruptRecord:
         assert got == expected[: len(got)]
@@ -164,20 +152,21 @@ def test_times_against_a_plain_loop() -> None:
     index, time_index = OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
     for wanted in range(-3, 205, 4):
         expected = next(((n, t) for n, t in enumerate(times) if t >= wanted), None)
-        for indexes in ({}, {"index": index, "time_index": time_index}):
+        given: list[dict[str, Any]] = [{}, {"index": index, "time_index": time_index}]
+        for indexes in given:
             file = RecordingFile(data)
-            assert find_timestamp(file, len(data), wanted, name="x", **indexes) == expected
+            assert find_timestamp(file.opened(), wanted, **indexes) == expected
 
 
 def test_indexes_come_back() -> None:
     """Goal (42): what is rebuilt from the file is byte for byte what the writer made."""
     data, index, time_index = rows_segment()
-    again = rebuild_indexes(RecordingFile(data), len(data), name="x", interval_bytes=0)
+    again = rebuild_indexes(file_of(data), interval_bytes=0)
     assert [part.encode() for part in again] == [index.encode(), time_index.encode()]
 
 
 def test_markers_take_offsets_and_are_no_records() -> None:
-    """Goal: control batches are passed by: in ranges, times and counts."""
+    """Control batches are passed by: in ranges, times and counts."""
     marker = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, "timestamp_ms": 99999}
     data = b"".join(
         [
@@ -191,11 +180,11 @@ def test_markers_take_offsets_and_are_no_records() -> None:
     assert offsets_read(data, start_offset=3) == [4, 5]
     assert offsets_read(data, start_offset=2, stop_offset=4) == [2]
     assert offsets_read(data, start_offset=6) == []
-    assert find_timestamp(RecordingFile(data), len(data), 1035, name="x") == (4, 1040)
-    assert find_timestamp(RecordingFile(data), len(data), 5000, name="x") is None
-    report = verify(RecordingFile(data), len(data), name="x")
+    assert find_timestamp(file_of(data), 1035) == (4, 1040)
+    assert find_timestamp(file_of(data), 5000) is None
+    report = verify_segment(file_of(data))
     assert (report.batch_count, report.record_count, report.next_offset) == (4, 5, 7)
-    dumped = list(dump_segment(RecordingFile(data), len(data), name="x"))
+    dumped = list(dump_segment(file_of(data)))
     assert [len(one.decoded.markers) for one in dumped if one.decoded] == [0, 1, 0, 1]
     broken = bytearray(data)
     broken[len(data) - 1] ^= 1
@@ -204,7 +193,7 @@ def test_markers_take_offsets_and_are_no_records() -> None:
 
 
 def test_formats_may_follow_each_other() -> None:
-    """Goal: a partition's file that lived through Kafka's versions, and ours, is read through."""
+    """A partition's file that lived through Kafka's versions, and ours, is read through."""
     data = b"".join(
         [
             encode_message_set(numbered(2), 0),
@@ -222,17 +211,17 @@ def test_formats_may_follow_each_other() -> None:
             expected = range(start, 16 if stop is None else min(stop, 16))
             assert offsets_read(data, start_offset=start, stop_offset=stop) == list(expected)
     # Messages of v0 have no time, so the first record that has one is that of offset 5.
-    assert find_timestamp(RecordingFile(data), len(data), 0, name="x") == (5, 1050)
-    assert find_timestamp(RecordingFile(data), len(data), 1075, name="x") == (8, 1080)
-    report = verify(RecordingFile(data), len(data), name="x")
+    assert find_timestamp(file_of(data), 0) == (5, 1050)
+    assert find_timestamp(file_of(data), 1075) == (8, 1080)
+    report = verify_segment(file_of(data))
     assert (report.batch_count, report.record_count, report.next_offset) == (7 + 1, 16, 16)
-    assert [
-        header.magic for _, header in scan_headers(RecordingFile(data), len(data), name="x")
-    ] == ([0, 0, 0, 1, 1, 1, 2, 100])
+    assert [header.magic for _, header in scan_headers(file_of(data))] == (
+        [0, 0, 0, 1, 1, 1, 2, 100]
+    )
 
 
 def test_dump_finds_batches_behind_damage() -> None:
-    """Goal: behind a damaged header batches of every format are found again, and only those."""
+    """Behind a damaged header batches of every format are found again, and only those."""
     good = b"".join(
         [
             encode_batch(numbered(3, start=10), record_format="kafka", base_offset=10),
@@ -242,7 +231,7 @@ def test_dump_finds_batches_behind_damage() -> None:
     )
     for rubbish in (bytes(3000), b"\x02" * 3000, bytes(range(256)) * 12, b"\xff" * 5):
         data = encode_batch(numbered(10), record_format="kafka") + rubbish + good
-        dumped = list(dump_segment(RecordingFile(data), len(data), name="x"))
+        dumped = list(dump_segment(file_of(data)))
         assert [one.header.base_offset if one.header else None for one in dumped] == (
             [0, None, 10, 13, 14]
         )
@@ -251,11 +240,11 @@ def test_dump_finds_batches_behind_damage() -> None:
 
 
 def test_dump_finds_batches_across_the_pieces_of_its_search() -> None:
-    """Goal: a batch that starts in one MiB of rubbish and ends in the next one is found."""
+    """A batch that starts in one MiB of rubbish and ends in the next one is found."""
     good = encode_batch(numbered(3), record_format="kafka")
     for size in ((1 << 20) + more for more in (-100, -64, -63, -30, -16, -1, 0, 1, 64)):
         data = bytes(size) + good
-        dumped = list(dump_segment(RecordingFile(data), len(data), name="x"))
+        dumped = list(dump_segment(file_of(data)))
         assert [(one.position, one.header is not None) for one in dumped] == [
             (0, False),
             (size, True),
@@ -263,10 +252,10 @@ def test_dump_finds_batches_across_the_pieces_of_its_search() -> None:
 
 
 def test_dump_does_not_believe_a_damaged_header() -> None:
-    """Goal: a flipped last offset of rows is damage of that batch, not of those behind it."""
+    """A flipped last offset of rows is damage of that batch, not of those behind it."""
     data = bytearray(rows_segment()[0])
     data[23] ^= 0x40
-    dumped = list(dump_segment(RecordingFile(bytes(data)), len(data), name="x"))
+    dumped = list(dump_segment(file_of(bytes(data))))
     assert [one.crc_ok for one in dumped] == [False] + [True] * 19
     assert [one.damage is None for one in dumped] == [False] + [True] * 19
 
@@ -277,7 +266,7 @@ def test_batches_out_of_order() -> None:
     inner = encode_message_set(numbered(8), 0, compression=Compression.GZIP, base_offset=3)
     for wrong in (later + later, later + inner, inner + later):
         with pytest.raises(CorruptRecord, match="base offset"):
-            list(read_segment(RecordingFile(wrong), len(wrong), name="x"))
+            list(read_segment(file_of(wrong)))
 
 
 def test_a_length_that_reaches_into_the_next_batch() -> None:
@@ -287,12 +276,12 @@ def test_a_length_that_reaches_into_the_next_batch() -> None:
     for length in (size - 13, size - 11, 2 * size - 12, 49, 10):
         wrong = resealed_rows(data[:size], {8: length.to_bytes(4, "big")}) + data[size:]
         with pytest.raises(CorruptRecord, match="at byte 0"):
-            list(read_segment(RecordingFile(wrong), len(wrong), name="x"))
+            list(read_segment(file_of(wrong)))
 
 
 def test_records_of_a_cut_batch_keep_every_column() -> None:
     """Goal (39): cutting changes which rows come, not what is in them."""
     rows: list[Row] = [(b"%d" % n, b"v" * n, n, [("h", b"x")]) for n in range(20)]
     data, _ = segment(batch_of(rows), record_format="kafka")
-    (part,) = read_segment(RecordingFile(data), len(data), name="x", start_offset=7, stop_offset=12)
+    (part,) = read_segment(file_of(data), start_offset=7, stop_offset=12)
     assert rows_of(part.records) == rows[7:12]

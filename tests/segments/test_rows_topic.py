@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka_judges import JUDGES
@@ -31,7 +32,7 @@ def segment_files(store: Store) -> list[Path]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_produce_scan_and_consume(store: Store, codec: str) -> None:
-    """Goal: every codec, through the producer and back by scan, consumer, offset and time."""
+    """Every codec, through the producer and back by scan, consumer, offset and time."""
     store.create_topic("t", config={**KAFKA, "compression.type": codec})
     records = random_records(3_000, seed=11)
     with store.producer() as producer:
@@ -57,7 +58,7 @@ def test_produce_scan_and_consume(store: Store, codec: str) -> None:
 
 
 def test_many_batches_with_indexes(store: Store) -> None:
-    """Goal: a segment of many batches has indexes, and a read from the middle fetches little."""
+    """A segment of many batches has indexes, and a read from the middle fetches little."""
     store.create_topic("t", config={**KAFKA, "max.message.bytes": 4_000_000})
     value = bytes(1 << 20)
     with store.producer() as producer:
@@ -71,7 +72,7 @@ def test_many_batches_with_indexes(store: Store) -> None:
 
 
 def test_transactions(store: Store) -> None:
-    """Goal: isolation levels say the same of rows as of columns."""
+    """Isolation levels say the same of rows as of columns."""
     store.create_topic("t", config=KAFKA)
     store.create_topic("plain")
     producer = store.producer(transactional_id="p")
@@ -91,7 +92,7 @@ def test_transactions(store: Store) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_judges_read_the_files(store: Store, codec: str) -> None:
-    """Goal: what lies in the store is Kafka's format to others, with offsets from 0."""
+    """What lies in the store is Kafka's format to others, with offsets from 0."""
     store.create_topic("t", config={**KAFKA, "compression.type": codec})
     records = random_records(500, seed=5)
     with store.producer() as producer:
@@ -102,7 +103,7 @@ def test_judges_read_the_files(store: Store, codec: str) -> None:
 
 
 def test_formats_change_with_the_setting(store: Store) -> None:
-    """Goal: altering the format changes what is written next; all of it is read."""
+    """Altering the format changes what is written next; all of it is read."""
     store.create_topic("t")
     for config in ({}, KAFKA, {"compression.type": "gzip"}, {"compression.type": "zstd"}):
         store.alter_topic("t", config=config)
@@ -135,7 +136,7 @@ def test_damage_is_reported(store: Store) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy"])
 def test_codecs_that_only_rows_have(store: Store, codec: str) -> None:
-    """Goal: gzip and snappy without record.format=kafka are refused with the way out."""
+    """Gzip and snappy without record.format=kafka are refused with the way out."""
     for config in (
         {"compression.type": codec},
         {"compression.type": codec, "record.format": "columns"},
@@ -148,7 +149,7 @@ def test_codecs_that_only_rows_have(store: Store, codec: str) -> None:
 
 
 def test_levels_of_codecs() -> None:
-    """Goal: gzip's levels are 1 to 9; a level of another codec is allowed and waits its turn."""
+    """Gzip's levels are 1 to 9; a level of another codec is allowed and waits its turn."""
     assert check_topic_config({**KAFKA, "compression.gzip.level": 9})
     for level in (0, 10):
         with pytest.raises(InvalidConfig, match=r"compression\.gzip\.level"):
@@ -166,7 +167,7 @@ def _codecs(store: Store) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("config", [KAFKA, {**KAFKA, "compression.type": "producer"}])
 def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> None:
-    """Goal: per-write override; lz4 if neither the topic nor the writer chooses."""
+    """Per-write override; lz4 if neither the topic nor the writer chooses."""
     store.create_topic("t", config=config)
     records = random_records(2_000, seed=3)
     for codec, level in [(None, None), *((name, None) for name in CODECS), ("zstd", 19)]:
@@ -180,14 +181,15 @@ def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> N
 
 
 def test_a_producer_cannot_choose_what_cannot_be(store: Store) -> None:
-    """Goal: unknown codecs, levels without meaning, and codecs that a topic's format lacks."""
-    for given, said in [
+    """Unknown codecs, levels without meaning, and codecs that a topic's format lacks."""
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"compression_type": "lzo"}, "'lzo' is not one of"),
         ({"compression_type": "producer"}, "'producer' is not one of"),
         ({"compression_type": "zstd", "compression_level": 99}, "99 is not between"),
         ({"compression_type": "snappy", "compression_level": 1}, "snappy has no levels"),
         ({"compression_level": 1}, "no effect without compression.type"),
-    ]:
+    ]
+    for given, said in refused:
         with pytest.raises(InvalidConfig, match=said):
             store.producer(**given)
     store.create_topic("t", config={"record.format": "columns"})

@@ -70,7 +70,7 @@ def test_null_and_empty_stay_apart() -> None:
 
 
 def test_columns_that_say_nothing_take_no_bytes() -> None:
-    """Goal: null keys, no headers and one timestamp are stored as columns of type null."""
+    """Null keys, no headers and one timestamp are stored as columns of type null."""
     data = encode_batch(batch_of([(None, b"v", 7, []), (None, b"w", 7, [])]))
     (raw,) = raw_batches(data)
     assert {field.name: str(field.type) for field in raw.table().schema} == {
@@ -83,13 +83,13 @@ def test_columns_that_say_nothing_take_no_bytes() -> None:
 
 
 def test_timestamps_that_come_back_to_the_first_are_kept() -> None:
-    """Goal: first == max is not enough to leave timestamps out; a smaller one is between."""
+    """First == max is not enough to leave timestamps out; a smaller one is between."""
     rows: list[Row] = [(b"", b"", 9, []), (b"", b"", 3, []), (b"", b"", 9, [])]
     assert rows_of(decode_batch(encode_batch(batch_of(rows))).records) == rows
 
 
 def test_projection_returns_the_columns_asked_for() -> None:
-    """Goal: columns come in the order asked for; none at all is possible; unknown is an error."""
+    """Columns come in the order asked for; none at all is possible; unknown is an error."""
     records = random_records(50, seed=3)
     data = encode_batch(records)
     for columns in (["value"], ["timestamp", "key"], ["headers"], ["key", "headers", "value"]):
@@ -102,7 +102,7 @@ def test_projection_returns_the_columns_asked_for() -> None:
 
 
 def test_projection_does_not_touch_other_columns() -> None:
-    """Goal: keys are read though the values' compressed bytes are nonsense under good checksums."""
+    """Keys are read though the values' compressed bytes are nonsense under good checksums."""
     records = numbered(500, value_bytes=200)
     data = encode_batch(records)
     # LZ4 frames: offsets and bytes of the keys, offsets and bytes of the values, timestamps.
@@ -115,7 +115,7 @@ def test_projection_does_not_touch_other_columns() -> None:
 
 
 def test_columns_of_a_typed_schema() -> None:
-    """Goal: nothing depends on key and value: any Arrow columns beside the timestamp are kept."""
+    """Nothing depends on key and value: any Arrow columns beside the timestamp are kept."""
     stamp = pa.array([5, 6], pa.int64()).cast(pa.timestamp("ms", "UTC"))
     records = pa.record_batch(
         {
@@ -132,7 +132,7 @@ def test_columns_of_a_typed_schema() -> None:
 
 
 def test_what_cannot_be_stored_is_named() -> None:
-    """Goal: dictionaries, reserved and repeated names, and bad timestamps name their column."""
+    """Dictionaries, reserved and repeated names, and bad timestamps name their column."""
     good = numbered(2)
     dictionary = pa.array(["x", "y"]).dictionary_encode()
     for bad, word in (
@@ -153,7 +153,7 @@ def test_what_cannot_be_stored_is_named() -> None:
 
 
 def test_offset_deltas_round_trip() -> None:
-    """Goal: offsets with gaps are stored beside the records and are no column of them."""
+    """Offsets with gaps are stored beside the records and are no column of them."""
     deltas = np.array([0, 3, 4], dtype=np.int32)
     decoded = decode_batch(encode_batch(numbered(3), base_offset=10, offset_deltas=deltas))
     assert decoded.offset_deltas is not None
@@ -226,7 +226,7 @@ def test_timestamps_left_out_though_they_differ() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_random_damage_under_a_right_checksum_never_crashes(codec: Compression) -> None:
-    """Goal: a hostile writer gets CorruptRecord or records, never another error or a crash."""
+    """A hostile writer gets CorruptRecord or records, never another error or a crash."""
     rng = np.random.default_rng(5)
     data = encode_batch(random_records(40, seed=5), compression=codec)
     for _ in range(1500):
@@ -240,7 +240,7 @@ def test_random_damage_under_a_right_checksum_never_crashes(codec: Compression) 
 
 
 def test_decompression_is_bounded() -> None:
-    """Goal: what a batch claims to decompress to is refused before it is allocated."""
+    """What a batch claims to decompress to is refused before it is allocated."""
     data = encode_batch(batch_of([(None, bytes(1 << 20), 0, [])]))
     assert len(data) < 10_000
     with pytest.raises(CorruptRecord, match="over the limit"):
@@ -263,7 +263,7 @@ def test_decompression_is_bounded() -> None:
 
 
 def test_arrow_offsets_that_point_outside() -> None:
-    """Goal: offsets of values beyond the values' bytes are found before anybody follows them."""
+    """Offsets of values beyond the values' bytes are found before anybody follows them."""
     data = encode_batch(
         batch_of([(None, b"abcdefg", 0, []), (None, b"hij", 0, [])]), compression=Compression.NONE
     )
@@ -274,7 +274,7 @@ def test_arrow_offsets_that_point_outside() -> None:
 
 
 def test_uncompressed_batches_are_not_copied() -> None:
-    """Goal: without compression the values refer to the bytes that were read."""
+    """Without compression the values refer to the bytes that were read."""
     data = encode_batch(numbered(1000, value_bytes=1000), compression=Compression.NONE)
     before = pa.total_allocated_bytes()
     records = decode_batch(data).records
@@ -283,7 +283,7 @@ def test_uncompressed_batches_are_not_copied() -> None:
 
 
 def test_bytes_like_inputs() -> None:
-    """Goal: bytes, bytearray, memoryview and Arrow's buffers are all read."""
+    """Bytes, bytearray, memoryview and Arrow's buffers are all read."""
     data = encode_batch(numbered(3))
     for view in (bytearray(data), memoryview(data), memoryview(pa.py_buffer(data))):
         assert decode_batch(view).records.equals(numbered(3))

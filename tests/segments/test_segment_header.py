@@ -15,12 +15,12 @@ from txnlog.segments.header import HEADER_BYTES, BatchHeader
 
 
 def test_crc_of_the_tests_is_crc32c() -> None:
-    """Goal: the tests' own checksum gives the published check value."""
+    """The tests' own checksum gives the published check value."""
     assert crc32c(b"123456789") == 0xE3069283
 
 
 def test_every_header_field_is_where_the_format_says() -> None:
-    """Goal: fields written by the code are found by hand at Kafka's positions."""
+    """Fields written by the code are found by hand at Kafka's positions."""
     records = batch_of([(b"k", b"v", 5000, []), (b"k", b"w", 4000, []), (None, None, 7000, [])])
     data = encode_batch(
         records,
@@ -45,7 +45,7 @@ def test_every_header_field_is_where_the_format_says() -> None:
 
 
 def test_defaults_say_that_a_field_does_not_apply() -> None:
-    """Goal: batches of a segment have no producer, no epochs, and sequences that are offsets."""
+    """Batches of a segment have no producer, no epochs, and sequences that are offsets."""
     data, _ = segment(numbered(3), numbered(4, start=3))
     first, second = raw_batches(data)
     assert (first.base_offset, second.base_offset) == (0, 3)
@@ -54,14 +54,14 @@ def test_defaults_say_that_a_field_does_not_apply() -> None:
 
 
 def test_batches_keep_arrow_aligned() -> None:
-    """Goal: every batch is a multiple of 8 bytes, whatever it holds."""
+    """Every batch is a multiple of 8 bytes, whatever it holds."""
     for compression in (Compression.NONE, Compression.LZ4, Compression.ZSTD):
         for count in range(1, 20):
             assert len(encode_batch(numbered(count), compression=compression)) % 8 == 0
 
 
 def test_header_decodes_what_kafka_writes() -> None:
-    """Goal: a header packed by hand in Kafka's layout is read field by field."""
+    """A header packed by hand in Kafka's layout is read field by field."""
     data = struct.pack(">qiibIhiqqqhii", 9, 66, 4, 2, 77, 0x3B, 5, 1, 2, 6, 8, 2147483645, 6)
     header = BatchHeader.decode(data)
     assert (header.base_offset, header.last_offset, header.size_bytes) == (9, 14, 78)
@@ -94,7 +94,7 @@ def test_implausible_headers_are_corrupt(at: int, new: bytes, word: str) -> None
 
 
 def test_too_few_bytes() -> None:
-    """Goal: every truncation of a batch is CorruptRecord, with the file and the position."""
+    """Every truncation of a batch is CorruptRecord, with the file and the position."""
     data = encode_batch(numbered(3))
     for size in range(len(data)):
         with pytest.raises(CorruptRecord, match=r"x\.log at byte 8"):
@@ -102,7 +102,7 @@ def test_too_few_bytes() -> None:
 
 
 def test_unknown_magic_is_damage_or_the_future() -> None:
-    """Goal: a magic byte that is not known is caught by handlers of either error."""
+    """A magic byte that is not known is caught by handlers of either error."""
     data = bytearray(encode_batch(numbered(3)))
     data[16] = 101
     with pytest.raises(UnknownMagic, match=r"x\.log at byte 5: magic 101"):
@@ -111,7 +111,7 @@ def test_unknown_magic_is_damage_or_the_future() -> None:
 
 
 def test_codec_numbers_and_names() -> None:
-    """Goal: codecs have Kafka's names and numbers, "uncompressed" is read and never written."""
+    """Codecs have Kafka's names and numbers, "uncompressed" is read and never written."""
     assert [codec.kafka_name for codec in Compression] == ["none", "gzip", "snappy", "lz4", "zstd"]
     assert [int(codec) for codec in Compression] == [0, 1, 2, 3, 4]
     assert Compression.parse("uncompressed") is Compression.NONE
@@ -125,11 +125,11 @@ def test_codec_numbers_and_names() -> None:
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY])
 def test_codecs_that_arrow_has_not(codec: Compression) -> None:
-    """Goal: gzip and snappy are refused with the way out."""
+    """Gzip and snappy are refused with the way out."""
     with pytest.raises(UnsupportedCompression, match=r"record\.format=kafka"):
         encode_batch(numbered(1), compression=codec)
 
 
 def test_header_size() -> None:
-    """Goal: the constant others rely on."""
+    """The constant others rely on."""
     assert HEADER_BYTES == 61

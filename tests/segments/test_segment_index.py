@@ -40,7 +40,7 @@ def test_offset_lookup() -> None:
 
 
 def test_stop_position() -> None:
-    """Goal: the position is where the batch with the last wanted offset has surely ended."""
+    """The position is where the batch with the last wanted offset has surely ended."""
     index = OffsetIndex.decode(offset_bytes((9, 100), (19, 200), (39, 300)))
     assert [index.stop_position(stop) for stop in (1, 10, 11, 20, 21, 40, 41)] == [
         200,
@@ -127,7 +127,7 @@ def build(interval_bytes: int, *batches: tuple[int, int, int]) -> tuple[bytes, b
 
 
 def test_entries_are_those_of_kafka() -> None:
-    """Goal: an entry where the interval has been passed; times only when they have grown."""
+    """An entry where the interval has been passed; times only when they have grown."""
     index, time_index = build(
         100, (60, 4, 50), (60, 9, 70), (60, 14, 60), (150, 19, 65), (60, 24, 80), (10, 29, 90)
     )
@@ -136,24 +136,24 @@ def test_entries_are_those_of_kafka() -> None:
 
 
 def test_time_entry_names_the_first_batch_with_its_time() -> None:
-    """Goal: of batches with the same largest time the first counts: the record may be there."""
+    """Of batches with the same largest time the first counts: the record may be there."""
     assert build(0, (60, 4, 50), (60, 9, 50), (60, 14, 50))[1] == time_bytes((50, 4))
 
 
 def test_small_segments_need_no_index() -> None:
-    """Goal: one batch, or less than an interval, gives two empty files."""
+    """One batch, or less than an interval, gives two empty files."""
     assert build(100, (5000, 4, 50)) == (b"", b"")
     assert build(100, (50, 4, 50), (50, 9, 60)) == (b"", b"")
     assert build(0) == (b"", b"")
 
 
 def test_interval_zero_indexes_every_batch() -> None:
-    """Goal: with an interval of 0 bytes only the first batch, the segment's start, has no entry."""
+    """With an interval of 0 bytes only the first batch, the segment's start, has no entry."""
     assert build(0, (64, 0, 1), (64, 1, 1), (64, 2, 1))[0] == offset_bytes((1, 64), (2, 128))
 
 
 def test_positions_above_31_bits_are_refused() -> None:
-    """Goal: nothing is indexed that the fields cannot hold."""
+    """Nothing is indexed that the fields cannot hold."""
     builder = IndexBuilder()
     top = (1 << 31) - 1
     builder.add(position=top - 100, size_bytes=100, last_offset=top, max_timestamp_ms=0)

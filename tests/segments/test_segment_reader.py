@@ -8,41 +8,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from segment_layout import raw_batches, resealed
-from segment_samples import RecordingFile, Row, batch_of, numbered, rows_of, segment
+from segment_samples import (
+    GAPS,
+    RecordingFile,
+    Row,
+    batch_of,
+    dense_segment,
+    file_of,
+    gapped_segment,
+    numbered,
+    rows_of,
+    segment,
+)
 
 from txnlog.segments.batches import encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
+from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
-from txnlog.segments.inspect.verify import rebuild_indexes, verify
+from txnlog.segments.inspect.indexes import rebuild_indexes
+from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment, scan_headers
-
-GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
-
-
-def gapped_segment() -> bytes:
-    """Four batches with holes inside and between them; the key of a record is its offset."""
-    data = b""
-    for offsets in GAPS:
-        rows: list[Row] = [(b"%d" % offset, b"v", offset * 10, []) for offset in offsets]
-        dense = offsets[-1] - offsets[0] == len(offsets) - 1
-        deltas = np.array(offsets, dtype=np.int32) - offsets[0]
-        data += encode_batch(
-            batch_of(rows),
-            base_offset=offsets[0],
-            offset_deltas=None if dense else deltas.astype(np.int32),
-        )
-    return data
-
-
-def dense_segment() -> tuple[bytes, OffsetIndex, TimeIndex]:
-    """20 batches of 50 records, about 1 KiB each, with an entry for every batch."""
-    data, summary = segment(
-        *[numbered(50, start=start) for start in range(0, 1000, 50)],
-        index_interval_bytes=0,
-        compression=Compression.NONE,
-    )
-    return data, OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
 
 
 def check(batches: list[SegmentBatch], expected: list[int]) -> None:
@@ -62,11 +47,7 @@ def test_every_range_of_a_gapped_segment() -> None:
     every = [offset for offsets in GAPS for offset in offsets]
     for start in range(45):
         for stop in [None, *range(45)]:
-            got = list(
-                read_segment(
-                    RecordingFile(data), len(data), name="x", start_offset=start, stop_offset=stop
-                )
-            )
+            got = list(read_segment(file_of(data), start_offset=start, stop_offset=stop))
             check(got, [o for o in every if o >= start and (stop is None or o < stop)])
 
 
@@ -86,9 +67,7 @@ def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> No
     ]:
         got = list(
             read_segment(
-                RecordingFile(data),
-                len(data),
-                name="x",
+                file_of(data),
                 start_offset=start,
                 stop_offset=stop,
                 index=index if indexed else None,
@@ -99,95 +78,87 @@ def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> No
 
 
 def test_past_the_end_and_empty_ranges() -> None:
-    """Goal: nothing is yielded, and for an empty range nothing is asked for."""
+    """Nothing is yielded, and for an empty range nothing is asked for."""
     data, index, _ = dense_segment()
-    assert not list(
-        read_segment(RecordingFile(data), len(data), name="x", start_offset=1000, index=index)
-    )
+    assert not list(read_segment(file_of(data), start_offset=1000, index=index))
     file = RecordingFile(data)
-    assert not list(read_segment(file, len(data), name="x", start_offset=5, stop_offset=5))
-    assert not list(read_segment(file, 0, name="x"))
+    assert not list(read_segment(file.opened(), start_offset=5, stop_offset=5))
+    assert not list(read_segment(SegmentFile(file, 0, "x")))
     assert file.requests == []
 
 
 def test_a_small_limit_still_gets_a_batch() -> None:
     """Goal (40): the first step of the iterator gives a batch however large that is."""
     data, _ = segment(numbered(5000, value_bytes=100))
-    first = next(read_segment(RecordingFile(data), len(data), name="x", chunk_bytes=1))
+    first = next(read_segment(file_of(data), chunk_bytes=1))
     assert first.record_count == 5000
 
 
 def test_columns_are_projected() -> None:
-    """Goal: only the columns asked for come back; offsets and counts need none."""
+    """Only the columns asked for come back; offsets and counts need none."""
     data = gapped_segment()
-    got = list(read_segment(RecordingFile(data), len(data), name="x", columns=["timestamp"]))
+    got = list(read_segment(file_of(data), columns=["timestamp"]))
     assert [batch.records.schema.names for batch in got] == [["timestamp"]] * 4
-    got = list(read_segment(RecordingFile(data), len(data), name="x", columns=[], start_offset=9))
+    got = list(read_segment(file_of(data), columns=[], start_offset=9))
     assert [batch.offsets().tolist() for batch in got] == [[10, 13], [40, 41]]
     assert [batch.record_count for batch in got] == [2, 2]
     with pytest.raises(UnsupportedRecordFormat, match=r"x\.log at byte 0.*'price'"):
-        list(read_segment(RecordingFile(data), len(data), name="x.log", columns=["price"]))
+        list(read_segment(file_of(data), columns=["price"]))
 
 
 def test_requests_are_bounded_chunks_in_order() -> None:
-    """Goal: a scan asks for each byte once, never for more than a chunk plus a batch."""
+    """A scan asks for each byte once, never for more than a chunk plus a batch."""
     data, _, _ = dense_segment()
     largest = max(len(raw.raw) for raw in raw_batches(data))
     for chunk_bytes in (1, 3000, 4096, 10_000, len(raw_batches(data)[0].raw) + 30):
         file = RecordingFile(data)
-        list(read_segment(file, len(data), name="x", chunk_bytes=chunk_bytes))
+        list(read_segment(file.opened(), chunk_bytes=chunk_bytes))
         assert file.bytes_read == len(data)
         assert [stop for _, stop in file.requests[:-1]] == [start for start, _ in file.requests[1:]]
         assert max(stop - start for start, stop in file.requests) <= max(chunk_bytes, largest)
 
 
 def test_point_read_with_an_index() -> None:
-    """Goal: one record of a long segment costs one request of two batches."""
+    """One record of a long segment costs one request of two batches."""
     data, index, _ = dense_segment()
     largest = max(len(raw.raw) for raw in raw_batches(data))
     file = RecordingFile(data)
-    got = list(
-        read_segment(file, len(data), name="x", start_offset=777, stop_offset=778, index=index)
-    )
+    got = list(read_segment(file.opened(), start_offset=777, stop_offset=778, index=index))
     check(got, [777])
     assert len(file.requests) == 1
     assert file.bytes_read <= 2 * largest < len(data) / 5
 
 
 def test_point_read_without_an_index_skips_large_batches() -> None:
-    """Goal: payloads that are not wanted are not fetched, only their headers."""
+    """Payloads that are not wanted are not fetched, only their headers."""
     noise = np.random.default_rng(1).bytes(600_000)
     batches = [batch_of([(b"%d" % n, noise, n, [])]) for n in range(12)]
     data, _ = segment(*batches)
     file = RecordingFile(data)
     check(
-        list(
-            read_segment(
-                file, len(data), name="x", start_offset=7, stop_offset=8, chunk_bytes=1 << 20
-            )
-        ),
+        list(read_segment(file.opened(), start_offset=7, stop_offset=8, chunk_bytes=1 << 20)),
         [7],
     )
     assert file.bytes_read < len(data) / 3
     file = RecordingFile(data)
-    assert len(list(scan_headers(file, len(data), name="x"))) == 12
+    assert len(list(scan_headers(file.opened()))) == 12
     assert file.bytes_read < 60_000
 
 
 def test_headers_of_small_batches_are_read_through() -> None:
-    """Goal: small batches do not cost a request each."""
+    """Small batches do not cost a request each."""
     data, _ = segment(*[numbered(5, start=start) for start in range(0, 5000, 5)])
     file = RecordingFile(data)
-    found = list(scan_headers(file, len(data), name="x"))
+    found = list(scan_headers(file.opened()))
     assert [position for position, _ in found] == [raw.position for raw in raw_batches(data)]
     assert len(file.requests) < 5
 
 
 def test_stopping_early_reads_nothing_more() -> None:
-    """Goal: a reader that stops iterating has asked for one chunk."""
+    """A reader that stops iterating has asked for one chunk."""
     data, _, _ = dense_segment()
     file = RecordingFile(data)
-    next(read_segment(file, len(data), name="x", chunk_bytes=4096))
+    next(read_segment(file.opened(), chunk_bytes=4096))
     assert file.requests == [(0, 4096)]
 
 
@@ -207,9 +178,7 @@ def test_a_wrong_offset_index_loses_nothing(entry: int, field: int, change: int)
         return
     for start in range(0, 1000, 13):
         got = read_segment(
-            RecordingFile(data),
-            len(data),
-            name="x",
+            file_of(data),
             start_offset=start,
             stop_offset=start + 60,
             index=wrong,
@@ -222,19 +191,13 @@ def test_indexes_of_another_segment_lose_nothing() -> None:
     """Goal (42): even whole indexes of another file only cost time."""
     data, _, _ = dense_segment()
     other, _ = segment(*[numbered(33, start=s) for s in range(0, 990, 33)], index_interval_bytes=0)
-    index, time_index = rebuild_indexes(
-        RecordingFile(other), len(other), name="y", interval_bytes=0
-    )
+    index, time_index = rebuild_indexes(file_of(other), interval_bytes=0)
     for start in range(0, 1000, 37):
-        got = read_segment(
-            RecordingFile(data), len(data), name="x", start_offset=start, index=index
-        )
+        got = read_segment(file_of(data), start_offset=start, index=index)
         assert next(iter(got)).first_offset == start
         found = find_timestamp(
-            RecordingFile(data),
-            len(data),
+            file_of(data),
             1000 + 10 * start,
-            name="x",
             time_index=time_index,
             index=index,
         )
@@ -248,9 +211,7 @@ def test_indexes_come_back() -> None:
             *[numbered(50, start=start) for start in range(0, 1000, 50)],
             index_interval_bytes=interval_bytes,
         )
-        index, time_index = rebuild_indexes(
-            RecordingFile(data), len(data), name="x", interval_bytes=interval_bytes
-        )
+        index, time_index = rebuild_indexes(file_of(data), interval_bytes=interval_bytes)
         assert (index.encode(), time_index.encode()) == (summary.index, summary.time_index)
 
 
@@ -269,14 +230,12 @@ def test_times_against_a_plain_loop() -> None:
             expected = next(((n, t) for n, t in enumerate(times) if t >= wanted), None)
             for indexes in ({}, {"index": index}, {"index": index, "time_index": time_index}):
                 file = RecordingFile(data)
-                assert find_timestamp(file, len(data), wanted, name="x", **indexes) == expected
+                assert find_timestamp(file.opened(), wanted, **indexes) == expected
         for start in (0, 9, 10, 33, 119):
             expected = next(
                 ((n, t) for n, t in enumerate(times) if t >= 50 and start <= n < 112), None
             )
-            found = find_timestamp(
-                RecordingFile(data), len(data), 50, name="x", start_offset=start, stop_offset=112
-            )
+            found = find_timestamp(file_of(data), 50, start_offset=start, stop_offset=112)
             assert found == expected
 
 
@@ -284,9 +243,7 @@ def test_time_lookup_reads_little() -> None:
     """Goal (41): with indexes a time costs a few headers and one batch."""
     data, index, time_index = dense_segment()
     file = RecordingFile(data)
-    found = find_timestamp(
-        file, len(data), 1000 + 8010, name="x", index=index, time_index=time_index
-    )
+    found = find_timestamp(file.opened(), 1000 + 8010, index=index, time_index=time_index)
     assert found == (801, 9010)
     assert all(start >= len(data) // 2 for start, _ in file.requests)
 
@@ -307,10 +264,8 @@ def test_a_wrong_time_index_loses_nothing(change: tuple[int, int]) -> None:
             continue
         for offset in range(0, 1000, 17):
             found = find_timestamp(
-                RecordingFile(data),
-                len(data),
+                file_of(data),
                 1000 + 10 * offset,
-                name="x",
                 index=index,
                 time_index=wrong,
             )
@@ -327,15 +282,15 @@ def test_garbage_after_the_last_batch(garbage: bytes) -> None:
     broken = data + garbage
     got: list[SegmentBatch] = []
     with pytest.raises(CorruptRecord, match=rf"x\.log at byte {len(data)}"):
-        got.extend(read_segment(RecordingFile(broken), len(broken), name="x.log"))
+        got.extend(read_segment(file_of(broken)))
     check(got, list(range(1000)))
-    report = verify(RecordingFile(broken), len(broken), name="x.log")
+    report = verify_segment(file_of(broken))
     assert (report.record_count, report.batch_count, report.next_offset) == (1000, 20, 1000)
     assert report.valid_bytes == len(data)
     (damage,) = report.damages
     assert (damage.position, damage.size_bytes) == (len(data), len(garbage))
     assert f"x.log at byte {len(data)}" in damage.reason
-    index, _ = rebuild_indexes(RecordingFile(broken), len(broken), name="x", interval_bytes=0)
+    index, _ = rebuild_indexes(file_of(broken), interval_bytes=0)
     assert len(index) == 19
 
 
@@ -346,7 +301,7 @@ def test_truncated_anywhere() -> None:
     counts = np.cumsum([len(offsets) for offsets in GAPS])
     for size in range(len(data)):
         whole = sum(end <= size for end in ends)
-        report = verify(RecordingFile(data[:size]), size, name="x", chunk_bytes=100)
+        report = verify_segment(file_of(data[:size]), chunk_bytes=100)
         assert report.batch_count == whole
         assert report.record_count == (counts[whole - 1] if whole else 0)
         assert bool(report.damages) == (size not in (0, *ends))
@@ -358,13 +313,13 @@ def test_a_damaged_payload_does_not_hide_what_follows() -> None:
     raw = raw_batches(data)[3]
     broken = bytearray(data)
     broken[raw.position + 300] ^= 1
-    report = verify(RecordingFile(bytes(broken)), len(data), name="x")
+    report = verify_segment(file_of(bytes(broken)))
     assert (report.batch_count, report.record_count, report.next_offset) == (19, 950, 1000)
     assert [(d.position, d.size_bytes) for d in report.damages] == [(raw.position, len(raw.raw))]
     got: list[SegmentBatch] = []
     where = rf"x\.log at byte {raw.position} \(relative offset 150\): CRC"
     with pytest.raises(CorruptRecord, match=where):
-        got.extend(read_segment(RecordingFile(bytes(broken)), len(data), name="x.log"))
+        got.extend(read_segment(file_of(bytes(broken))))
     check(got, list(range(150)))
 
 
@@ -386,14 +341,14 @@ def test_a_flipped_bit_never_changes_what_a_range_holds() -> None:
                 got: list[int] = []
                 file = RecordingFile(bytes(broken))
                 try:
-                    for batch in read_segment(file, len(data), name="x", start_offset=start):
+                    for batch in read_segment(file.opened(), start_offset=start):
                         got += batch.offsets().tolist()
                 except CorruptRecord:
                     assert got == expected[: len(got)]
                 else:
                     assert got == expected
             try:
-                found = find_timestamp(RecordingFile(bytes(broken)), len(data), 95, name="x")
+                found = find_timestamp(file_of(bytes(broken)), 95)
             except CorruptRecord:
                 continue
             assert found == (10, 100)
@@ -404,8 +359,8 @@ def test_batches_out_of_order() -> None:
     first, second = (encode_batch(numbered(5), base_offset=base) for base in (0, 5))
     for wrong in (second + first, first + first, first + encode_batch(numbered(5), base_offset=4)):
         with pytest.raises(CorruptRecord, match="base offset"):
-            list(read_segment(RecordingFile(wrong), len(wrong), name="x"))
-        assert verify(RecordingFile(wrong), len(wrong), name="x").batch_count == 1
+            list(read_segment(file_of(wrong)))
+        assert verify_segment(file_of(wrong)).batch_count == 1
 
 
 def test_length_that_reaches_into_the_next_batch() -> None:
@@ -415,22 +370,20 @@ def test_length_that_reaches_into_the_next_batch() -> None:
     for length in (size - 12 - 8, size - 12 + 8, 2 * size - 12, 49, 10):
         wrong = resealed(data[:size], {8: length.to_bytes(4, "big")}) + data[size:]
         with pytest.raises(CorruptRecord, match="at byte 0"):
-            list(read_segment(RecordingFile(wrong), len(wrong), name="x"))
+            list(read_segment(file_of(wrong)))
 
 
 def test_a_file_shorter_than_it_was_said_to_be() -> None:
-    """Goal: a short answer of the storage is reported as such, not decoded."""
+    """A short answer of the storage is reported as such, not decoded."""
     data, _, _ = dense_segment()
     with pytest.raises(CorruptRecord, match="were asked for"):
-        list(read_segment(lambda a, b: data[a:b], len(data) + 64, name="x"))
+        list(read_segment(SegmentFile(lambda a, b: data[a:b], len(data) + 64, "x")))
 
 
 def test_records_of_a_cut_batch_keep_every_column() -> None:
     """Goal (39): cutting changes which rows come, not what is in them."""
     rows: list[Row] = [(b"%d" % n, b"v" * n, n, [("h", b"x")]) for n in range(20)]
     data, _ = segment(batch_of(rows))
-    (batch,) = read_segment(
-        RecordingFile(data), len(data), name="x", start_offset=7, stop_offset=12
-    )
+    (batch,) = read_segment(file_of(data), start_offset=7, stop_offset=12)
     assert rows_of(batch.records) == rows[7:12]
     assert isinstance(batch.records, pa.RecordBatch)

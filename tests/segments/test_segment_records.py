@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from segment_samples import batch_of, random_records, rows_of
+from segment_samples import Row, batch_of, random_records, rows_of
 
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import (
@@ -32,7 +32,7 @@ from txnlog.segments.records import (
     ],
 )
 def test_keys_and_values_of_every_text_and_bytes_type(kind: pa.DataType) -> None:
-    """Goal: whatever holds text or bytes becomes binary, nulls staying nulls; slices too."""
+    """Whatever holds text or bytes becomes binary, nulls staying nulls; slices too."""
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     array = pa.array([b"q", b"x", None, b"z"], pa.binary())
     array = pa.array(array.to_pylist(), plain) if plain != pa.string() else array.cast(plain)
@@ -59,7 +59,7 @@ def test_keys_and_values_of_every_text_and_bytes_type(kind: pa.DataType) -> None
     ],
 )
 def test_timestamps_of_every_unit(array: pa.Array, expected: list[int]) -> None:
-    """Goal: any unit and zone, int64 ms, and nulls filled with the time given."""
+    """Any unit and zone, int64 ms, and nulls filled with the time given."""
     result = normalize(pa.record_batch({"value": pa.nulls(3), "timestamp": array}), now_ms=42)
     assert [row[2] for row in rows_of(result)] == expected
 
@@ -74,7 +74,7 @@ def test_timestamps_of_every_unit(array: pa.Array, expected: list[int]) -> None:
     ],
 )
 def test_headers_of_every_list_type(kind: pa.DataType) -> None:
-    """Goal: lists of structs and maps become headers; null lists are empty ones, as in Kafka."""
+    """Lists of structs and maps become headers; null lists are empty ones, as in Kafka."""
     pairs: list[object] = [[("a", b"1"), ("a", None)], None, []]
     structs: list[object] = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []]
     headers = pa.array(pairs if pa.types.is_map(kind) else structs, kind)
@@ -85,7 +85,7 @@ def test_headers_of_every_list_type(kind: pa.DataType) -> None:
 
 
 def test_columns_in_any_order_and_missing() -> None:
-    """Goal: only the value is needed; the result has all columns in the schema's order."""
+    """Only the value is needed; the result has all columns in the schema's order."""
     batch = pa.record_batch({"timestamp": [5], "value": ["v"], "key": ["k"]})
     assert rows_of(normalize(batch, now_ms=1)) == [(b"k", b"v", 5, [])]
     assert rows_of(normalize(pa.record_batch({"value": ["v"]}), now_ms=1)) == [(None, b"v", 1, [])]
@@ -114,20 +114,20 @@ def test_columns_in_any_order_and_missing() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(columns: dict[str, object], word: str) -> None:
-    """Goal: the error says which column is wrong and why."""
+    """The error says which column is wrong and why."""
     with pytest.raises(UnsupportedRecordFormat, match=word):
         normalize(pa.record_batch(columns), now_ms=0)
 
 
 def test_repeated_column_is_named() -> None:
-    """Goal: two columns of one name are refused."""
+    """Two columns of one name are refused."""
     twice = pa.RecordBatch.from_arrays([pa.array(["v"])] * 2, names=["value", "value"])
     with pytest.raises(UnsupportedRecordFormat, match="'value' is there 2 times"):
         normalize(twice, now_ms=0)
 
 
 def test_record_sizes_against_a_plain_loop() -> None:
-    """Goal: sizes are those a loop over Python values computes, for slices too."""
+    """Sizes are those a loop over Python values computes, for slices too."""
     records = random_records(300, seed=9)
     expected = [
         20
@@ -143,7 +143,7 @@ def test_record_sizes_against_a_plain_loop() -> None:
 
 
 def test_record_sizes_of_other_types() -> None:
-    """Goal: columns of any type count; their sum bounds the memory that they take."""
+    """Columns of any type count; their sum bounds the memory that they take."""
     batch = pa.record_batch(
         {
             "number": pa.array([1, 2], pa.int64()),
@@ -182,9 +182,13 @@ def test_the_size_of_one_record_is_that_of_its_row() -> None:
 
 @pytest.mark.parametrize("same_time", [True, False])
 @pytest.mark.parametrize("headers", [[], [("h", None)]])
-def test_groups_are_what_take_returns(same_time: bool, headers: list[tuple[str, None]]) -> None:
-    """Goal: columns that are not gathered, because all rows are alike, end up as if they were."""
-    rows = [(b"%d" % n, None, 7 if same_time else n, headers if n == 9 else []) for n in range(12)]
+def test_groups_are_what_take_returns(
+    same_time: bool, headers: list[tuple[str, bytes | None]]
+) -> None:
+    """Columns that are not gathered, because all rows are alike, end up as if they were."""
+    rows: list[Row] = [
+        (b"%d" % n, None, 7 if same_time else n, headers if n == 9 else []) for n in range(12)
+    ]
     records = batch_of(rows).slice(2)
     groups = [np.array(group, np.int32) for group in ([9], [0, 3, 7], [1, 2, 4, 5, 6, 8])]
     parts = list(take_groups(records, groups))

@@ -7,7 +7,7 @@ import io
 import pyarrow as pa
 import pytest
 from segment_layout import raw_batches
-from segment_samples import batch_of, numbered, random_records, segment
+from segment_samples import batch_of, file_of, numbered, random_records, segment
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat
@@ -19,12 +19,12 @@ from txnlog.segments.writer import SegmentWriter
 
 def read_back(data: bytes) -> pa.Table:
     """All records of a segment."""
-    batches = [b.records for b in read_segment(lambda a, b: data[a:b], len(data), name="x")]
+    batches = [b.records for b in read_segment(file_of(data))]
     return pa.Table.from_batches(batches)
 
 
 def test_big_input_is_split_and_small_input_gathered() -> None:
-    """Goal: batches are as large as asked for, whatever the sizes of the inputs."""
+    """Batches are as large as asked for, whatever the sizes of the inputs."""
     records = numbered(5000)
     total = int(record_sizes(records).sum())
     for step in (1, 7, 999, 5000):
@@ -41,7 +41,7 @@ def test_big_input_is_split_and_small_input_gathered() -> None:
 
 
 def test_input_is_not_cut_to_fill_a_batch_that_is_half_full() -> None:
-    """Goal: what does not fit starts the next batch if half of one waits, and is cut otherwise."""
+    """What does not fit starts the next batch if half of one waits, and is cut otherwise."""
     records = numbered(90)
     for first, batches in ((60, [60, 30]), (30, [66, 24])):
         sink = io.BytesIO()
@@ -54,7 +54,7 @@ def test_input_is_not_cut_to_fill_a_batch_that_is_half_full() -> None:
 
 
 def test_large_records_get_batches_of_their_own() -> None:
-    """Goal: a record over the batch size goes alone and those around it stay in order."""
+    """A record over the batch size goes alone and those around it stay in order."""
     sizes = [10, 5000, 10, 10, 9000, 9000, 10]
     records = batch_of([(None, bytes(size), n, []) for n, size in enumerate(sizes)])
     data, summary = segment(records, batch_bytes=1000)
@@ -64,7 +64,7 @@ def test_large_records_get_batches_of_their_own() -> None:
 
 
 def test_summary() -> None:
-    """Goal: the summary says what the file holds: counts, sizes, first, least and most time."""
+    """The summary says what the file holds: counts, sizes, first, least and most time."""
     data, summary = segment(
         batch_of([(b"", b"", 50, []), (b"", b"", 10, [])]),
         batch_of([(b"", b"", 90, []), (b"", b"", 70, [])]),
@@ -80,7 +80,7 @@ def test_summary() -> None:
 
 
 def test_nothing_appended() -> None:
-    """Goal: an empty segment is an empty file and a summary that says so."""
+    """An empty segment is an empty file and a summary that says so."""
     data, summary = segment()
     assert (data, summary.record_count, summary.index, summary.time_index) == (b"", 0, b"", b"")
     assert summary.max_timestamp_ms == -1
@@ -89,7 +89,7 @@ def test_nothing_appended() -> None:
 
 
 def test_record_over_the_limit() -> None:
-    """Goal: the error gives row, size and limit, and nothing of that input is taken."""
+    """The error gives row, size and limit, and nothing of that input is taken."""
     writer = SegmentWriter(io.BytesIO(), max_record_bytes=120)
     writer.append(batch_of([(b"", bytes(100), 0, [])]))
     with pytest.raises(RecordTooLarge, match=r"record 1 .*takes 121 bytes.* 120"):
@@ -100,7 +100,7 @@ def test_record_over_the_limit() -> None:
 
 
 def test_after_the_end() -> None:
-    """Goal: finish can be called again, append cannot."""
+    """Finish can be called again, append cannot."""
     writer = SegmentWriter(io.BytesIO())
     writer.append(numbered(2))
     assert writer.finish() is writer.finish()
@@ -109,7 +109,7 @@ def test_after_the_end() -> None:
 
 
 def test_settings_are_checked_at_once() -> None:
-    """Goal: a wrong setting fails before any record is taken."""
+    """A wrong setting fails before any record is taken."""
     with pytest.raises(UnsupportedRecordFormat, match="kafkaesque"):
         SegmentWriter(io.BytesIO(), record_format="kafkaesque")
     with pytest.raises(ValueError, match="positive"):
@@ -117,7 +117,7 @@ def test_settings_are_checked_at_once() -> None:
 
 
 def test_segment_over_two_gib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: no batch is written that the index could not point to (with a limit of 1000 bytes)."""
+    """No batch is written that the index could not point to (with a limit of 1000 bytes)."""
     monkeypatch.setattr("txnlog.segments.indexes.sparse.MAX_SEGMENT_BYTES", 1000)
     sink = io.BytesIO()
     writer = SegmentWriter(sink, compression=Compression.NONE)
@@ -132,7 +132,7 @@ def test_segment_over_two_gib_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_memory_does_not_grow_with_the_segment() -> None:
-    """Goal: tiny slices of large inputs do not pin the inputs, nor do many one-row batches."""
+    """Tiny slices of large inputs do not pin the inputs, nor do many one-row batches."""
 
     class Nowhere:
         def write(self, data: bytes) -> None:
@@ -152,7 +152,7 @@ def test_memory_does_not_grow_with_the_segment() -> None:
 
 
 def test_rebuilt_state_matches_random_use() -> None:
-    """Goal: random appends and flushes give the same records and a usable index."""
+    """Random appends and flushes give the same records and a usable index."""
     for seed in range(5):
         records = random_records(400, seed)
         sink = io.BytesIO()

@@ -145,7 +145,7 @@ class Bank:
             if words and words[0] != "done":
                 self._heard(clerk, words)
             elif words or self._over(clerk):
-                self.selector.unregister(clerk.process.stdout)  # type: ignore[arg-type]
+                self.selector.unregister(clerk.process.stdout)
                 self.going.remove(clerk)
 
     def _let_go(self) -> None:
@@ -286,7 +286,7 @@ def judge(bank: Bank) -> None:
     clock.sleep(2 * TIMEOUT_MS / 1000)
     committed = everything(store, "read_committed")
     for transfer, found in committed.items():
-        assert len(found) == found[0].count, (transfer, found)
+        assert len(found) == found[0].legs, (transfer, found)
     assert sum(leg.amount for found in committed.values() for leg in found) == 0
     assert everything(store, "snapshot") == committed
     for topic, count in PARTITIONS.items():
@@ -372,7 +372,7 @@ PAIR = [("a", Leg("w0.0/0", 0, 2, 5)), ("b", Leg("w0.0/0", 1, 2, -5))]
 def test_the_auditor_sees_what_is_wrong(
     legs: list[tuple[str, Leg]], words: str, seen: str | None, tmp_path: Path
 ) -> None:
-    """Goal: each kind of violation is noticed, and nothing else is called one."""
+    """Each kind of violation is noticed, and nothing else is called one."""
     url = str(tmp_path / "store")
     store = txnlog.open(url, create=True)
     for topic, count in PARTITIONS.items():
@@ -395,7 +395,7 @@ def test_the_auditor_sees_what_is_wrong(
 
 
 def test_the_auditor_sees_what_is_gone(tmp_path: Path) -> None:
-    """Goal: what a snapshot has shown must be in every later one of each level."""
+    """What a snapshot has shown must be in every later one of each level."""
     url = str(tmp_path / "store")
     store = txnlog.open(url, create=True)
     for topic, count in PARTITIONS.items():
@@ -438,18 +438,20 @@ def open_for_business(bank: Bank, writers: int, count: int, halts: float = 0.0) 
     print(dict(bank.done))  # noqa: T201 - figures for `pytest -s`
 
 
+@pytest.mark.condition(31, 51, 52)
 def test_a_bank_of_processes(tmp_path: Path, bank: Callable[..., Bank]) -> None:
-    """Goal (31, 51, 52): goal (51, 52, S1): in small: three writers and four readers."""
+    """In small, three writers and four readers (invariant S1)."""
     opened = bank(1, str(tmp_path / "store"), {}, LEAST_AGE)
     open_for_business(opened, 3, 15)
     assert opened.done["transfers"] > 10
     assert opened.done["killed"] + opened.done["stopped"] > 3
 
 
+@pytest.mark.condition(51, 52)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_bank_of_eight_processes(seed: int, tmp_path: Path, bank: Callable[..., Bank]) -> None:
-    """Goal (51, 52, S1): eight writers, kills, stops, zombies, and 2000 snapshots of each level."""
+    """Invariant S1: eight writers, kills, stops, zombies, and 2000 snapshots of each level."""
     opened = bank(seed, str(tmp_path / "store"), {}, LEAST_AGE)
     open_for_business(opened, 8, 500)
     assert opened.done["transfers"] > 300

@@ -109,9 +109,10 @@ def judge(simulation: Simulation, records: int, context: object) -> None:
     assert [offset.offset for offset in store.describe_group("g").offsets] == [records], context
 
 
+@pytest.mark.condition(50)
 @pytest.mark.parametrize("ids", [("same", "same"), ("one", "two")])
 def test_two_jobs_with_every_pair_of_preemptions(ids: tuple[str, str]) -> None:
-    """Goal (50): all interleavings with one preemption, and a sample of those with two."""
+    """All interleavings with one preemption, and a sample of those with two."""
     length = run(prepare(2), [job(name) for name in ids], preemptions([]))
     assert length > 40
     schedules: list[tuple[int, ...]] = [(first,) for first in range(length)]
@@ -122,8 +123,9 @@ def test_two_jobs_with_every_pair_of_preemptions(ids: tuple[str, str]) -> None:
         judge(simulation, 2, switches)
 
 
+@pytest.mark.condition(31, 50)
 def test_a_job_and_a_reader_with_every_preemption() -> None:
-    """Goal (31, 50): snapshots of two topics at every point of a commit."""
+    """Snapshots of two topics at every point of a commit."""
     length = run(prepare(4), [job("one"), reader(2)], preemptions([]))
     for switches in itertools.chain(
         ((first,) for first in range(length)),
@@ -134,9 +136,10 @@ def test_a_job_and_a_reader_with_every_preemption() -> None:
         judge(simulation, 4, switches)
 
 
+@pytest.mark.condition(50)
 @pytest.mark.parametrize("first_seed", range(0, 200, 50))
 def test_random_schedules_with_faults(first_seed: int) -> None:
-    """Goal (50): four jobs and two readers; requests fail, responses get lost, processes stop."""
+    """Four jobs and two readers; requests fail, responses get lost, processes stop."""
     for seed in range(first_seed, first_seed + 50):
         rng = random.Random(seed)
         simulation = prepare(6, seed)
@@ -146,7 +149,7 @@ def test_random_schedules_with_faults(first_seed: int) -> None:
                 rng.randint(0, 150): rng.choice(list(Fault)) for _ in range(rng.choice([0, 1, 2]))
             }
             name = rng.choice(["shared", f"job-{number}"])
-            bodies.append(surviving(job(name, faults)))
+            bodies.append(end_with_errors(job(name, faults)))
         bodies += [reader(), reader()]
         choose = random_choice(seed)
 
@@ -164,7 +167,7 @@ def test_random_schedules_with_faults(first_seed: int) -> None:
         judge(simulation, 6, f"seed {seed}")
 
 
-def surviving(body: Body) -> Body:
+def end_with_errors(body: Body) -> Body:
     """A process that ends with any error of ours, as a job that will be run again."""
 
     def outer(process: Process) -> None:
@@ -174,8 +177,9 @@ def surviving(body: Body) -> Body:
     return outer
 
 
+@pytest.mark.condition(47)
 def test_many_writers_on_one_log() -> None:
-    """Goal (47): 8 writers, 10 flushes each, in any order: all land once, densely (hazard 9)."""
+    """8 writers, 10 flushes each, in any order: all land once, densely (hazard 9)."""
     simulation = prepare(0)
 
     def writer(number: int) -> Body:

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ledger import Violation
-from workload import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_run
+from long_runs.judge import Violation
+from long_runs.run import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_run
 
-from txnlog import snapshot
 from txnlog.clock import Clock
 from txnlog.errors import (
     CommitFailed,
@@ -29,6 +28,7 @@ from txnlog.log.deadlines import Deadlines
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.settlement import Settlement
 from txnlog.log.transaction_log import Head
+from txnlog.read import consistent_cut
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import EntryRef, TransactionRef, TransactionState
 from txnlog.storage.base import Storage
@@ -43,7 +43,7 @@ SLEEPY = replace(STALLING, delay=0.0, pause=0.01, pause_ms=(500, 20_000))
 Mutate = Callable[[Patch], None]
 
 
-def judged(seed: int, rates: FaultRates, **options: Any) -> str:
+def failing_check(seed: int, rates: FaultRates, **options: Any) -> str:
     """Which check fails first in this run; "" if none does."""
     try:
         long_run(seed, rates, **options)
@@ -71,7 +71,7 @@ def check_caught(
         with monkeypatch.context() as patch:
             prepare(patch)
             mutate(patch)
-            found = judged(seed, rates, **options)
+            found = failing_check(seed, rates, **options)
         if found:
             break
     else:
@@ -79,7 +79,7 @@ def check_caught(
     assert found in checks, f"seed {seed}"
     with monkeypatch.context() as patch:
         prepare(patch)
-        assert judged(seed, rates, **options) == "", f"seed {seed}, without the mutation"
+        assert failing_check(seed, rates, **options) == "", f"seed {seed}, without the mutation"
 
 
 def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> None:
@@ -161,7 +161,7 @@ def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
     """A snapshot without the cut is torn, and money is missing."""
 
     def mutate(patch: Patch) -> None:
-        patch.setattr(snapshot, "consistent_cut", lambda ends, _: dict(ends))
+        patch.setattr(consistent_cut, "consistent_cut", lambda ends, _: dict(ends))
 
     check_caught(monkeypatch, mutate, CALM, "torn", "bank")
 
@@ -199,7 +199,7 @@ def _cached_listing(self: Any, folder: str, start_after: str = "") -> list[str]:
 list_names = FaultyStorage.list_names
 
 
-def replace(storage: Any, name: str, data: bytes) -> None:
+def overwrite(storage: Any, name: str, data: bytes) -> None:
     """What an ordinary filesystem does with an open file."""
     storage.delete([name])
     storage.put(name, data)
@@ -212,7 +212,7 @@ def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
         half = data[: len(data) // 2]
         if not self._request(f"create {name}", lambda: self.inner.put_if_absent(name, half)):
             return False
-        self._request(f"write {name}", lambda: replace(self.inner, name, data))
+        self._request(f"write {name}", lambda: overwrite(self.inner, name, data))
         return True
 
     def mutate(patch: Patch) -> None:
@@ -234,7 +234,7 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
     def put_if_absent(self: Any, name: str, data: bytes) -> bool:
         if self._request(f"exists {name}", lambda: exists(self.inner, name)):
             return False
-        self._request(f"put {name}", lambda: replace(self.inner, name, data))
+        self._request(f"put {name}", lambda: overwrite(self.inner, name, data))
         return True
 
     def mutate(patch: Patch) -> None:

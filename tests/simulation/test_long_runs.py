@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ledger import Fate
-from workload import CALM, FAILING, ROUGH, STALLING, STORMY, long_run
+from long_runs.judge import Fate
+from long_runs.run import CALM, FAILING, ROUGH, STALLING, STORMY, long_run
 
 from txnlog.testing import FaultRates
 
@@ -23,7 +23,7 @@ def run_many(seed: int, rates: FaultRates, transactions: int, **options: Any) ->
     committed = 0
     while committed < transactions:
         world = long_run(seed, rates, **options)
-        committed += world.ledger.count(Fate.COMMITTED)
+        committed += world.judge.count(Fate.COMMITTED)
         # A refused snapshot is right now and then; if most were, this would judge nothing.
         assert world.refused < len(world.simulation.trace) / 100
         seed += 1

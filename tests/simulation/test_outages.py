@@ -10,6 +10,7 @@ import random
 from collections import Counter
 
 import pytest
+from steps import begin
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, StorageError
 from txnlog.names import TopicPartition
@@ -40,7 +41,7 @@ class Outages(FaultyStorage):
         return self.chance.choice([Fault.FAIL, Fault.FAIL, Fault.LOSE_RESPONSE])
 
 
-def prepared() -> tuple[HeapStorage, Store]:
+def prepare() -> tuple[HeapStorage, Store]:
     storage = HeapStorage()
     config = {"transaction.max.timeout.ms": DAY_MS}
     store = attach(storage, create=True, clock=VirtualClock(), config=config)
@@ -49,7 +50,7 @@ def prepared() -> tuple[HeapStorage, Store]:
     return storage, store
 
 
-def shown(storage: HeapStorage) -> Counter[tuple[str, bytes]]:
+def count_values(storage: HeapStorage) -> Counter[tuple[str, bytes]]:
     store = attach(storage, clock=VirtualClock(seed=9))
     return Counter(
         (topic, value)
@@ -58,27 +59,30 @@ def shown(storage: HeapStorage) -> Counter[tuple[str, bytes]]:
     )
 
 
+@pytest.mark.condition(22)
 def test_an_abort_after_a_topic_joined_in_doubt() -> None:
-    """Goal (22): a put that joins a topic to the open transaction has landed though it failed."""
-    storage, _ = prepared()
+    """A put that joins a topic to the open transaction has landed though it failed."""
+    storage, _ = prepare()
     outages = Outages(storage, random.Random(0))
-    producer = attach(outages, clock=VirtualClock(seed=1)).producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(attach(outages, clock=VirtualClock(seed=1)), "p")
     producer.send("a", b"1")
     producer.flush()
     producer.send("b", b"1")
     # Lost once, then failing until the put is given up.
     start = len(outages.requests) + 1
     faults = {start: Fault.LOSE_RESPONSE, **dict.fromkeys(range(start + 1, start + 10), Fault.FAIL)}
-    outages._fault = lambda _: faults.get(len(outages.requests))  # type: ignore[method-assign]
+
+    def fault(text: str) -> Fault | None:
+        return faults.get(len(outages.requests))
+
+    outages._fault = fault  # type: ignore[method-assign]
     with pytest.raises(StorageError):
         producer.flush()
     assert outages.requests[start].startswith("put_if_absent transactions/p/")
     producer.abort_transaction()
     with producer.transaction():
         producer.send("a", b"2")
-    assert shown(storage) == {("a", b"2"): 1}
+    assert count_values(storage) == {("a", b"2"): 1}
 
 
 def through(outages: Outages, producer: Producer, values: dict[str, list[str]], move: int) -> bool:
@@ -121,12 +125,13 @@ def insist(outages: Outages, call: object) -> None:
     raise AssertionError("it does not get through")
 
 
+@pytest.mark.condition(22, 23)
 @pytest.mark.parametrize("first_seed", range(0, 80, 20))
 def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
-    """Goal (22, 23): what it was told is so, and after an abort the next transaction works."""
+    """What it was told is so, and after an abort the next transaction works."""
     ends: Counter[bool] = Counter()
     for seed in range(first_seed, first_seed + 20):
-        storage, _ = prepared()
+        storage, _ = prepare()
         outages = Outages(storage, random.Random(seed))
         producer = attach(outages, clock=VirtualClock(seed=seed)).producer(
             transactional_id="p", transaction_timeout_ms=DAY_MS, delivery_timeout_ms=seed % 3 * 500
@@ -147,8 +152,8 @@ def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
                 expected.update((t, value.encode()) for t in values for value in values[t])
         outages.rate = outages.left = 0
         producer.close()
-        assert shown(storage) == expected, f"seed {seed}"
+        assert count_values(storage) == expected, f"seed {seed}"
         log = attach(storage, clock=VirtualClock(seed=9)).logs.fresh_group("g")
-        moved = log.state.offset_of(*SOURCE)
+        moved = log._state.offset_of(*SOURCE)
         assert (moved.offset if moved else 0) == offset, f"seed {seed}"
     assert min(ends[True], ends[False]) > 20

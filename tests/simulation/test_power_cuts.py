@@ -9,17 +9,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from copy_job import (
-    PREPARED,
-    TOTAL,
-    a_reader_sees_whole_transactions,
-    copy_all,
-    judge,
-)
+from copy_job import PREPARED, TOTAL, check_whole_transactions, copy_all, judge
+from steps import begin, values
 
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError
 from txnlog.producer import Producer
-from txnlog.store import Store, attach
+from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 
@@ -49,7 +44,7 @@ def test_what_was_acknowledged_survives_a_power_cut() -> None:
         unsynced += bool(storage.unsynced)
         context = f"{context}, lost {storage.power_cut()}"
         if not told:
-            a_reader_sees_whole_transactions(storage, context)
+            check_whole_transactions(storage, context)
             copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=4)))
@@ -65,7 +60,7 @@ def test_a_sync_that_never_succeeds_is_reported(survives: bool) -> None:
         with pytest.raises(TxnlogError):
             copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
         storage.power_cut(lambda _: survives)
-        a_reader_sees_whole_transactions(storage, f"request {number}")
+        check_whole_transactions(storage, f"request {number}")
         copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, f"request {number}")
 
@@ -87,7 +82,7 @@ def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
                 attach(FaultyStorage(storage, {then: Fault.STOP_AFTER}), clock=VirtualClock(seed=3))
             )
         context = f"request {number}, then {then}, lost {storage.power_cut()}"
-        a_reader_sees_whole_transactions(storage, context)
+        check_whole_transactions(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=4)))
         judge(storage, context)
 
@@ -95,9 +90,7 @@ def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
 def with_open_transaction(heap: HeapStorage, faulty: FaultyStorage) -> Producer:
     """One record of an open transaction ``p``, by a process that uses ``faulty``."""
     attach(heap, create=True, clock=VirtualClock()).create_topic("t")
-    producer = attach(faulty, clock=VirtualClock(seed=2)).producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(attach(faulty, clock=VirtualClock(seed=2)), "p")
     producer.send("t", b"x")
     producer.flush()
     return producer
@@ -112,11 +105,6 @@ def dies_unsynced(faulty: FaultyStorage) -> None:
             faulty.faults = {number: Fault.SYNC_FAILS, number + 1: Fault.STOP_BEFORE}
 
     faulty._before_request = before
-
-
-def seen(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
 
 
 def test_a_reader_confirms_the_decision_that_it_believes() -> None:
@@ -134,8 +122,8 @@ def test_a_reader_confirms_the_decision_that_it_believes() -> None:
             raise StorageError("the device is gone")
 
     failed = FaultyStorage(heap, before_request=failing)
-    assert seen(attach(failed, clock=VirtualClock(seed=3))) == []
-    assert seen(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
+    assert values(attach(failed, clock=VirtualClock(seed=3))) == []
+    assert values(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
     assert heap.unsynced == []
 
 

@@ -112,20 +112,22 @@ def meet(
 KINDS = ["local", pytest.param("s3", marks=pytest.mark.s3)]
 
 
+@pytest.mark.condition(51)
 @pytest.mark.parametrize("kind", KINDS)
 def test_processes_commit_to_one_topic(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, start: Callable[..., Worker]
 ) -> None:
-    """Goal (51): in small: 6 processes, 10 commits each."""
+    """In small: 6 processes, 10 commits each."""
     meet(kind, 6, 10, request, tmp_path, start)
 
 
+@pytest.mark.condition(51)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_32_processes_commit_to_one_topic(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, start: Callable[..., Worker]
 ) -> None:
-    """Goal (51): 32 processes, 50 commits each."""
+    """32 processes, 50 commits each."""
     meet(kind, 32, 50, request, tmp_path, start)
 
 
@@ -184,17 +186,19 @@ def disturb(
     return done
 
 
+@pytest.mark.condition(52)
 def test_writers_are_stopped_and_killed(tmp_path: Path, start: Callable[..., Worker]) -> None:
-    """Goal (52): paused and killed: no commit is lost or doubled, and the next run goes on."""
+    """Paused and killed: no commit is lost or doubled, and the next run goes on."""
     done = disturb(5, 3, 12, tmp_path, start)
     assert done["killed"] >= 2
     assert done["stopped"] >= 2
 
 
+@pytest.mark.condition(52)
 def test_a_writer_that_was_killed_goes_on_behind_somebody_elses_transaction(
     tmp_path: Path, start: Callable[..., Worker]
 ) -> None:
-    """Goal (52): its commits lie where no reader sees them yet; it writes none of them again.
+    """Its commits lie where no reader sees them yet; it writes none of them again.
 
     This is a test of the worker, which once counted what a reader sees.
     """
@@ -231,11 +235,12 @@ def test_writers_are_stopped_and_killed_for_long(
     assert done["error"] > 0
 
 
+@pytest.mark.condition(55)
 @pytest.mark.parametrize("transactional", [True, False])
 def test_a_full_disk_at_each_write(
     transactional: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal (55): the system says that the disk is full, at each write in turn and ever after.
+    """The system says that the disk is full, at each write in turn and ever after.
 
     The error names the place and the cause; with space again the next run goes on.
     """

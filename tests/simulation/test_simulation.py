@@ -44,7 +44,7 @@ ALL_RATES = FaultRates(
 CLOCKS = ClockFaults(most_ms=500, drift_ppm=500, monotonic_ppm=50, jump=0.01, asleep=0.5)
 
 
-def writing(process: Process) -> None:
+def writer(process: Process) -> None:
     """Some transactions over two topics, whatever happens to them."""
     store = process.store()
     with store.producer(transactional_id=process.name) as producer:
@@ -55,11 +55,11 @@ def writing(process: Process) -> None:
                 producer.send("b", b"%d" % turn)
 
 
-def traced(seed: int) -> Simulation:
+def trace_of(seed: int) -> Simulation:
     def body(process: Process) -> None:
         for _ in range(5):
             try:
-                writing(process)
+                writer(process)
             except TxnlogError as error:
                 process.step(repr(error))
 
@@ -80,7 +80,7 @@ def digest(simulation: Simulation) -> str:
 
 def test_the_same_seed_gives_the_same_trace() -> None:
     """Every request, its time and its fault; and another seed gives another run."""
-    first, second, other = traced(1), traced(1), traced(2)
+    first, second, other = trace_of(1), trace_of(1), trace_of(2)
     assert len(first.trace) > 100
     assert {event.fault for event in first.trace} > {None, Fault.DELAY}
     assert first.trace == second.trace
@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert found == {digest(traced(4))}
+    assert found == {digest(trace_of(4))}
 
 
 def test_importing_txnlog_leaves_testing_alone() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import txnlog
 import txnlog.testing
-from txnlog.store import attach
 
 TEXT = (Path(__file__).parents[2] / "docs" / "TESTING.md").read_text()
 
@@ -16,7 +15,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "TESTING.md").read_text()
 def test_the_examples_of_the_documentation_run() -> None:
     """Each block of code is executed; every test in it is called."""
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    names: dict[str, Any] = {"txnlog": txnlog, "attach": attach}
+    names: dict[str, Any] = {"txnlog": txnlog}
     names |= {name: getattr(txnlog.testing, name) for name in txnlog.testing.__all__}
     for block in blocks:
         exec(compile(block, "docs/TESTING.md", "exec"), names)

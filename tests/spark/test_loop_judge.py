@@ -74,7 +74,7 @@ def prepared(tmp_path: Path) -> Store:
 
 
 def test_the_judge_is_silent_on_what_is_right(prepared: Store) -> None:
-    """Goal: no false alarm; orphans where they may be are listed."""
+    """No false alarm; orphans where they may be are listed."""
     all_once(prepared)
     assert check_whole(prepared) == RECORDS
     assert check_done(prepared, RECORDS) == []
@@ -95,14 +95,14 @@ def test_the_judge_is_silent_on_what_is_right(prepared: Store) -> None:
     ],
 )
 def test_the_judge_sees(wrong: Callable[[Store], None], prepared: Store) -> None:
-    """Goal: what is lost, doubled, torn, open or lying about fails."""
+    """What is lost, doubled, torn, open or lying about fails."""
     wrong(prepared)
     with pytest.raises((AssertionError, TxnlogError)):
         check_done(prepared, RECORDS)
 
 
 def test_the_judge_sees_a_doubled_or_torn_batch_at_once(prepared: Store) -> None:
-    """Goal: the check between two kills needs no complete run."""
+    """The check between two kills needs no complete run."""
     batch(prepared, range(5), 0)
     with pytest.raises(AssertionError, match="in part"):
         check_whole(prepared)
@@ -112,7 +112,7 @@ def test_the_judge_sees_a_doubled_or_torn_batch_at_once(prepared: Store) -> None
 
 
 def test_the_judge_lets_nothing_open_past_its_timeout(prepared: Store) -> None:
-    """Goal: a reader that comes late ends what is open, and reads on."""
+    """A reader that comes late ends what is open, and reads on."""
     left_open(prepared)
     check_not_blocked(prepared)
     assert check_done(prepared, RECORDS) == []

@@ -30,14 +30,16 @@ def small_batches(spark: SparkSession) -> Iterator[SparkSession]:
     before = spark.conf.get(name)
     spark.conf.set(name, 500)
     yield spark
+    assert before is not None
     spark.conf.set(name, before)
     spark.dataSource.register(TxnlogDataSource)
 
 
+@pytest.mark.condition(54)
 def test_a_worker_is_killed_in_mid_write(
     small_batches: SparkSession, store: Store, tmp_path: Path
 ) -> None:
-    """Goal (54): SIGKILL to a Python worker that has uploaded half; the task is run again."""
+    """SIGKILL to a Python worker that has uploaded half; the task is run again."""
     store.create_topic("t", partitions=2, config=SMALL_SEGMENTS)
     marker = tmp_path / "killed"
     small_batches.dataSource.register(faulty(Kill(marker, executor=False, batches=6)))
@@ -85,9 +87,10 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.condition(54)
 @pytest.mark.slow
 def test_a_cluster_with_losses_and_stragglers(cluster: str, store: Store, tmp_path: Path) -> None:
-    """Goal (54): a worker and an executor are killed in mid-write; a copy outruns a straggler.
+    """A worker and an executor are killed in mid-write; a copy outruns a straggler.
 
     The straggler, which Spark has given up, uploads everything after the commit: nobody sees it.
     """

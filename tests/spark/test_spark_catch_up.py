@@ -31,8 +31,8 @@ def copy_and_count(txn: SparkTransaction) -> None:
 
 
 def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> None:
-    """Goal: all records once; the last step, which found nothing, leaves no record and no file."""
-    names = {"transactional_id": "etl", "group_id": "g"}
+    """All records once; the last step, which found nothing, leaves no record and no file."""
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
     done = catch_up(spark, topics, copy_and_count, max_records=40, **names)
     assert done == CaughtUp(3, 100, 103)
     assert stored(topics, "out") == list(range(100))
@@ -53,12 +53,12 @@ def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> 
 def test_a_step_that_starts_where_it_likes_is_refused(
     spark: SparkSession, topics: Store, start: dict[str, Any]
 ) -> None:
-    """Goal: no endless loop that copies the same records again and again."""
+    """No endless loop that copies the same records again and again."""
 
     def again(txn: SparkTransaction) -> None:
         txn.write(txn.read("in", **start).drop("partition"), topic="out")
 
-    names = {"transactional_id": "etl", "group_id": "g"}
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
     with pytest.raises(InvalidOption, match="reset_group_offsets"):
         catch_up(spark, topics, again, max_transactions=3, **names)
     assert stored(topics, "out") == []
@@ -67,8 +67,8 @@ def test_a_step_that_starts_where_it_likes_is_refused(
 def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
     spark: SparkSession, topics: Store
 ) -> None:
-    """Goal: offsets move over what was aborted, so that the lag reaches zero."""
-    names = {"transactional_id": "etl", "group_id": "g"}
+    """Offsets move over what was aborted, so that the lag reaches zero."""
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
     catch_up(spark, topics, copy_and_count, max_transactions=1, **names)
     producer = topics.producer(transactional_id="gives-up")
     producer.init_transactions()
@@ -82,8 +82,8 @@ def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
 
 
 def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, topics: Store) -> None:
-    """Goal: what another job of the group commits in between is not done twice, nor an error."""
-    meddled = []
+    """What another job of the group commits in between is not done twice, nor an error."""
+    meddled: list[bool] = []
 
     def step(txn: SparkTransaction) -> None:
         new = txn.read("in")
@@ -99,7 +99,7 @@ def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, top
 
 
 def test_a_step_that_reads_nothing_is_refused(spark: SparkSession, topics: Store) -> None:
-    """Goal: it would never end; nothing of it is committed."""
+    """It would never end; nothing of it is committed."""
     rows = spark.range(1).selectExpr("'x' as value")
     with pytest.raises(InvalidOption, match=r"did not call txn\.read"):
         catch_up(

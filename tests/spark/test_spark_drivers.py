@@ -18,10 +18,11 @@ FORMS = ["transaction", "options"]
 MAY_STAY = ("topics/out/data/", "staging/", ".tmp/")
 
 
+@pytest.mark.condition(28)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_two_drivers_with_one_transactional_id(form: str, tmp_path: Path) -> None:
-    """Goal (28): the older one is fenced when it goes on, and nothing of it is ever seen."""
+    """The older one is fenced when it goes on, and nothing of it is ever seen."""
     store = prepare(str(tmp_path / "store"), 2_000)
     folder, script = tmp_path / "spark", "spark_driver.py"
     arguments = (form, store.url, "etl", "g", 500, "hold")
@@ -38,10 +39,11 @@ def test_two_drivers_with_one_transactional_id(form: str, tmp_path: Path) -> Non
     assert check_done(store, 2_000) == []
 
 
+@pytest.mark.condition(35)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_two_drivers_with_one_group(form: str, tmp_path: Path) -> None:
-    """Goal (35): of the same records one commits; the other reads anew and goes on."""
+    """Of the same records one commits; the other reads anew and goes on."""
     store = prepare(str(tmp_path / "store"), 20_000)
     folder, script = tmp_path / "spark", "spark_driver.py"
     with (
@@ -71,7 +73,7 @@ def check_nothing_shows(store: Store) -> None:
 
 
 def test_interrupted_drivers(tmp_path: Path) -> None:
-    """Goal: Ctrl-C in mid-write and a session that is stopped inside the block commit nothing.
+    """Ctrl-C in mid-write and a session that is stopped inside the block commit nothing.
 
     What earlier writes of the block have uploaded is deleted, and the next run does the work.
     """
@@ -101,5 +103,5 @@ def test_interrupted_drivers(tmp_path: Path) -> None:
             check_nothing_shows(store)
             process.go_on()
         assert process.wait_for("done") == "done", process.errors()
-    left = check_done(store, 2_000)
-    assert all(name.startswith(MAY_STAY) for name in left)
+    orphaned = check_done(store, 2_000)
+    assert all(name.startswith(MAY_STAY) for name in orphaned)

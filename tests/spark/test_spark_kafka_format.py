@@ -66,7 +66,7 @@ COMMITTED = [n for n in ALL if not RECORDS <= n % 1000 < 2 * RECORDS]
 
 
 def test_an_imported_topic_is_read(spark: SparkSession, imported: Store) -> None:
-    """Goal: both isolation levels, many tasks, offsets with gaps, ranges."""
+    """Both isolation levels, many tasks, offsets with gaps, ranges."""
     assert values(load(spark, imported, "in", minPartitions=7)) == COMMITTED
     assert values(load(spark, imported, "in", isolation_level="read_uncommitted")) == ALL
     read = load(spark, imported, "in", startingOffsets='{"in":{"0":250,"1":-1}}')
@@ -75,7 +75,7 @@ def test_an_imported_topic_is_read(spark: SparkSession, imported: Store) -> None
 
 
 def test_an_imported_topic_is_consumed_exactly_once(spark: SparkSession, imported: Store) -> None:
-    """Goal: in batches of a transaction each, markers and aborted records moved over."""
+    """In batches of a transaction each, markers and aborted records moved over."""
     imported.create_topic("out", config={"record.format": "kafka", "compression.type": "producer"})
     runs = 0
     while True:
@@ -100,7 +100,7 @@ def test_an_imported_topic_is_consumed_exactly_once(spark: SparkSession, importe
 
 
 def test_a_write_chooses_its_codec(spark: SparkSession, store: Store) -> None:
-    """Goal: per-write override and level; what a topic cannot hold is said before tasks run."""
+    """Per-write override and level; what a topic cannot hold is said before tasks run."""
     store.create_topic("rows", config={"record.format": "kafka", "compression.type": "producer"})
     store.create_topic("columns")
     save(numbers(spark, 0, 1000), store, "rows", compression_type="gzip", compression_level=9)

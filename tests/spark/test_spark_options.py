@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
-from txnlog.spark.options import STAGING, parse_read, parse_write
-from txnlog.spark.positions import ByTime, parse_offsets
-from txnlog.spark.stream_options import parse_stream
+from txnlog.spark.options.option_names import STAGING
+from txnlog.spark.options.positions import ByTime, parse_offsets
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.stream_options import parse_stream
+from txnlog.spark.options.write_options import parse_write
 
 READ = {"path": "/store", "subscribe": "orders"}
 
 
 def test_defaults_are_those_of_the_kafka_source_in_batches() -> None:
-    """Goal: a read with a path and topics goes from earliest to latest, committed data only."""
+    """A read with a path and topics goes from earliest to latest, committed data only."""
     options = parse_read({"path": "/store", "subscribe": "orders, paid"})
     assert list(options.subscription.topics) == ["orders", "paid"]
     assert (options.starting, options.ending) == (None, "latest")
@@ -24,20 +26,20 @@ def test_defaults_are_those_of_the_kafka_source_in_batches() -> None:
 
 
 def test_names_are_found_whatever_their_case() -> None:
-    """Goal: Spark lower-cases option names, so every name is known in lower case."""
+    """Spark lower-cases option names, so every name is known in lower case."""
     options = parse_read({**READ, "startingoffsets": "latest", "INCLUDEHEADERS": "TRUE"})
     assert options.starting == "latest"
     assert options.columns[-1] == "headers"
 
 
 def test_storage_options_are_passed_on_without_their_prefix() -> None:
-    """Goal: storage.* goes to the filesystem, unparsed."""
+    """Options storage.* go to the filesystem, unparsed."""
     options = parse_read({**READ, "storage.endpoint_url": "http://x", "storage.secret": "s"})
-    assert options.storage_options == {"endpoint_url": "http://x", "secret": "s"}
+    assert options.address.options == {"endpoint_url": "http://x", "secret": "s"}
 
 
 def test_kafka_spellings_mean_the_same() -> None:
-    """Goal: kafka.isolation.level and its like of a Kafka job keep working."""
+    """The option kafka.isolation.level and its like of a Kafka job keep working."""
     options = parse_read({**READ, "kafka.isolation.level": "read_uncommitted"})
     assert options.isolation_level == "read_uncommitted"
     with pytest.raises(InvalidOption, match="contradict"):
@@ -46,7 +48,7 @@ def test_kafka_spellings_mean_the_same() -> None:
 
 
 def test_kafka_group_id_follows_no_group() -> None:
-    """Goal: as in Spark's Kafka source it is a client's name, and no place to start or to move."""
+    """As in Spark's Kafka source it is a client's name, and no place to start or to move."""
     assert parse_read({**READ, "kafka.group.id": "g"}).group_id is None
     assert parse_stream({**READ, "kafka.group.id": "g"}).read.group_id is None
     both = parse_read({**READ, "kafka.group.id": "g", "group.id": "g"})
@@ -61,7 +63,7 @@ def test_kafka_group_id_follows_no_group() -> None:
 
 @pytest.mark.parametrize("name", ["group.id", "kafka.group.id"])
 def test_a_read_that_asks_for_it_starts_at_the_groups_offsets(name: str) -> None:
-    """Goal: startingOffsets=group follows the group, whichever way it is named."""
+    """With startingOffsets=group a read follows the group, whichever way it is named."""
     options = parse_read({**READ, "startingOffsets": "Group", name: "g", "transactional.id": "t"})
     assert (options.group_id, options.starting) == ("g", None)
     timed = parse_read({**READ, "startingOffsets": "group", "startingTimestamp": "5", name: "g"})
@@ -71,7 +73,7 @@ def test_a_read_that_asks_for_it_starts_at_the_groups_offsets(name: str) -> None
 
 
 def test_a_snapshot_is_for_batches_that_follow_no_group() -> None:
-    """Goal: offsets cannot tell what was read behind an open transaction, so nothing moves them."""
+    """Offsets cannot tell what was read behind an open transaction, so nothing moves them."""
     for name in ("isolation.level", "kafka.isolation.level"):
         options = parse_read({**READ, name: "snapshot", "kafka.group.id": "g"})
         assert options.isolation_level == "snapshot"
@@ -88,7 +90,7 @@ def test_a_snapshot_is_for_batches_that_follow_no_group() -> None:
 
 
 def test_writes_outside_of_a_transaction_are_in_none() -> None:
-    """Goal: the option is refused where it would contradict what the write is."""
+    """The option is refused where it would contradict what the write is."""
     assert parse_write({"path": "/s", "outsideTransaction": "true"}).outside_transaction
     outside = {"path": "/s", "outsideTransaction": "true"}
     with pytest.raises(InvalidOption, match=r"it has transactional\.id 't'"):
@@ -99,7 +101,7 @@ def test_writes_outside_of_a_transaction_are_in_none() -> None:
 
 
 def test_a_view_of_a_kafka_job_is_written_to() -> None:
-    """Goal: what a view reads with, in Kafka's spelling too, is nothing to INSERT INTO it."""
+    """What a view reads with, in Kafka's spelling too, is nothing to INSERT INTO it."""
     read = {**READ, "kafka.group.id": "g", "kafka.isolation.level": "read_uncommitted"}
     assert parse_write(read).topic == "orders"
 
@@ -145,7 +147,7 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
     ],
 )
 def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
-    """Goal: whatever is wrong, the message names the option and what it should be."""
+    """Whatever is wrong, the message names the option and what it should be."""
     with pytest.raises(InvalidOption) as caught:
         parse_read(given)
     assert said in str(caught.value)
@@ -167,14 +169,14 @@ def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
     ],
 )
 def test_bad_write_options_are_named(given: dict[str, str], said: str) -> None:
-    """Goal: the same for writes."""
+    """The same for writes."""
     with pytest.raises((InvalidOption, InvalidConfig)) as caught:
         parse_write(given)
     assert said in str(caught.value)
 
 
 def test_bad_names_are_refused_before_anything_is_opened() -> None:
-    """Goal: topics and groups obey Kafka's rules."""
+    """Topics and groups obey Kafka's rules."""
     with pytest.raises(InvalidTopic):
         parse_read({"path": "/s", "subscribe": "a,../b"})
     with pytest.raises(InvalidTopic):
@@ -184,14 +186,14 @@ def test_bad_names_are_refused_before_anything_is_opened() -> None:
 
 
 def test_secrets_are_not_in_messages() -> None:
-    """Goal: an error about other options shows no value of storage.*."""
+    """An error about other options shows no value of storage.*."""
     with pytest.raises(InvalidOption) as caught:
         parse_read({**READ, "storage.secret": "hunter2", "colour": "red"})
     assert "hunter2" not in str(caught.value)
 
 
 def test_offsets_are_parsed_as_kafka_writes_them() -> None:
-    """Goal: {"topic":{"0":23}} with -2 and -1 for the edges."""
+    """{"topic":{"0":23}} with -2 and -1 for the edges."""
     assert parse_offsets("startingOffsets", '{"a":{"0":23,"1":-2},"b":{"0":-1}}') == {
         "a": {0: 23, 1: -2},
         "b": {0: -1},

@@ -10,10 +10,11 @@ import pytest
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
-from txnlog.scan import SegmentRange
-from txnlog.spark.options import parse_read
-from txnlog.spark.planning import fair_shares, pin
-from txnlog.spark.tasks import MAX_TASK_BYTES, TaskSizes, group_ranges
+from txnlog.read.ranges import SegmentRange
+from txnlog.spark.batch.pinned_read import fair_shares, pin_read
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.task_sizes import MAX_TASK_BYTES, TaskSizes
 from txnlog.state.placement import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
@@ -30,7 +31,7 @@ def _records(task: tuple[SegmentRange, ...]) -> list[tuple[int, int, int]]:
 
 
 def test_shares_use_the_limit_and_are_fair() -> None:
-    """Goal: no partition gets more than it has, small ones get all, the whole limit is used."""
+    """No partition gets more than it has, small ones get all, the whole limit is used."""
     where = [TopicPartition("t", number) for number in range(4)]
     counts = dict(zip(where, [100, 5, 100, 0], strict=True))
     shares = fair_shares(counts, 65)
@@ -40,7 +41,7 @@ def test_shares_use_the_limit_and_are_fair() -> None:
 
 
 def test_one_large_segment_is_read_by_many_tasks() -> None:
-    """Goal: a segment is cut by offsets, without gap or overlap, into tasks of bounded size."""
+    """A segment is cut by offsets, without gap or overlap, into tasks of bounded size."""
     whole = _range(0, 50, 1_000_003, 10 * MAX_TASK_BYTES)
     tasks = group_ranges([whole])
     assert len(tasks) >= 10
@@ -51,7 +52,7 @@ def test_one_large_segment_is_read_by_many_tasks() -> None:
 
 
 def test_small_segments_share_a_task() -> None:
-    """Goal: thousands of tiny segments do not become thousands of tasks; their order is kept."""
+    """Thousands of tiny segments do not become thousands of tasks; their order is kept."""
     ranges = [_range(p, base * 10, 10, 1_000) for p in range(4) for base in range(500)]
     tasks = group_ranges(ranges)
     assert len(tasks) == 1
@@ -59,7 +60,7 @@ def test_small_segments_share_a_task() -> None:
 
 
 def test_little_is_read_by_fewer_tasks() -> None:
-    """Goal: 16 tasks of less than 128 MiB, or fewer of 32: a task has a price of its own."""
+    """16 tasks of less than 128 MiB, or fewer of 32: a task has a price of its own."""
     found = [
         len(group_ranges([_range(0, 0, 1_000_000, mebibytes << 20)]))
         for mebibytes in (10, 32, 64, 320, 512, 1024, 2048, 4096)
@@ -68,7 +69,7 @@ def test_little_is_read_by_fewer_tasks() -> None:
 
 
 def test_min_partitions_splits_further() -> None:
-    """Goal: minPartitions gives at least so many tasks while there are so many records."""
+    """Option minPartitions gives at least so many tasks while there are so many records."""
     rng = random.Random(1)
     ranges = [_range(p, 0, rng.randrange(10, 1000), 100_000) for p in range(3)]
     for wanted in (2, 5, 20):
@@ -82,7 +83,7 @@ def test_min_partitions_splits_further() -> None:
 
 def _pinned(store: Store, **options: str) -> list[tuple[int, int, int]]:
     given = {"path": "unused", **options}
-    return _records(pin(store, parse_read(given)).ranges)
+    return _records(pin_read(store, parse_read(given)).ranges)
 
 
 @pytest.fixture
@@ -99,19 +100,19 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 
 def test_offsets_bound_the_range(store: Store) -> None:
-    """Goal: JSON offsets with edges; the start is included, the end is not."""
+    """JSON offsets with edges; the start is included, the end is not."""
     given = {"startingOffsets": '{"t":{"0":3,"1":-1}}', "endingOffsets": '{"t":{"0":7,"1":-1}}'}
     assert _pinned(store, subscribe="t", **given) == [(0, 3, 5), (0, 5, 7)]
     assert _pinned(store, assign='{"t":[1]}') == [(1, 0, 5), (1, 5, 10)]
 
 
 def test_max_records_is_shared_by_partitions(store: Store) -> None:
-    """Goal: a limit takes the same from the front of each partition."""
+    """A limit takes the same from the front of each partition."""
     assert _pinned(store, subscribe="t", maxRecords="6") == [(0, 0, 3), (1, 0, 3)]
 
 
 def test_a_group_starts_where_it_has_committed(store: Store) -> None:
-    """Goal: committed offsets are the default start, earliest where there are none; not moved."""
+    """Committed offsets are the default start, earliest where there are none; not moved."""
     consumer = store.consumer("t", group_id="g")
     consumer.commit({TopicPartition("t", 1): 8})
     assert _pinned(store, subscribe="t", **{"group.id": "g"}) == [(0, 0, 5), (0, 5, 10), (1, 8, 10)]
@@ -121,7 +122,7 @@ def test_a_group_starts_where_it_has_committed(store: Store) -> None:
 
 
 def test_lost_offsets_fail_unless_told_otherwise(store: Store) -> None:
-    """Goal: trimmed and too high offsets are told apart; failOnDataLoss=false goes on."""
+    """Trimmed and too high offsets are told apart; failOnDataLoss=false goes on."""
     store.delete_records({TopicPartition("t", 0): 4})
     start = {"startingOffsets": '{"t":{"0":1,"1":-2}}'}
     with pytest.raises(OffsetOutOfRange, match="below the log start offset 4"):
@@ -133,7 +134,7 @@ def test_lost_offsets_fail_unless_told_otherwise(store: Store) -> None:
 
 
 def test_offsets_for_the_wrong_partitions_are_named(store: Store) -> None:
-    """Goal: partitions that are missing or too many are said, and unknown topics."""
+    """Partitions that are missing or too many are said, and unknown topics."""
     with pytest.raises(InvalidOption, match="has none for t:1"):
         _pinned(store, subscribe="t", startingOffsets='{"t":{"0":1}}')
     with pytest.raises(InvalidOption, match="'u' is not subscribed"):
@@ -145,11 +146,11 @@ def test_offsets_for_the_wrong_partitions_are_named(store: Store) -> None:
 
 
 def test_planning_asks_for_nothing_per_segment(store: Store) -> None:
-    """Goal: a plan costs one listing per topic and reads no segment, however many there are."""
+    """A plan costs one listing per topic and reads no segment, however many there are."""
     storage = store.storage
     assert isinstance(storage, CountingStorage)
     storage.take()
-    pinned = pin(store, parse_read({"path": "unused", "subscribe": "t"}))
+    pinned = pin_read(store, parse_read({"path": "unused", "subscribe": "t"}))
     group_ranges(pinned.ranges, TaskSizes(4))
     assert storage.take() == {"list": 1}
 
@@ -171,7 +172,7 @@ def timed(store: Store) -> Store:
 
 
 def test_times_bound_the_range(timed: Store) -> None:
-    """Goal: the first record at or after a time starts; the end is exclusive, latest if none."""
+    """The first record at or after a time starts; the end is exclusive, latest if none."""
     both = {"startingTimestamp": "105", "endingTimestamp": "150"}
     assert _pinned(timed, subscribe="timed", **both) == [(0, 1, 5), (1, 1, 2)]
     each = {
@@ -185,7 +186,7 @@ def test_times_bound_the_range(timed: Store) -> None:
 
 
 def test_a_time_that_no_record_has_is_an_error_unless_told_otherwise(timed: Store) -> None:
-    """Goal: as in Spark's Kafka source, a start later than all records fails by default."""
+    """As in Spark's Kafka source, a start later than all records fails by default."""
     with pytest.raises(OffsetOutOfRange, match="timed:1 has no record at or after 150 ms"):
         _pinned(timed, subscribe="timed", startingTimestamp="150")
     with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp must have a number"):
@@ -193,16 +194,16 @@ def test_a_time_that_no_record_has_is_an_error_unless_told_otherwise(timed: Stor
 
 
 def test_a_pattern_subscribes_to_all_topics_that_it_matches(timed: Store) -> None:
-    """Goal: whole names are matched; a pattern that matches nothing is an error, not empty."""
+    """Whole names are matched; a pattern that matches nothing is an error, not empty."""
     timed.create_topic("time")
     options = parse_read({"path": "unused", "subscribePattern": "time.*"})
-    assert {where.topic for where in pin(timed, options).offsets} == {"time", "timed"}
+    assert {where.topic for where in pin_read(timed, options).offsets} == {"time", "timed"}
     with pytest.raises(UnknownTopicOrPartition, match="'tim' matches none of the 3 topics"):
         _pinned(timed, subscribePattern="tim")
 
 
 def test_a_group_of_a_recreated_topic_is_told_apart(store: Store) -> None:
-    """Goal: offsets that a group committed for an earlier topic of the name are not used."""
+    """Offsets that a group committed for an earlier topic of the name are not used."""
     store.consumer("t", group_id="g").commit({TopicPartition("t", 1): 3})
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
@@ -216,7 +217,7 @@ def test_a_group_of_a_recreated_topic_is_told_apart(store: Store) -> None:
 
 
 def test_tasks_are_bounded_by_records_and_by_bytes() -> None:
-    """Goal: maxRecordsPerPartition is exact, maxBytesPerPartition about so; nothing is lost."""
+    """Option maxRecordsPerPartition is exact, maxBytesPerPartition about so; nothing is lost."""
     rng = random.Random(2)
     ranges = [_range(p, 0, rng.randrange(10, 1000), 100_000) for p in range(5)]
     total = sum(part.record_count for part in ranges)

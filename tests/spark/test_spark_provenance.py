@@ -9,16 +9,17 @@ from uuid import uuid4
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 
 import txnlog
 from txnlog import Store
-from txnlog.spark import provenance, transaction
-from txnlog.spark.provenance import Origin
+from txnlog.spark import transaction
+from txnlog.spark.batch import provenance
+from txnlog.spark.batch.provenance import Origin
 from txnlog.state.transaction import TransactionRef
-from txnlog.storage import first_write, open_storage
+from txnlog.storage import open_storage, server_checks
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def status(store: Store, name: str = "etl") -> str:
 
 
 def count(store: Store, topic: str) -> int:
-    return store.scan(topic).to_arrow().num_rows
+    return int(store.scan(topic).to_arrow().num_rows)
 
 
 def staged(store: Store) -> list[str]:
@@ -59,7 +60,7 @@ def aggregated(new: DataFrame) -> DataFrame:
     return new.groupBy(sf.length("key").alias("n")).agg(sf.max(computed_value()).alias("value"))
 
 
-def computed_value() -> object:
+def computed_value() -> Column:
     return sf.concat(sf.col("value").cast("string"), sf.lit("!"))
 
 
@@ -100,7 +101,7 @@ MISTAKES: list[Callable[[DataFrame], DataFrame]] = [
 def test_a_write_that_forgets_the_id_is_refused(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
-    """Goal: whatever was made of the rows, none is written plainly; with the id they all are."""
+    """Whatever was made of the rows, none is written plainly; with the id they all are."""
     frame = made(consume(spark, topics)).drop("n")
     with pytest.raises(PySparkException) as caught:
         save(frame, topics, "out")
@@ -123,7 +124,7 @@ def test_a_write_that_forgets_the_id_is_refused(
 
 
 def test_sql_that_forgets_the_id_is_refused(spark: SparkSession, topics: Store) -> None:
-    """Goal: INSERT INTO a plain view from one that has a transactional.id."""
+    """INSERT INTO a plain view from one that has a transactional.id."""
     consume(spark, topics).createOrReplaceTempView("source")
     options = f"path '{topics.url}', subscribe 'out'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW target USING txnlog OPTIONS ({options})")
@@ -133,14 +134,14 @@ def test_sql_that_forgets_the_id_is_refused(spark: SparkSession, topics: Store) 
 
 
 def test_an_empty_read_is_refused_too(spark: SparkSession, topics: Store) -> None:
-    """Goal: the mistake shows in the first run, also where nothing is new yet."""
+    """The mistake shows in the first run, also where nothing is new yet."""
     save(consume(spark, topics), topics, "out", transactional_id="etl")
     with pytest.raises(PySparkException, match="it names none"):
         save(computed(consume(spark, topics)), topics, "out")
 
 
 def test_other_writes_go_on_while_a_transaction_is_open(spark: SparkSession, topics: Store) -> None:
-    """Goal: of the same session, only what was read with the id needs it."""
+    """Of the same session, only what was read with the id needs it."""
     new = consume(spark, topics)
     assert new.count() == 20
     save(numbers(spark, 0, 5), topics, "other")
@@ -154,7 +155,7 @@ def test_other_writes_go_on_while_a_transaction_is_open(spark: SparkSession, top
 def test_rows_may_go_out_without_offsets_if_the_write_says_so(
     spark: SparkSession, topics: Store
 ) -> None:
-    """Goal: outsideTransaction writes some rows apart, and the transaction goes on."""
+    """Option outsideTransaction writes some rows apart, and the transaction goes on."""
     new = consume(spark, topics)
     save(new.limit(3), topics, "other", outsideTransaction=True)
     assert (count(topics, "other"), status(topics)) == (3, "Ongoing")
@@ -166,7 +167,7 @@ def test_rows_may_go_out_without_offsets_if_the_write_says_so(
 def test_a_plain_write_after_the_commit_is_refused(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
-    """Goal: records that go out after their offsets have moved are lost if the job dies between."""
+    """Records that go out after their offsets have moved are lost if the job dies between."""
     new = consume(spark, topics)
     save(new, topics, "out", transactional_id="etl")
     with pytest.raises(PySparkException, match=r"transaction 1 of 'etl' .* is CompleteCommit"):
@@ -178,7 +179,7 @@ def test_a_plain_write_after_the_commit_is_refused(
 def test_another_id_is_no_better(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
-    """Goal: a write commits the offsets of its own read only, so it writes no other one's rows."""
+    """A write commits the offsets of its own read only, so it writes no other one's rows."""
     new, mine = made(consume(spark, topics)), consume(spark, topics, "mine")
     with pytest.raises(PySparkException, match=r"it has transactional\.id 'stranger'"):
         save(new, topics, "out", transactional_id="stranger")
@@ -193,7 +194,7 @@ def test_another_id_is_no_better(
 def test_a_block_does_not_take_them(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
-    """Goal: transaction(...) moves the offsets of its own reads, so it writes no others' rows."""
+    """A transaction(...) moves the offsets of its own reads, so it writes no others' rows."""
     new = made(consume(spark, topics))
     with (
         pytest.raises(PySparkException, match=r"its own transaction only.*txn\.read"),
@@ -208,7 +209,7 @@ def test_a_block_does_not_take_them(
 def test_another_store_is_out_of_reach(
     spark: SparkSession, topics: Store, tmp_path: Path, given: dict[str, str]
 ) -> None:
-    """Goal: a write cannot move offsets in another store, whichever id it names."""
+    """A write cannot move offsets in another store, whichever id it names."""
     elsewhere = txnlog.open(str(tmp_path / "elsewhere"), create=True)
     elsewhere.create_topic("out")
     with pytest.raises(PySparkException, match=r"from another store with transactional\.id"):
@@ -221,7 +222,7 @@ def test_another_store_is_out_of_reach(
 def test_what_a_file_remembers_of_a_read_is_over_with_it(
     spark: SparkSession, topics: Store, tmp_path: Path
 ) -> None:
-    """Goal: Spark keeps a column's metadata in Parquet; a later job that reads it is free."""
+    """Spark keeps a column's metadata in Parquet; a later job that reads it is free."""
     new, parquet = consume(spark, topics), str(tmp_path / "copy")
     new.write.parquet(parquet)
     save(new, topics, "out", transactional_id="etl")
@@ -232,7 +233,7 @@ def test_what_a_file_remembers_of_a_read_is_over_with_it(
 
 
 def test_a_stream_does_not_take_them(spark: SparkSession, topics: Store, tmp_path: Path) -> None:
-    """Goal: a batch that is joined with such a read fails, and nothing of it is written."""
+    """A batch that is joined with such a read fails, and nothing of it is written."""
     pytest.importorskip("pyspark.sql.streaming.datasource")
     static = computed(consume(spark, topics)).select(sf.col("value").alias("word"))
     stream = (
@@ -251,7 +252,7 @@ def test_a_stream_does_not_take_them(spark: SparkSession, topics: Store, tmp_pat
 
 
 def test_notes_do_not_pile_up(spark: SparkSession, topics: Store) -> None:
-    """Goal: each action leaves one small file at most, and the next read deletes them."""
+    """Each action leaves one small file at most, and the next read deletes them."""
     for _ in range(3):
         new = consume(spark, topics)
         assert staged(topics) == []
@@ -265,7 +266,7 @@ def test_notes_do_not_pile_up(spark: SparkSession, topics: Store) -> None:
 
 
 def test_a_schema_of_the_users_own_hides_nothing(spark: SparkSession, topics: Store) -> None:
-    """Goal: .schema(...) leaves the columns without a word of the read; its tasks still tell."""
+    """.schema(...) leaves the columns without a word of the read; its tasks still tell."""
     plain = load(spark, topics, "in").schema
     given = {"path": topics.url, "subscribe": "in", "group.id": "etl", "transactional.id": "etl"}
     new = spark.read.format("txnlog").schema(plain).options(**given).load().drop("partition")
@@ -280,7 +281,7 @@ def test_a_note_costs_one_request(
 ) -> None:
     """Each of Spark's workers is new to the server, which who began the transaction has checked."""
     storage = open_storage("s3://test/notes", s3_options)
-    monkeypatch.setattr(first_write, "_CHECKS", {})
+    monkeypatch.setattr(server_checks, "_CHECKS", {})
     monkeypatch.setattr(provenance, "current_execution", lambda: f"{uuid4()}-7")
     begun = len(s3_requests)
     provenance.leave_note(storage, Origin("store", TransactionRef("etl", 1, 2, 0), 3))

@@ -20,7 +20,7 @@ KAFKA_SCHEMA = (
 
 
 def test_rows_are_those_of_the_kafka_source(spark: SparkSession, store: Store) -> None:
-    """Goal: schema, nulls, timestamps and headers as Spark's Kafka source gives them."""
+    """Schema, nulls, timestamps and headers as Spark's Kafka source gives them."""
     store.create_topic("t", partitions=2)
     with store.producer() as producer:
         producer.send("t", b"v0", b"k0", partition=0, timestamp_ms=1_500)
@@ -45,7 +45,7 @@ def test_rows_are_those_of_the_kafka_source(spark: SparkSession, store: Store) -
 
 
 def test_columns_narrow_the_schema(spark: SparkSession, store: Store) -> None:
-    """Goal: only the columns asked for, in that order."""
+    """Only the columns asked for, in that order."""
     store.create_topic("t")
     fill(store, "t", 0, 3)
     frame = load(spark, store, "t", columns="offset,value")
@@ -54,7 +54,7 @@ def test_columns_narrow_the_schema(spark: SparkSession, store: Store) -> None:
 
 
 def test_a_loaded_frame_is_pinned(spark: SparkSession, store: Store) -> None:
-    """Goal: an append between load and the first action, or between two actions, is not seen."""
+    """An append between load and the first action, or between two actions, is not seen."""
     store.create_topic("t", partitions=2)
     fill(store, "t", 0, 10)
     frame = load(spark, store, "t")
@@ -67,13 +67,13 @@ def test_a_loaded_frame_is_pinned(spark: SparkSession, store: Store) -> None:
 
 
 def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, store: Store) -> None:
-    """Goal: no records, no error."""
+    """No records, no error."""
     store.create_topic("t")
     assert load(spark, store, "t").count() == 0
 
 
 def test_many_tasks_read_one_segment(spark: SparkSession, store: Store) -> None:
-    """Goal: minPartitions splits a segment; every record is read once, whatever batch it is in."""
+    """Option minPartitions splits a segment; every record is read once, whatever batch it is in."""
     store.create_topic("t", config={"compression.type": "none"})
     with store.producer() as producer:
         for number in range(60_000):
@@ -85,7 +85,7 @@ def test_many_tasks_read_one_segment(spark: SparkSession, store: Store) -> None:
 
 
 def test_several_topics_and_offsets(spark: SparkSession, store: Store) -> None:
-    """Goal: subscribe, assign and offsets choose exactly the records they name."""
+    """Options subscribe, assign and offsets choose exactly the records they name."""
     for topic in ("a", "b"):
         store.create_topic(topic, partitions=2)
         with store.producer() as producer:
@@ -110,7 +110,7 @@ def test_several_topics_and_offsets(spark: SparkSession, store: Store) -> None:
 
 
 def test_isolation_levels(spark: SparkSession, store: Store) -> None:
-    """Goal: aborted and undecided records show under read_uncommitted only."""
+    """Aborted and undecided records show under read_uncommitted only."""
     store.create_topic("t")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
@@ -126,7 +126,7 @@ def test_isolation_levels(spark: SparkSession, store: Store) -> None:
 
 
 def test_a_group_says_where_to_start_and_is_not_moved(spark: SparkSession, store: Store) -> None:
-    """Goal: group.id alone reads from the committed offsets and commits nothing."""
+    """With group.id alone a read goes on from the committed offsets and commits nothing."""
     store.create_topic("t")
     fill(store, "t", 0, 10)
     store.consumer("t", group_id="g").commit({TopicPartition("t", 0): 7})
@@ -137,7 +137,7 @@ def test_a_group_says_where_to_start_and_is_not_moved(spark: SparkSession, store
 
 
 def test_kafka_group_id_starts_nowhere_else(spark: SparkSession, store: Store) -> None:
-    """Goal: as in Spark's Kafka source, it is no place to start; startingOffsets=group is."""
+    """As in Spark's Kafka source, it is no place to start; startingOffsets=group is."""
     store.create_topic("t")
     fill(store, "t", 0, 10)
     store.consumer("t", group_id="g").commit({TopicPartition("t", 0): 7})
@@ -151,7 +151,7 @@ def test_kafka_group_id_starts_nowhere_else(spark: SparkSession, store: Store) -
 def test_a_snapshot_shows_what_is_committed_behind_an_open_transaction(
     spark: SparkSession, store: Store
 ) -> None:
-    """Goal: isolation.level=snapshot reaches the library; what is open or aborted never shows."""
+    """The level snapshot reaches the library; what is open or aborted never shows."""
     store.create_topic("t")
     fill(store, "t", 0, 10)
     with store.producer(transactional_id="open") as producer:
@@ -169,7 +169,7 @@ def test_a_snapshot_shows_what_is_committed_behind_an_open_transaction(
 
 
 def test_the_format_is_usable_from_sql(spark: SparkSession, store: Store) -> None:
-    """Goal: a temporary view with options reads what its options say."""
+    """A temporary view with options reads what its options say."""
     store.create_topic("t")
     fill(store, "t", 0, 3)
     spark.sql(
@@ -183,7 +183,7 @@ def test_the_format_is_usable_from_sql(spark: SparkSession, store: Store) -> Non
 def test_errors_name_the_cause_and_the_remedy(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
-    """Goal: what was asked wrongly is said in our words, at load, before anything runs."""
+    """What was asked wrongly is said in our words, at load, before anything runs."""
     store.create_topic("t")
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         load(spark, store, "t", startingOfsets="latest")
@@ -203,7 +203,7 @@ def test_errors_name_the_cause_and_the_remedy(
 
 
 def test_a_damaged_segment_stops_the_read(spark: SparkSession, store: Store) -> None:
-    """Goal: a flipped byte is an error that names the file, never wrong data."""
+    """A flipped byte is an error that names the file, never wrong data."""
     store.create_topic("t")
     fill(store, "t", 0, 100)
     (file,) = Path(store.url).glob("topics/t/data/0/*.log")

@@ -27,7 +27,7 @@ def _view(spark: SparkSession, store: Store, name: str, options: str) -> None:
 
 
 def test_views_are_read_and_inserted_into(spark: SparkSession, topics: Store) -> None:
-    """Goal: a whole ETL in SQL: a view of a topic is read, and rows are inserted into another's."""
+    """A whole ETL in SQL: a view of a topic is read, and rows are inserted into another's."""
     _view(spark, topics, "input", "subscribe 'in', startingOffsets 'earliest'")
     _view(spark, topics, "output", "subscribe 'out'")
     spark.sql(
@@ -41,7 +41,7 @@ def test_views_are_read_and_inserted_into(spark: SparkSession, topics: Store) ->
 
 
 def test_a_view_is_pinned_when_it_is_made(spark: SparkSession, topics: Store) -> None:
-    """Goal: what comes later shows in a view that is made anew."""
+    """What comes later shows in a view that is made anew."""
     _view(spark, topics, "input", "subscribe 'in'")
     fill(topics, "in", 10, 12)
     assert spark.sql("SELECT * FROM input").count() == 10
@@ -52,7 +52,7 @@ def test_a_view_is_pinned_when_it_is_made(spark: SparkSession, topics: Store) ->
 def test_a_view_of_several_topics_takes_the_topic_from_the_row(
     spark: SparkSession, topics: Store
 ) -> None:
-    """Goal: INSERT fans out by the column topic, in one transaction; without one it is refused."""
+    """INSERT fans out by the column topic, in one transaction; without one it is refused."""
     _view(spark, topics, "both", "subscribe 'in,out'")
     insert = "INSERT INTO both (topic, value) SELECT topic, CAST(value AS BINARY) FROM VALUES "
     spark.sql(insert + "('in', '100'), ('out', '200') AS rows(topic, value)")
@@ -64,7 +64,7 @@ def test_a_view_of_several_topics_takes_the_topic_from_the_row(
 
 
 def test_tables_are_refused_with_the_way_out(spark: SparkSession, topics: Store) -> None:
-    """Goal: CREATE TABLE would lose its options, so it says what to use instead."""
+    """CREATE TABLE would lose its options, so it says what to use instead."""
     with pytest.raises(PySparkException, match=r"option path is missing.*CREATE TEMPORARY VIEW"):
         spark.sql(
             f"CREATE TABLE kept USING txnlog OPTIONS (path '{topics.url}', topic 'out') "

@@ -17,8 +17,8 @@ import txnlog
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import SparkTransaction, catch_up, shuffle_by_partition, transaction
-from txnlog.spark.options import parse_read
-from txnlog.spark.store_options import store_options
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.store_options import store_options
 
 SECRET, NESTED = "the/secret+of+the+store", "the/nested+secret+of+the+store"
 _NUMBERS = itertools.count()
@@ -55,6 +55,7 @@ def shown(frame: DataFrame) -> str:
 def redacted(spark: SparkSession, options: dict[str, str]) -> str:
     """What Spark makes of a relation's options before it shows them on a page or in a log."""
     conf = spark._jsparkSession.sessionState().conf()
+    assert spark._jvm is not None
     found: str = conf.redactOptions(spark._jvm.PythonUtils.toScalaMap(options)).toString()
     return found
 
@@ -79,7 +80,7 @@ def s3_given(s3_options: dict[str, Any], kind: str) -> dict[str, Any]:
 def test_an_open_store_on_s3_is_open_in_tasks_too(
     spark: SparkSession, s3_options: dict[str, Any], kind: str
 ) -> None:
-    """Goal: what the store was opened with reaches the tasks, and shows nowhere in the plan."""
+    """What the store was opened with reaches the tasks, and shows nowhere in the plan."""
     given = s3_given(s3_options, kind)
     store = filled(f"s3://test/open-{next(_NUMBERS)}", storage_options=given)
     with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
@@ -94,15 +95,19 @@ def test_an_open_store_on_s3_is_open_in_tasks_too(
 def test_nested_options_are_taken_wherever_options_are(
     spark: SparkSession, s3_options: dict[str, Any]
 ) -> None:
-    """Goal: with a URL too, in a block, in catch_up and in the shuffle."""
+    """With a URL too, in a block, in catch_up and in the shuffle."""
     url, given = f"s3://test/nested-{next(_NUMBERS)}", s3_given(s3_options, "nested")
     store = filled(url, storage_options=given)
     with transaction(
         spark, url, transactional_id="etl", group_id="g", storage_options=given
     ) as txn:
         copy(txn)
-    names = {"transactional_id": "again", "group_id": "again"}
-    done = catch_up(spark, url, copy, storage_options=given, **names)
+
+    def copy_again(txn: SparkTransaction) -> None:
+        copy(txn)
+
+    names: dict[str, Any] = {"transactional_id": "again", "group_id": "again"}
+    done = catch_up(spark, url, copy_again, storage_options=given, **names)
     assert (done.transactions, done.written_records) == (1, 20)
     with transaction(spark, url, transactional_id="shuffled", storage_options=given) as txn:
         rows = spark.range(20).selectExpr("string(id) as value")
@@ -111,7 +116,7 @@ def test_nested_options_are_taken_wherever_options_are(
 
 
 def test_a_single_writers_store_is_open_in_tasks_too(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: unsafe_single_writer goes along, and so do options that are no text, in any case."""
+    """The tasks get unsafe_single_writer, and options that are no text, with names in any case."""
     options = {"Level": 7, "password": "hunter2hunter2"}
     store = filled(f"disk://{tmp_path}/store", storage_options=options, unsafe_single_writer=True)
     with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
@@ -130,7 +135,7 @@ def test_a_single_writers_store_is_open_in_tasks_too(spark: SparkSession, tmp_pa
 
 
 def test_options_come_back_as_they_were_given(s3_options: dict[str, Any]) -> None:
-    """Goal: types, and names in upper case, which Spark would change."""
+    """Types, and names in upper case, which Spark would change."""
     url = f"s3://test/types-{next(_NUMBERS)}"
     given = {**s3_options, "default_fill_cache": False, "max_concurrency": 3, "SSEKeyId": "k"}
     txnlog.open(url, create=True, storage_options=s3_options)
@@ -139,12 +144,12 @@ def test_options_come_back_as_they_were_given(s3_options: dict[str, Any]) -> Non
     assert options["path"] == url
     assert all(isinstance(value, str) for value in options.values())
     by_spark = {name.lower(): value for name, value in options.items()}
-    assert parse_read({**by_spark, "subscribe": "a"}).storage_options == given
+    assert parse_read({**by_spark, "subscribe": "a"}).address.options == given
 
 
 @pytest.mark.parametrize("value", [object(), b"bytes", {1: 2}, float("nan"), {"a": {SECRET}}])
 def test_what_cannot_travel_is_named(s3_options: dict[str, Any], value: object) -> None:
-    """Goal: an error before any job, with the option's name and never its value."""
+    """An error before any job, with the option's name and never its value."""
     store = txnlog.open("s3://test/kinds", create=True, storage_options=s3_options)
     with pytest.raises(InvalidOption, match="storage option session is of a kind") as caught:
         store_options(store, {"session": value})
@@ -152,13 +157,13 @@ def test_what_cannot_travel_is_named(s3_options: dict[str, Any], value: object) 
 
 
 def test_a_password_in_the_url_is_refused(tmp_path: Path) -> None:
-    """Goal: Spark shows the path of a read to everybody."""
+    """Spark shows the path of a read to everybody."""
     options = {"Level": 7, "password": "hunter2hunter2"}
     plain = txnlog.open(
         f"disk://{tmp_path}/s", create=True, storage_options=options, unsafe_single_writer=True
     )
     url = f"disk://user:hunter2hunter2@host{tmp_path}/s"
-    plain.storage._given = url  # as after opening it, if this filesystem knew of users
+    plain.storage._given = url  # type: ignore[attr-defined]  # as after opening it, if this filesystem knew of users
     plain.storage.url = f"disk://host{tmp_path}/s"
     with pytest.raises(InvalidOption, match="holds credentials, which Spark would show") as caught:
         store_options(plain)
@@ -166,7 +171,7 @@ def test_a_password_in_the_url_is_refused(tmp_path: Path) -> None:
 
 
 def test_secrets_of_the_typed_option_show_in_no_message() -> None:
-    """Goal: what travels as JSON is as secret as the rest."""
+    """What travels as JSON is as secret as the rest."""
     given = {"path": "/s", "subscribe": "a", "storage.json": json.dumps({"client": SECRET})}
     with pytest.raises(InvalidOption) as caught:
         parse_read({**given, "colour": "red"})

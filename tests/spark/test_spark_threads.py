@@ -28,7 +28,7 @@ def topics(store: Store) -> Store:
 
 
 def test_writes_in_threads_are_one_transaction(spark: SparkSession, topics: Store) -> None:
-    """Goal: eight writes, four at a time: all of their records are committed, each once."""
+    """Eight writes, four at a time: all of their records are committed, each once."""
     with transaction(spark, topics, transactional_id="etl") as txn:
         with ThreadPoolExecutor(4) as threads:
             writes = [
@@ -44,7 +44,7 @@ def test_writes_in_threads_are_one_transaction(spark: SparkSession, topics: Stor
 
 
 def test_a_plain_write_in_a_thread(spark: SparkSession, topics: Store) -> None:
-    """Goal: register() is all that a thread needs."""
+    """Calling register() is all that a thread needs."""
 
     def write() -> None:
         register(spark)
@@ -70,7 +70,7 @@ def held_up(frame: DataFrame, gate: Path) -> DataFrame:
 def test_a_block_that_ends_before_its_writes_commits_nothing(
     spark: SparkSession, topics: Store, tmp_path: Path
 ) -> None:
-    """Goal: a write that nobody waited for is not lost in silence, neither here nor there."""
+    """A write that nobody waited for is not lost in silence, neither here nor there."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     os.mkfifo(f"{gate}-open")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,7 +31,7 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.spark import SparkTransaction, transaction
-from txnlog.spark.staging import read_manifest, stage
+from txnlog.spark.batch.manifests import read_manifest, write_manifest
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 
@@ -54,7 +55,7 @@ def etl(txn: SparkTransaction) -> int:
     return txn.consumed_records
 
 
-def begin(spark: SparkSession, store: Store, name: str = "etl", **more: int) -> SparkTransaction:
+def begin(spark: SparkSession, store: Store, name: str = "etl", **more: Any) -> SparkTransaction:
     return transaction(spark, store.url, transactional_id=name, group_id="g", **more)
 
 
@@ -71,7 +72,7 @@ def leftovers(store: Store) -> list[str]:
 
 
 def test_everything_is_committed_at_once(spark: SparkSession, topics: Store) -> None:
-    """Goal: inside the block nothing shows; after it all outputs and the offsets do."""
+    """Inside the block nothing shows; after it all outputs and the offsets do."""
     with begin(spark, topics) as txn:
         assert etl(txn) == 100
         assert stored(topics, "out") == []
@@ -90,7 +91,7 @@ def test_everything_is_committed_at_once(spark: SparkSession, topics: Store) -> 
 
 
 def test_a_loop_goes_on_where_the_last_one_stopped(spark: SparkSession, topics: Store) -> None:
-    """Goal: batches of at most max_records until nothing is new; then nothing is committed."""
+    """Batches of at most max_records until nothing is new; then nothing is committed."""
     batches = []
     while True:
         with begin(spark, topics, max_records=60) as txn:
@@ -106,7 +107,7 @@ def test_a_loop_goes_on_where_the_last_one_stopped(spark: SparkSession, topics: 
 
 
 def test_reads_are_pinned(spark: SparkSession, topics: Store) -> None:
-    """Goal: what comes while the block runs is neither read nor skipped."""
+    """What comes while the block runs is neither read nor skipped."""
     with begin(spark, topics) as txn:
         new = txn.read("in")
         fill(topics, "in", 100, 150)
@@ -119,7 +120,7 @@ def test_reads_are_pinned(spark: SparkSession, topics: Store) -> None:
 
 
 def test_topics_given_together_are_one_consistent_cut(spark: SparkSession, store: Store) -> None:
-    """Goal: a transaction that is visible in one topic and held back in the other is left out."""
+    """A transaction that is visible in one topic and held back in the other is left out."""
     for topic in ("a", "b"):
         store.create_topic(topic)
     blocker = store.producer(transactional_id="blocker")
@@ -142,7 +143,7 @@ def test_topics_given_together_are_one_consistent_cut(spark: SparkSession, store
 def test_records_of_the_driver_are_committed_with_the_data(
     spark: SparkSession, topics: Store
 ) -> None:
-    """Goal: send() and send_batch() in the block: after the DataFrames, with them or not at all."""
+    """Records of send() and send_batch() follow the DataFrames, with them or not at all."""
     with begin(spark, topics) as txn:
         txn.write(txn.read("in").drop("partition"), topic="out")
         txn.send("out", value="done", key="k", partition=1)
@@ -157,7 +158,7 @@ def test_records_of_the_driver_are_committed_with_the_data(
 
 
 def test_an_exception_commits_nothing_and_cleans_up(spark: SparkSession, topics: Store) -> None:
-    """Goal: whatever leaves the block, also Ctrl-C, undoes the writes and deletes their files."""
+    """Whatever leaves the block, also Ctrl-C, undoes the writes and deletes their files."""
     before = data_files(topics)
 
     def fail(error: BaseException) -> None:
@@ -178,8 +179,44 @@ def test_an_exception_commits_nothing_and_cleans_up(spark: SparkSession, topics:
     assert stored(topics, "out") == list(range(100))
 
 
+class InterruptedAfter(CountingStorage):
+    """Ctrl-C comes right after the one create of a name that ends in ``last``."""
+
+    last = "never"
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        created = super().put_if_absent(name, data)
+        if name.endswith(self.last):
+            self.last = "never"
+            raise KeyboardInterrupt
+        return created
+
+
+def test_an_interrupt_after_the_decision_hides_no_commit(
+    spark: SparkSession, topics: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interrupt goes on, and the block tells what was committed nevertheless."""
+    storage = InterruptedAfter(topics.storage)
+    txn = transaction(spark, attach(storage), transactional_id="etl", group_id="g")
+
+    def copy() -> None:
+        with txn:
+            assert etl(txn) == 100
+            storage.last = "transactions/etl/00000000000000000002.json"
+
+    with pytest.raises(KeyboardInterrupt):
+        copy()
+    assert storage.last == "never"
+    assert txn.result.written_records == 101
+    assert sum(len(span) for span in txn.result.consumed.values()) == 100
+    assert "(epoch 0) is committed: the decision had been put" in caplog.text
+    assert stored(topics, "out") == list(range(100))
+    assert leftovers(topics) == []
+
+
+@pytest.mark.condition(22)
 def test_a_failed_write_leaves_only_abort(spark: SparkSession, topics: Store) -> None:
-    """Goal (22): code that swallows a write's error cannot commit the rest without it."""
+    """Code that swallows a write's error cannot commit the rest without it."""
     bad = numbers(spark, 0, 5).withColumn("colour", sf.lit("red"))
 
     def swallow() -> None:
@@ -197,7 +234,7 @@ def test_a_failed_write_leaves_only_abort(spark: SparkSession, topics: Store) ->
 
 
 def test_misuse_is_explained(spark: SparkSession, topics: Store) -> None:
-    """Goal: reading a topic twice, using a block before or after its time, bad arguments."""
+    """Reading a topic twice, using a block before or after its time, bad arguments."""
     with pytest.raises(InvalidTxnState, match="use it in a with statement"):
         begin(spark, topics).read("in")
     txn = begin(spark, topics)
@@ -213,8 +250,9 @@ def test_misuse_is_explained(spark: SparkSession, topics: Store) -> None:
         transaction(spark, txnlog.open("memory://x", create=True), transactional_id="etl")
 
 
+@pytest.mark.condition(35)
 def test_two_jobs_with_one_group_and_the_same_records(spark: SparkSession, topics: Store) -> None:
-    """Goal (35): of two jobs that consumed the same records exactly one commits."""
+    """Of two jobs that consumed the same records exactly one commits."""
 
     def race() -> None:
         with begin(spark, topics, "one") as first:
@@ -231,8 +269,9 @@ def test_two_jobs_with_one_group_and_the_same_records(spark: SparkSession, topic
     assert topics.describe_topic("out").open_transactions == ()
 
 
+@pytest.mark.condition(28)
 def test_two_jobs_with_one_transactional_id(spark: SparkSession, topics: Store) -> None:
-    """Goal (28): the older instance is fenced, and what it uploaded is deleted."""
+    """The older instance is fenced, and what it uploaded is deleted."""
 
     def race() -> None:
         with begin(spark, topics) as older:
@@ -248,7 +287,7 @@ def test_two_jobs_with_one_transactional_id(spark: SparkSession, topics: Store) 
 
 
 def test_without_a_group_nothing_is_moved(spark: SparkSession, topics: Store) -> None:
-    """Goal: a transaction may only write, or read from where it says."""
+    """A transaction may only write, or read from where it says."""
     with transaction(spark, topics, transactional_id="etl") as txn:
         recent = txn.read("in", starting_offsets={"in": {0: -1, 1: -1, 2: 0}}, columns=["value"])
         txn.write(recent, topic="out")
@@ -279,7 +318,7 @@ class DecisionLost(CountingStorage):
 
 
 def test_an_unknown_outcome_is_settled_by_the_next_run(spark: SparkSession, topics: Store) -> None:
-    """Goal (hazard 2): nothing is deleted, and the rerun finds that it was committed."""
+    """Hazard 2: nothing is deleted, and the rerun finds that it was committed."""
     failing = attach(DecisionLost(topics.storage), clock=SystemClock())
     with (
         pytest.raises(CommitStateUnknown),
@@ -324,11 +363,12 @@ with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
 """
 
 
+@pytest.mark.condition(48)
 @pytest.mark.parametrize(("moment", "left"), [("before", 100), ("after", 0)])
 def test_a_driver_killed_around_the_decision(
     spark: SparkSession, topics: Store, moment: str, left: int
 ) -> None:
-    """Goal (48): SIGKILL just before and after the decision; the rerun finishes the work."""
+    """SIGKILL just before and after the decision; the rerun finishes the work."""
     command = [sys.executable, "-c", KILLED, topics.url, moment]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -351,7 +391,7 @@ def consume(spark: SparkSession, store: Store, **more: object) -> DataFrame:
 
 
 def test_options_alone_move_the_offsets_with_the_write(spark: SparkSession, topics: Store) -> None:
-    """Goal: transactional.id on read and write is one transaction, again and again."""
+    """A transactional.id on read and write makes one transaction, again and again."""
     for start in (0, 100):
         new = consume(spark, topics).drop("partition")
         assert new.count() == 100
@@ -364,7 +404,7 @@ def test_options_alone_move_the_offsets_with_the_write(spark: SparkSession, topi
 
 
 def test_options_alone_with_nothing_new(spark: SparkSession, topics: Store) -> None:
-    """Goal: an empty run ends its transaction and leaves the outputs as they are."""
+    """An empty run ends its transaction and leaves the outputs as they are."""
     for _ in range(2):
         save(consume(spark, topics).drop("partition"), topics, "out", transactional_id="etl")
     assert stored(topics, "out") == list(range(100))
@@ -373,7 +413,7 @@ def test_options_alone_with_nothing_new(spark: SparkSession, topics: Store) -> N
 
 
 def test_options_alone_several_topics(spark: SparkSession, topics: Store) -> None:
-    """Goal: one write with a topic column goes to several topics, with the offsets."""
+    """One write with a topic column goes to several topics, with the offsets."""
     topic = sf.when(sf.col("offset") < 10, "out").otherwise("sums").alias("topic")
     new = consume(spark, topics, columns="value,offset")
     save(new.select("value", topic), topics, transactional_id="etl")
@@ -382,7 +422,7 @@ def test_options_alone_several_topics(spark: SparkSession, topics: Store) -> Non
 
 
 def test_a_second_write_without_a_read_is_refused(spark: SparkSession, topics: Store) -> None:
-    """Goal: data never goes out without the offsets that it was read with."""
+    """Data never goes out without the offsets that it was read with."""
     new = consume(spark, topics).drop("partition")
     save(new, topics, "out", transactional_id="etl")
     with pytest.raises(PySparkException, match="committed by another write"):
@@ -391,7 +431,7 @@ def test_a_second_write_without_a_read_is_refused(spark: SparkSession, topics: S
 
 
 def test_a_read_that_timed_out_cannot_be_written(spark: SparkSession, topics: Store) -> None:
-    """Goal: once somebody has ended the transaction of a read, its write commits nothing."""
+    """Once somebody has ended the transaction of a read, its write commits nothing."""
     new = consume(spark, topics).drop("partition")
     settlement, transactions = topics.logs.settlement, topics.logs.transactions
     # As a reader does that finds the transaction past its timeout.
@@ -405,10 +445,11 @@ def test_a_read_that_timed_out_cannot_be_written(spark: SparkSession, topics: St
     assert "g" not in topics.groups()
 
 
+@pytest.mark.condition(28)
 def test_a_write_never_commits_the_offsets_of_another_read(
     spark: SparkSession, topics: Store
 ) -> None:
-    """Goal (28): two jobs with one id and different ranges: the older one's write is refused."""
+    """Two jobs with one id and different ranges: the older one's write is refused."""
     older = consume(spark, topics, maxRecords=30).drop("partition")
     newer = consume(spark, topics).drop("partition")
     with pytest.raises(PySparkException, match=r"ProducerFenced.*was replaced"):
@@ -426,8 +467,8 @@ def test_a_write_never_commits_the_offsets_of_another_read(
 
 
 def test_staged_manifests_are_checked(topics: Store) -> None:
-    """Goal (hazard 8): a damaged manifest is refused, never half of it used."""
-    stage(topics.storage, "staging/x-000000.json", {})
+    """Hazard 8: a damaged manifest is refused, never half of it used."""
+    write_manifest(topics.storage, "staging/x-000000.json", {})
     path = Path(topics.url, "staging", "x-000000.json")
     assert json.loads(path.read_text())["segments"] == {}
     path.write_text(path.read_text()[:-5])

@@ -6,12 +6,14 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
-from txnlog.spark.batch_versions import query_batch
-from txnlog.spark.options import parse_write
-from txnlog.spark.stream_writer import TxnlogStreamWriter, UploadedForQuery
-from txnlog.spark.writer import upload
+from txnlog.spark.batch.uploads import upload
+from txnlog.spark.batch.write_plan import WritePlan
+from txnlog.spark.options.write_options import parse_write
+from txnlog.spark.stream.versions import query_batch
+from txnlog.spark.stream.writer import TxnlogStreamWriter, UploadedForQuery
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -35,22 +37,23 @@ class Driver:
 
     def __init__(self, storage: HeapStorage | FaultyStorage, seed: int, query: str = "q") -> None:
         self.store = attach(storage, clock=VirtualClock(seed=seed))
+        self._plan = WritePlan(self.store, OPTIONS, NAMES, NAMES, None)
         self._query = query
 
     def writer(self) -> TxnlogStreamWriter:
-        return TxnlogStreamWriter(self.store, OPTIONS, NAMES, NAMES, None)
+        return TxnlogStreamWriter(self._plan)
 
-    def upload(self, batch: int) -> list[UploadedForQuery | None]:
+    def upload(self, batch: int) -> list[WriterCommitMessage | None]:
         """What the tasks of a batch do: two of them with rows, one without."""
-        messages: list[UploadedForQuery | None] = []
+        messages: list[WriterCommitMessage | None] = []
         for task in range(2):
             rows = [f"{batch}-{task}-{row}".encode() for row in range(4)]
             data = pa.record_batch([["a", "b"] * 2, rows], names=list(NAMES))
-            segments = upload(self.store, OPTIONS, NAMES, NAMES, None, [data])
+            segments = upload(self._plan, [data])
             messages.append(UploadedForQuery(segments, EXECUTION, self._query))
         return [*messages, UploadedForQuery((), EXECUTION, self._query)]
 
-    def commit(self, batch: int, messages: list[UploadedForQuery | None]) -> None:
+    def commit(self, batch: int, messages: list[WriterCommitMessage | None]) -> None:
         """As Spark does it: what fails is followed by abort, on another writer."""
         try:
             self.writer().commit(messages, batch)
@@ -101,9 +104,10 @@ ENDS = {
 """How the commit ends, over all of its requests."""
 
 
+@pytest.mark.condition(48, 49)
 @pytest.mark.parametrize("fault", ENDS)
 def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -> None:
-    """Goal (48, 49): whatever the second batch's commit dies of, its next run leaves it there once.
+    """Whatever the second batch's commit dies of, its next run leaves it there once.
 
     The faulty driver may end as it likes; the next one repeats the batch, and goes on.
     """
@@ -147,7 +151,7 @@ def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -
 
 
 def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> None:
-    """Goal (hazard 2): the decision landed, nobody was told: its files stay, a replay adds none."""
+    """Hazard 2: the decision landed, nobody was told: its files stay, a replay adds none."""
     storage = inner.copy()
 
     class Lost(FaultyStorage):
@@ -171,7 +175,7 @@ def test_an_unknown_outcome_is_not_aborted_but_found_out(inner: HeapStorage) -> 
 
 
 def test_a_failed_task_leaves_no_file(inner: HeapStorage) -> None:
-    """Goal: a message that is missing proves that nothing was placed, so the others are deleted."""
+    """A message that is missing proves that nothing was placed, so the others are deleted."""
     driver = Driver(inner, seed=2)
     messages = driver.upload(0)
     assert len(orphans(inner)) > 0
@@ -180,8 +184,9 @@ def test_a_failed_task_leaves_no_file(inner: HeapStorage) -> None:
     assert values(inner) == []
 
 
+@pytest.mark.condition(28)
 def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
-    """Goal (28): two drivers have the same batch; whoever comes second adds nothing."""
+    """Two drivers have the same batch; whoever comes second adds nothing."""
     older, newer = Driver(inner, seed=2), Driver(inner, seed=3)
     late = older.upload(0)
     newer.run(0)
@@ -196,8 +201,9 @@ def test_an_older_driver_of_the_same_query(inner: HeapStorage) -> None:
     assert orphans(inner) == set()
 
 
+@pytest.mark.condition(28, 50)
 def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
-    """Goal (28, 50): the newer driver commits while the older one stands still at each request."""
+    """The newer driver commits while the older one stands still at each request."""
     number = 0
     while True:
         storage = inner.copy()
@@ -221,7 +227,7 @@ def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
 
 
 def test_another_query_changes_nothing(inner: HeapStorage) -> None:
-    """Goal: who is refused has fenced nobody off, and has deleted only files of its own."""
+    """Who is refused has fenced nobody off, and has deleted only files of its own."""
     owner = Driver(inner, seed=2)
     owner.run(3)
     before = owner.store.describe_transaction("t")
@@ -237,7 +243,7 @@ def test_another_query_changes_nothing(inner: HeapStorage) -> None:
 
 
 def test_an_empty_batch_puts_nothing(inner: HeapStorage) -> None:
-    """Goal: tasks without rows cost no transaction, not even where another query owns the id."""
+    """Tasks without rows cost no transaction, not even where another query owns the id."""
     faulty = FaultyStorage(inner)
     driver = Driver(faulty, seed=2)
     faulty.requests.clear()

@@ -14,7 +14,7 @@ from txnlog import Store
 
 
 def test_a_stream_of_files_is_written(spark: SparkSession, store: Store, tmp_path: Path) -> None:
-    """Goal: on every version each batch is there once, and the next run goes on."""
+    """On every version each batch is there once, and the next run goes on."""
     store.create_topic("out")
     files = tmp_path / "files"
     files.mkdir()
@@ -26,7 +26,7 @@ def test_a_stream_of_files_is_written(spark: SparkSession, store: Store, tmp_pat
 
 @pytest.mark.skipif(READS_STREAMS, reason="this PySpark reads streams")
 def test_reading_a_stream_says_what_it_needs(spark: SparkSession, store: Store) -> None:
-    """Goal: the query fails with the version that is needed, and writes nothing."""
+    """The query fails with the version that is needed, and writes nothing."""
     for topic in ("in", "out"):
         store.create_topic(topic)
     fill(store, "in", 0, 10)

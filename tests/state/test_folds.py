@@ -68,16 +68,18 @@ class Topic:
         return self.state.check_sequences("t", producer, {partition: (sequence, count)})
 
 
+@pytest.mark.condition(1)
 @pytest.mark.parametrize("sequence", [1, 5])
 def test_a_first_batch_starts_at_sequence_0(sequence: int) -> None:
-    """Goal (1): 0 is accepted, 1 and 5 are out of order."""
+    """0 is accepted, 1 and 5 are out of order."""
     assert Topic().check(0) is None
     with pytest.raises(OutOfOrderSequence, match="where 0 is next"):
         Topic().check(sequence)
 
 
+@pytest.mark.condition(2)
 def test_a_higher_epoch_starts_over_and_fences() -> None:
-    """Goal (2): epoch 4 starts at 0, afterwards epoch 3 is fenced."""
+    """Epoch 4 starts at 0, afterwards epoch 3 is fenced."""
     log = Topic()
     log.append({0: 5}, sequence=0, owner=PRODUCER)
     newer = ProducerRef(9, 4)
@@ -89,8 +91,9 @@ def test_a_higher_epoch_starts_over_and_fences() -> None:
         log.check(5)
 
 
+@pytest.mark.condition(3, 9)
 def test_a_gap_is_refused_and_changes_nothing() -> None:
-    """Goal (3, 9): 0, then 2 is out of order; the state stays as it was."""
+    """0, then 2 is out of order; the state stays as it was."""
     log = Topic()
     log.append({0: 1}, sequence=0, owner=PRODUCER)
     before = envelope.encode(log.state)
@@ -99,8 +102,9 @@ def test_a_gap_is_refused_and_changes_nothing() -> None:
     assert envelope.encode(log.state) == before
 
 
+@pytest.mark.condition(4, 5)
 def test_recent_batches_are_recognised_and_older_ones_are_not() -> None:
-    """Goal (4, 5): a repeat of the last five has its offset again; a sixth is refused."""
+    """A repeat of the last five has its offset again; a sixth is refused."""
     log = Topic()
     for sequence in range(0, 12, 2):
         log.append({0: 2}, sequence=sequence, owner=PRODUCER)
@@ -109,8 +113,9 @@ def test_recent_batches_are_recognised_and_older_ones_are_not() -> None:
         log.check(0, 2)
 
 
+@pytest.mark.condition(6)
 def test_an_overlap_is_out_of_order() -> None:
-    """Goal (6): two records that overlap the middle of three."""
+    """Two records that overlap the middle of three."""
     log = Topic()
     log.append({0: 3}, sequence=0, owner=PRODUCER)
     with pytest.raises(OutOfOrderSequence):
@@ -125,8 +130,9 @@ def test_an_append_is_repeated_whole_or_not_at_all() -> None:
         log.state.check_sequences("t", PRODUCER, {0: (0, 3), 1: (0, 1)})
 
 
+@pytest.mark.condition(7)
 def test_idle_producers_are_forgotten_but_not_with_an_open_transaction() -> None:
-    """Goal (7): expiry by idle time spares whoever has something undecided."""
+    """Expiry by idle time spares whoever has something undecided."""
     log = Topic()
     open_one = transaction("open")
     log.append({0: 1}, sequence=0, owner=PRODUCER, at_ms=0)
@@ -148,8 +154,9 @@ def test_sequences_wrap() -> None:
     assert log.state.next_sequence(PRODUCER, 0) == 2
 
 
+@pytest.mark.condition(10)
 def test_a_state_from_a_checkpoint_is_the_state() -> None:
-    """Goal (10): reopening at any checkpoint gives what folding everything gives."""
+    """Reopening at any checkpoint gives what folding everything gives."""
     entries: list[topic.TopicEntry] = []
     whole = Topic()
     add = whole.add
@@ -184,8 +191,9 @@ def test_entries_are_folded_in_order() -> None:
         log.state.apply(2, Append("n", 0, ()))
 
 
+@pytest.mark.condition(26)
 def test_the_last_stable_offset_follows_the_earliest_open_transaction() -> None:
-    """Goal (26): three open transactions, decided in another order than begun."""
+    """Three open transactions, decided in another order than begun."""
     log = Topic(partitions=1)
     entries = [log.append({0: 10}, owner=transaction(name)) for name in "abc"]
     stable = [log.state.last_stable_offsets()]
@@ -195,8 +203,9 @@ def test_the_last_stable_offset_follows_the_earliest_open_transaction() -> None:
     assert stable == [[0], [0], [20], [30]]
 
 
+@pytest.mark.condition(32)
 def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
-    """Goal (32): also where the log start was moved while a transaction is open."""
+    """Also where the log start was moved while a transaction is open."""
     log = Topic(partitions=1)
     log.append({0: 10})
     log.append({0: 5}, owner=transaction("a"))
@@ -218,8 +227,9 @@ def test_a_deleted_topic_is_gone_and_a_new_one_is_another() -> None:
         log.state.check_exists("t", "id")
 
 
+@pytest.mark.condition(35)
 def test_an_offset_commit_is_compared_with_where_it_started() -> None:
-    """Goal (35): of two that start from the same offset, the second is refused."""
+    """Of two that start from the same offset, the second is refused."""
     state = GroupState()
     first = OffsetCommit("in", 0, 10, compare=True, start=None)
     state.check_commit("g", [first])
@@ -229,8 +239,9 @@ def test_an_offset_commit_is_compared_with_where_it_started() -> None:
     state.check_commit("g", [OffsetCommit("in", 0, 20, compare=True, start=10)])
 
 
+@pytest.mark.condition(34)
 def test_pending_offsets_are_nobody_elses() -> None:
-    """Goal (34): undecided offsets are invisible, hold the partition, and vanish on abort."""
+    """Undecided offsets are invisible, hold the partition, and vanish on abort."""
     state = GroupState()
     moved = OffsetCommit("in", 0, 10)
     state.apply(0, OffsetsCommitted("n", 1, (moved,), transaction("a")))

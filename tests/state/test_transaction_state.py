@@ -24,7 +24,7 @@ from txnlog.testing import HeapStorage, VirtualClock
 ENTRY = EntryRef("topic", "orders", 7)
 
 
-def initialized(state: TransactionState | None = None, **changes: object) -> TransactionState:
+def initialize(state: TransactionState | None = None, **changes: object) -> TransactionState:
     arguments: dict[str, object] = {
         "transactional_id": "etl",
         "timeout_ms": 1000,
@@ -36,49 +36,50 @@ def initialized(state: TransactionState | None = None, **changes: object) -> Tra
     return transitions.initialize(state, **(arguments | changes))  # type: ignore[arg-type]
 
 
-def ongoing() -> TransactionState:
+def ongoing_state() -> TransactionState:
     return transitions.participate(
-        initialized(), topics=["orders"], groups=["g"], now_ms=20, nonce="n1"
+        initialize(), topics=["orders"], groups=["g"], now_ms=20, nonce="n1"
     )
 
 
-def committed() -> TransactionState:
-    return transitions.prepare_commit(ongoing(), [ENTRY], now_ms=30, nonce="n2")
+def committed_state() -> TransactionState:
+    return transitions.prepare_commit(ongoing_state(), [ENTRY], now_ms=30, nonce="n2")
 
 
-def aborted() -> TransactionState:
-    return transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2")
+def aborted_state() -> TransactionState:
+    return transitions.prepare_abort(ongoing_state(), now_ms=30, nonce="n2")
 
 
-def done(state: TransactionState) -> TransactionState:
+def complete(state: TransactionState) -> TransactionState:
     return transitions.complete(state, now_ms=40, nonce="n3")
 
 
+@pytest.mark.condition(11)
 def test_an_empty_transactional_id_is_refused() -> None:
-    """Goal (11): an id must have at least one character."""
+    """An id must have at least one character."""
     from txnlog.errors import InvalidTransactionalId
 
     with pytest.raises(InvalidTransactionalId):
         check_transactional_id("")
 
 
-def changed(state: TransactionState, **changes: object) -> TransactionState:
+def change(state: TransactionState, **changes: object) -> TransactionState:
     return msgspec.structs.replace(state, **changes)
 
 
-DEAD = transitions.expire(initialized(), now_ms=50, nonce="n5", reason="idle")
+DEAD = transitions.expire(initialize(), now_ms=50, nonce="n5", reason="idle")
 
 
 @pytest.mark.parametrize(
     ("state", "later"),
     [
-        (initialized(), ongoing()),
-        (initialized(), initialized(initialized())),
-        (initialized(), DEAD),
-        (done(committed()), changed(ongoing(), number=2)),
-        (ongoing(), committed()),
-        (ongoing(), changed(aborted(), producer_epoch=1)),
-        (committed(), done(committed())),
+        (initialize(), ongoing_state()),
+        (initialize(), initialize(initialize())),
+        (initialize(), DEAD),
+        (complete(committed_state()), change(ongoing_state(), number=2)),
+        (ongoing_state(), committed_state()),
+        (ongoing_state(), change(aborted_state(), producer_epoch=1)),
+        (committed_state(), complete(committed_state())),
     ],
 )
 def test_what_may_follow_a_state(state: TransactionState, later: TransactionState) -> None:
@@ -89,21 +90,21 @@ def test_what_may_follow_a_state(state: TransactionState, later: TransactionStat
 @pytest.mark.parametrize(
     ("state", "later"),
     [
-        (initialized(), changed(ongoing(), producer_epoch=1)),
-        (initialized(), changed(ongoing(), producer_id=43)),
-        (initialized(), changed(ongoing(), number=2)),
-        (initialized(), initialized()),
-        (initialized(), changed(initialized(initialized()), number=1)),
-        (initialized(), changed(DEAD, producer_epoch=1)),
-        (initialized(), committed()),
-        (ongoing(), changed(committed(), producer_epoch=1)),
-        (ongoing(), changed(aborted(), producer_epoch=2)),
-        (ongoing(), changed(ongoing(), number=2)),
-        (ongoing(), done(committed())),
-        (committed(), committed()),
-        (committed(), done(aborted())),
-        (committed(), changed(done(committed()), entries=())),
-        (committed(), changed(done(committed()), number=2)),
+        (initialize(), change(ongoing_state(), producer_epoch=1)),
+        (initialize(), change(ongoing_state(), producer_id=43)),
+        (initialize(), change(ongoing_state(), number=2)),
+        (initialize(), initialize()),
+        (initialize(), change(initialize(initialize()), number=1)),
+        (initialize(), change(DEAD, producer_epoch=1)),
+        (initialize(), committed_state()),
+        (ongoing_state(), change(committed_state(), producer_epoch=1)),
+        (ongoing_state(), change(aborted_state(), producer_epoch=2)),
+        (ongoing_state(), change(ongoing_state(), number=2)),
+        (ongoing_state(), complete(committed_state())),
+        (committed_state(), committed_state()),
+        (committed_state(), complete(aborted_state())),
+        (committed_state(), change(complete(committed_state()), entries=())),
+        (committed_state(), change(complete(committed_state()), number=2)),
     ],
 )
 def test_what_cannot_follow_a_state(state: TransactionState, later: TransactionState) -> None:
@@ -111,59 +112,74 @@ def test_what_cannot_follow_a_state(state: TransactionState, later: TransactionS
     assert not transitions.may_follow(later, state)
 
 
+@pytest.mark.condition(11)
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1001, True, 1.5])
 def test_bad_timeouts_are_refused(timeout_ms: int) -> None:
-    """Goal (11): -1, 0 and max + 1 are no timeouts."""
+    """-1, 0 and max + 1 are no timeouts."""
     with pytest.raises(InvalidTransactionTimeout, match="1 to 1000"):
         transitions.check_timeout(timeout_ms, 1000)
 
 
+@pytest.mark.condition(11)
 @pytest.mark.parametrize("timeout_ms", [1, 1000])
 def test_the_limits_of_timeouts_are_accepted(timeout_ms: int) -> None:
-    """Goal (11): 1 and max are."""
+    """1 and max are."""
     assert transitions.check_timeout(timeout_ms, 1000) == timeout_ms
 
 
+@pytest.mark.condition(12)
 def test_the_first_init_has_epoch_0() -> None:
-    """Goal (12): a new id gets the fresh producer id and epoch 0."""
-    state = initialized()
+    """A new id gets the fresh producer id and epoch 0."""
+    state = initialize()
     assert (state.status, state.producer_id, state.producer_epoch) == (Status.EMPTY, 42, 0)
 
 
-@pytest.mark.parametrize("before", [initialized(), done(committed()), done(aborted())])
+@pytest.mark.condition(12)
+@pytest.mark.parametrize(
+    "before", [initialize(), complete(committed_state()), complete(aborted_state())]
+)
 def test_init_again_bumps_the_epoch_once_and_keeps_the_producer_id(
     before: TransactionState,
 ) -> None:
-    """Goal (12): from Empty and Complete*, epoch + 1 and the same producer id and number."""
-    state = initialized(before, fresh_producer_id=99)
+    """From Empty and Complete*, epoch + 1 and the same producer id and number."""
+    state = initialize(before, fresh_producer_id=99)
     assert (state.producer_id, state.producer_epoch) == (42, before.producer_epoch + 1)
     assert state.number == before.number
 
 
-@pytest.mark.parametrize("before", [ongoing(), committed(), aborted()])
+@pytest.mark.condition(13, 14)
+@pytest.mark.parametrize("before", [ongoing_state(), committed_state(), aborted_state()])
 def test_init_does_not_pass_over_an_unfinished_transaction(before: TransactionState) -> None:
-    """Goal (13, 14): what is open or prepared must be ended first."""
+    """What is open or prepared must be ended first."""
     with pytest.raises(InvalidTxnState):
-        initialized(before)
+        initialize(before)
 
 
+@pytest.mark.condition(15)
 def test_an_init_that_has_fenced_does_not_bump_the_epoch_twice() -> None:
-    """Goal (15): at most one bump per completed init."""
-    fenced = transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2", fence=True)
-    state = initialized(done(fenced), owned_epoch=fenced.producer_epoch)
-    assert state.producer_epoch == ongoing().producer_epoch + 1
+    """At most one bump per completed init."""
+    fenced = transitions.prepare_abort(ongoing_state(), now_ms=30, nonce="n2", fence=True)
+    state = initialize(complete(fenced), owned_epoch=fenced.producer_epoch)
+    assert state.producer_epoch == ongoing_state().producer_epoch + 1
 
 
 def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     """The epoch is an int16: when it is used up, a fresh producer id starts at epoch 0."""
-    last = msgspec.structs.replace(initialized(), producer_epoch=MAX_PRODUCER_EPOCH)
-    state = initialized(last, fresh_producer_id=99)
+    last = msgspec.structs.replace(initialize(), producer_epoch=MAX_PRODUCER_EPOCH)
+    state = initialize(last, fresh_producer_id=99)
     assert (state.producer_id, state.producer_epoch) == (99, 0)
 
 
+@pytest.mark.condition(16)
 def test_only_an_open_transaction_can_be_decided() -> None:
-    """Goal (16): commit and abort need Ongoing."""
-    for state in (initialized(), committed(), aborted(), done(committed()), done(aborted())):
+    """Commit and abort need Ongoing."""
+    for state in (
+        initialize(),
+        committed_state(),
+        aborted_state(),
+        complete(committed_state()),
+        complete(aborted_state()),
+    ):
         with pytest.raises(InvalidTxnState):
             transitions.prepare_commit(state, [], now_ms=1, nonce="x")
         with pytest.raises(InvalidTxnState):
@@ -172,43 +188,45 @@ def test_only_an_open_transaction_can_be_decided() -> None:
 
 def test_only_a_prepared_transaction_can_be_completed() -> None:
     """Completion follows a decision, and keeps it."""
-    for state in (initialized(), ongoing(), done(committed())):
+    for state in (initialize(), ongoing_state(), complete(committed_state())):
         with pytest.raises(InvalidTxnState):
             transitions.complete(state, now_ms=1, nonce="x")
-    assert done(committed()).outcome is Outcome.COMMIT
-    assert done(committed()).entries == (ENTRY,)
-    assert done(aborted()).outcome is Outcome.ABORT
+    assert complete(committed_state()).outcome is Outcome.COMMIT
+    assert complete(committed_state()).entries == (ENTRY,)
+    assert complete(aborted_state()).outcome is Outcome.ABORT
 
 
+@pytest.mark.condition(17)
 @pytest.mark.parametrize(("producer_id", "epoch"), [(42, 1), (41, 0)])
 def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) -> None:
-    """Goal (17): whoever is not the owner is refused."""
-    transitions.check_owner(ongoing(), 42, 0)
+    """Whoever is not the owner is refused."""
+    transitions.check_owner(ongoing_state(), 42, 0)
     with pytest.raises(ProducerFenced, match="fenced"):
-        transitions.check_owner(ongoing(), producer_id, epoch)
+        transitions.check_owner(ongoing_state(), producer_id, epoch)
 
 
+@pytest.mark.condition(18)
 def test_only_ongoing_times_out() -> None:
-    """Goal (18): past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
+    """Past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
     clock = VirtualClock(20 + 1000 + CLOCK_MARGIN_MS)
     deadlines = Deadlines(TransactionLog(HeapStorage(), clock, 10**9), clock)
-    assert not deadlines.overdue(Head(1, ongoing()))
+    assert not deadlines.overdue(Head(1, ongoing_state()))
     clock.time_ms += 1
-    assert deadlines.overdue(Head(1, ongoing()))
+    assert deadlines.overdue(Head(1, ongoing_state()))
     clock.time_ms = 10**15
-    for state in (initialized(), committed(), aborted(), done(committed())):
+    for state in (initialize(), committed_state(), aborted_state(), complete(committed_state())):
         assert not deadlines.overdue(Head(1, state))
-    fenced = transitions.prepare_abort(ongoing(), now_ms=30, nonce="n2", fence=True)
+    fenced = transitions.prepare_abort(ongoing_state(), now_ms=30, nonce="n2", fence=True)
     assert fenced.status is Status.PREPARE_ABORT
-    assert fenced.producer_epoch == ongoing().producer_epoch + 1
+    assert fenced.producer_epoch == ongoing_state().producer_epoch + 1
 
 
 def test_each_transaction_has_its_own_number() -> None:
     """Zombies are told apart by number: it rises with each begin, not with each addition."""
-    first = ongoing()
+    first = ongoing_state()
     more = transitions.participate(first, topics=["b"], groups=[], now_ms=25, nonce="n9")
     second = transitions.participate(
-        done(committed()), topics=["c"], groups=[], now_ms=50, nonce="n9"
+        complete(committed_state()), topics=["c"], groups=[], now_ms=50, nonce="n9"
     )
     assert (more.number, more.topics, more.started_at_ms) == (1, ("b", "orders"), 20)
     assert (second.number, second.topics, second.groups, second.entries) == (2, ("c",), (), ())
@@ -217,39 +235,46 @@ def test_each_transaction_has_its_own_number() -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (ongoing(), None),
-        (committed(), Outcome.COMMIT),
-        (done(committed()), Outcome.COMMIT),
-        (aborted(), Outcome.ABORT),
-        (done(aborted()), Outcome.ABORT),
+        (ongoing_state(), None),
+        (committed_state(), Outcome.COMMIT),
+        (complete(committed_state()), Outcome.COMMIT),
+        (aborted_state(), Outcome.ABORT),
+        (complete(aborted_state()), Outcome.ABORT),
         (None, "past"),
-        (initialized(done(committed())), Outcome.ABORT),
+        (initialize(complete(committed_state())), Outcome.ABORT),
     ],
 )
 def test_how_a_reader_decides_an_entry(state: TransactionState | None, expected: object) -> None:
     """Rule b, for every state that an id can be in."""
     if state is not None and state.status is Status.EMPTY:
         expected = "past"
-    assert transitions.decide_entry(ENTRY, ongoing().ref, state) == expected
+    assert transitions.decide_entry(ENTRY, ongoing_state().ref, state) == expected
 
 
 def test_a_commit_covers_its_list_and_nothing_else() -> None:
     """Hazard 4: an entry of the transaction that is not on the decision's list is a zombie's."""
     stray = EntryRef("topic", "orders", 8)
-    assert transitions.decide_entry(stray, ongoing().ref, committed()) is Outcome.ABORT
+    assert transitions.decide_entry(stray, ongoing_state().ref, committed_state()) is Outcome.ABORT
 
 
 def test_a_later_transaction_of_the_id_decides_nothing_about_an_earlier_one() -> None:
     """Hazard 4: a commit must never hit entries of the id's other transactions."""
     second = transitions.participate(
-        done(committed()), topics=["orders"], groups=[], now_ms=50, nonce="n9"
+        complete(committed_state()), topics=["orders"], groups=[], now_ms=50, nonce="n9"
     )
     decided = transitions.prepare_commit(second, [ENTRY], now_ms=60, nonce="n10")
-    assert transitions.decide_entry(ENTRY, ongoing().ref, decided) == "past"
+    assert transitions.decide_entry(ENTRY, ongoing_state().ref, decided) == "past"
 
 
 @pytest.mark.parametrize(
-    "state", [initialized(), ongoing(), committed(), done(committed()), done(aborted())]
+    "state",
+    [
+        initialize(),
+        ongoing_state(),
+        committed_state(),
+        complete(committed_state()),
+        complete(aborted_state()),
+    ],
 )
 def test_states_survive_their_file(state: TransactionState) -> None:
     """Encoding and decoding a state gives the same state."""

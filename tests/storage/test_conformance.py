@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from txnlog.errors import InvalidOption, ObjectNotFound, PutIfAbsentBroken, Stor
 from txnlog.log.sequence_log import create_once
 from txnlog.storage import base, open_storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
-from txnlog.storage.counting import CountingStorage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.local import LocalStorage
 from txnlog.storage.probe import probe
 from txnlog.storage.s3 import S3Storage
@@ -79,7 +80,7 @@ def test_racing_creates_have_one_winner(any_storage: Storage) -> None:
             assert any_storage.get(name) == b"%d" % won.index(True)
 
 
-class LosesResponses(CountingStorage):
+class LosesResponses(ForwardingStorage):
     """The first creates take effect, but their callers are told that they failed."""
 
     lost = 2
@@ -178,7 +179,7 @@ def test_long_listings_are_complete(any_storage: Storage) -> None:
     """More names than one page of an object store holds; see test_s3_storage for S3's pages."""
     count = 100 if any_storage.url.startswith("s3:") else 1100
     names = [f"{number:05d}" for number in range(count)]
-    any_storage.gather([lambda n=n: any_storage.put(f"many/{n}", b"") for n in names])
+    any_storage.gather([partial(any_storage.put, f"many/{n}", b"") for n in names])
     assert any_storage.list_names("many") == names
     assert any_storage.list_names("many", "00050") == names[51:]
 
@@ -237,7 +238,7 @@ def test_bytes_of_any_kind_are_kept(any_storage: Storage) -> None:
     any_storage.put("all", content)
     any_storage.put_if_absent("none", b"")
     with any_storage.upload("buffer") as upload:
-        assert upload.write(memoryview(content)) == 256
+        assert upload.write(memoryview(content)) == 256  # type: ignore[arg-type]
     assert any_storage.get("all") == any_storage.get("buffer") == content
     assert any_storage.get("none") == b""
     assert any_storage.get_range("none", 0, 5) == b""
@@ -272,7 +273,7 @@ def test_the_probe_passes_and_leaves_nothing(any_storage: Storage) -> None:
     assert list(any_storage.list_all("")) == []
 
 
-class IgnoresCondition(CountingStorage):
+class IgnoresCondition(ForwardingStorage):
     """A server that takes the header and ignores it."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -297,9 +298,11 @@ def test_gather_keeps_the_order_and_raises_the_first_error(any_storage: Storage)
         return number
 
     with pytest.raises(StorageError, match="call 3"):
-        any_storage.gather([lambda n=n: call(n) for n in range(8)])
+        any_storage.gather([partial(call, n) for n in range(8)])
     assert sorted(done) == list(range(8))
-    assert any_storage.gather([lambda n=n: n * 2 for n in range(40)]) == list(range(0, 80, 2))
+    assert any_storage.gather([partial(operator.mul, n, 2) for n in range(40)]) == list(
+        range(0, 80, 2)
+    )
     assert any_storage.gather(iter([lambda: 1])) == [1]
     assert any_storage.gather(iter([])) == []
 
@@ -358,8 +361,12 @@ def test_gathered_calls_are_made_while_others_run() -> None:
     """What is to be sent need not all be there at once: the first call runs before the last."""
     began = threading.Event()
 
+    def begin() -> bool:
+        began.set()
+        return True
+
     def calls() -> Iterator[Callable[[], bool]]:
-        yield lambda: began.set() or True
+        yield begin
         yield lambda: True
         assert began.wait(30)
         yield began.is_set

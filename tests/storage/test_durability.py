@@ -9,10 +9,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from steps import send
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, ObjectNotFound, StorageError
 from txnlog.log.sequence_log import SequenceLog, create_once
 from txnlog.names import LogFile
+from txnlog.producer import Producer
 from txnlog.state.transaction import Outcome
 from txnlog.storage.local import LocalStorage
 from txnlog.store import Store, attach
@@ -77,6 +79,15 @@ def values(store: Store, clock: VirtualClock) -> list[bytes]:
     fresh = attach(LocalStorage(store.url), clock=clock)
     found: list[bytes] = fresh.scan("t").to_arrow().column("value").to_pylist()
     return found
+
+
+def begin(store: Store) -> Producer:
+    """A producer with an open transaction that has placed a record; it does not retry."""
+    producer = store.producer(transactional_id="p", delivery_timeout_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    send(producer, b"x")
+    return producer
 
 
 # -- the storage ---------------------------------------------------------------------------------
@@ -227,11 +238,7 @@ def test_a_commit_that_is_not_durable_is_not_reported(
     store: Store, disk: Disk, clock: VirtualClock
 ) -> None:
     """Called again while the disk is broken it is still unknown; later it is told, and once."""
-    producer = store.producer(transactional_id="p", delivery_timeout_ms=0)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", b"x")
-    producer.flush()
+    producer = begin(store)
     disk.broken = {"transactions/p"}
     for _ in range(2):
         with pytest.raises(CommitStateUnknown, match="may or may not"):
@@ -247,11 +254,7 @@ def test_a_commit_that_is_not_durable_is_not_told_to_who_aborts(
     store: Store, disk: Disk, clock: VirtualClock
 ) -> None:
     """It is there, so it cannot be aborted; that it has succeeded is said when it is safe."""
-    producer = store.producer(transactional_id="p", delivery_timeout_ms=0)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", b"x")
-    producer.flush()
+    producer = begin(store)
     disk.broken = {"transactions/p"}
     with pytest.raises(CommitStateUnknown):
         producer.commit_transaction()
@@ -281,11 +284,7 @@ def test_an_abort_learns_of_a_late_commit_when_that_is_durable(
 ) -> None:
     """The commit, thought lost, landed just before the abort: it is told once it is safe."""
     late = Late(store.url)
-    producer = attach(late, clock=clock).producer(transactional_id="p", delivery_timeout_ms=0)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", b"x")
-    producer.flush()
+    producer = begin(attach(late, clock=clock))
     late.losing = True
     with pytest.raises(CommitStateUnknown):
         producer.commit_transaction()
@@ -325,19 +324,14 @@ def test_an_init_that_is_not_durable_is_not_reported(store: Store, disk: Disk) -
     disk.synced.clear()
     producer.init_transactions()
     assert "transactions/p" in disk.synced
-    (found,) = store.transactions()
-    assert found.producer_epoch == 1
+    assert store.describe_transaction("p").producer_epoch == 1
 
 
 def test_nobody_marks_entries_for_a_decision_that_is_not_durable(
     store: Store, disk: Disk, clock: VirtualClock
 ) -> None:
     """A power cut would leave markers in some logs, and no decision for the others."""
-    producer = store.producer(transactional_id="p", delivery_timeout_ms=0)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", b"x")
-    producer.flush()
+    producer = begin(store)
     disk.broken = {"transactions/p"}
     with pytest.raises(CommitStateUnknown):
         producer.commit_transaction()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -260,7 +261,7 @@ def test_requests_are_counted() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    storage.gather([lambda n=n: storage.put_if_absent(f"a/{n}", b"x") for n in range(3)])
+    storage.gather([partial(storage.put_if_absent, f"a/{n}", b"x") for n in range(3)])
     storage.get("a/1")
     storage.delete([])
     storage.delete(["a/0", "a/1", "a/2"])

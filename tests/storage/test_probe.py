@@ -21,7 +21,6 @@ from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError, Store
 from txnlog.storage import open_storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
-from txnlog.storage.first_write import check_once
 from txnlog.storage.probe import (
     CREATION_ROUNDS,
     FIRST_WRITE_ROUNDS,
@@ -29,6 +28,7 @@ from txnlog.storage.probe import (
     probe,
 )
 from txnlog.storage.s3 import S3Storage
+from txnlog.storage.server_checks import check_once
 from txnlog.store import attach
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class LooksThenWrites(Races):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_server_that_fails_in_some_races_is_refused(seed: int) -> None:
-    """Goal: in each of 40 tries, though only three races of ten show it."""
+    """In each of 40 tries, though only three races of ten show it."""
     liar = LooksThenWrites(in_memory(), seed, 0.3)
     with pytest.raises(PutIfAbsentBroken, match=r"2 of 16 racing creates succeeded.*looks first"):
         attach(liar, create=True)
@@ -340,7 +340,7 @@ def bucket(s3_options: dict[str, Any]) -> str:
     return name
 
 
-def probed(requests: list[Any], since: int = 0) -> int:
+def count_probes(requests: list[Any], since: int = 0) -> int:
     """How many creates of probes the server was asked for."""
     return sum(r.method == "PUT" and "/.probe/" in r.path for r in requests[since:])
 
@@ -424,13 +424,25 @@ def test_a_store_is_not_written_to_through_a_server_that_lies(
 def test_who_made_the_store_checks_no_more(
     s3_options: dict[str, Any], s3_requests: list[Any], bucket: str
 ) -> None:
-    """The probe at creation is all, for this process and bucket."""
+    """The probe at creation is all, for this process and bucket, whatever else it makes there."""
     since = len(s3_requests)
     store = attach(open_storage(f"s3://{bucket}/store", s3_options), create=True)
-    assert probed(s3_requests, since) == 2 + CREATION_ROUNDS * PARALLEL_REQUESTS
+    assert count_probes(s3_requests, since) == 2 + CREATION_ROUNDS * PARALLEL_REQUESTS
     since = len(s3_requests)
     store.create_topic("t")
-    assert probed(s3_requests, since) == 0
+    attach(open_storage(f"s3://{bucket}/another", s3_options), create=True).create_topic("t")
+    assert count_probes(s3_requests, since) == 0
+
+
+@pytest.mark.s3
+def test_a_short_check_is_not_enough_to_make_a_store(
+    s3_options: dict[str, Any], s3_requests: list[Any], bucket: str
+) -> None:
+    """Who has only written there runs all the races when it makes a store."""
+    assert S3Storage(f"{bucket}/other", s3_options).put_if_absent("a", b"x")
+    since = len(s3_requests)
+    attach(open_storage(f"s3://{bucket}/store", s3_options), create=True)
+    assert count_probes(s3_requests, since) == 2 + CREATION_ROUNDS * PARALLEL_REQUESTS
 
 
 @pytest.mark.s3
@@ -444,12 +456,12 @@ def test_only_who_puts_entries_checks(
     with storage.upload("large") as upload:
         upload.write(b"x")
     assert storage.list_names("") == ["large", "segment"]
-    assert probed(s3_requests, since) == 0
+    assert count_probes(s3_requests, since) == 0
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(lambda n: storage.put_if_absent(f"log/{n}", b"x"), range(16)))
-    assert probed(s3_requests, since) == _SHORT
+    assert count_probes(s3_requests, since) == _SHORT
     assert S3Storage(f"{bucket}/other", s3_options).put_if_absent("a", b"x")
-    assert probed(s3_requests, since) == _SHORT
+    assert count_probes(s3_requests, since) == _SHORT
     assert storage.list_folders("") == ["log"]
 
 
@@ -482,4 +494,4 @@ def test_a_forked_process_checks_at_most_once(
     since = len(s3_requests)
     arguments = [sys.executable, "-c", _FORKS, f"s3://{bucket}/a", json.dumps(s3_options)]
     subprocess.run(arguments, check=True, timeout=60)
-    assert probed(s3_requests, since) == 2 * _SHORT
+    assert count_probes(s3_requests, since) == 2 * _SHORT

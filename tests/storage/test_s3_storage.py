@@ -143,7 +143,7 @@ def test_the_probe_refuses_a_server_that_ignores_the_condition(s3_options: dict[
         return application(environ, start_response)
 
     server = make_server("127.0.0.1", 0, ignores, threaded=True)
-    with _serving(server, server.server_port) as endpoint:
+    with _run_server(server, server.server_port) as endpoint:
         storage = S3Storage("test/ignored", {**s3_options, "endpoint_url": endpoint})
         with pytest.raises(
             PutIfAbsentBroken, match=r"the same name was created twice.*If-None-Match"
@@ -231,7 +231,7 @@ def hang_up(handler: Scripted) -> None:
 
 
 @contextmanager
-def _serving(server: Any, port: int) -> Iterator[str]:
+def _run_server(server: Any, port: int) -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
@@ -243,14 +243,14 @@ def _serving(server: Any, port: int) -> Iterator[str]:
 
 
 @contextmanager
-def scripted(
+def scripted_server(
     *script: Callable[[Scripted], None], **options: object
 ) -> Iterator[tuple[S3Storage, list[str]]]:
     """A storage on a server that answers by the script, and what was asked of it."""
     asked: list[str] = []
     handler = type("Script", (Scripted,), {"script": list(script), "asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    with _serving(server, server.server_port) as endpoint:
+    with _run_server(server, server.server_port) as endpoint:
         storage = S3Storage(
             "bucket/store",
             {
@@ -270,22 +270,23 @@ def scripted(
 def test_a_conflict_is_asked_again() -> None:
     """A 409 means that nobody has won yet: the create is repeated until it is decided."""
     conflict = error(409, "ConditionalRequestConflict")
-    with scripted(conflict, conflict, success) as (storage, asked):
+    with scripted_server(conflict, conflict, success) as (storage, asked):
         assert storage.put_if_absent("a", b"x")
         assert len(asked) == 3
-    with scripted(conflict, error(412, "PreconditionFailed")) as (storage, asked):
+    with scripted_server(conflict, error(412, "PreconditionFailed")) as (storage, asked):
         assert not storage.put_if_absent("a", b"x")
         assert len(asked) == 2
 
 
 def test_conflicts_without_end_are_an_error() -> None:
     """A bounded number of repetitions, then the caller decides."""
-    with scripted(error(409, "ConditionalRequestConflict")) as (storage, asked):
+    with scripted_server(error(409, "ConditionalRequestConflict")) as (storage, asked):
         with pytest.raises(StorageError, match="creating s3://bucket/store/a failed"):
             storage.put_if_absent("a", b"x")
         assert len(asked) == 10
 
 
+@pytest.mark.condition(55)
 @pytest.mark.parametrize(
     ("status", "code", "hint"),
     [
@@ -299,8 +300,8 @@ def test_conflicts_without_end_are_an_error() -> None:
     ],
 )
 def test_errors_say_what_to_do(status: int, code: str, hint: str) -> None:
-    """Goal (55): operation, object, what the server said, and a remedy; the cause is kept."""
-    with scripted(error(status, code)) as (storage, _):
+    """Operation, object, what the server said, and a remedy; the cause is kept."""
+    with scripted_server(error(status, code)) as (storage, _):
         for call in (
             lambda: storage.put_if_absent("a", b"x"),
             lambda: storage.get("a"),
@@ -317,33 +318,35 @@ def test_errors_say_what_to_do(status: int, code: str, hint: str) -> None:
 
 def test_throttling_is_waited_out() -> None:
     """A server that asks for patience gets it."""
-    with scripted(error(503, "SlowDown"), success) as (storage, asked):
+    with scripted_server(error(503, "SlowDown"), success) as (storage, asked):
         assert storage.put_if_absent("a", b"x")
         assert len(asked) == 2
 
 
 def test_a_broken_body_is_read_again_and_never_returned() -> None:
     """Half an object is no object: repeated, then an error."""
-    with scripted(half_a_body, success) as (storage, asked):
+    with scripted_server(half_a_body, success) as (storage, asked):
         assert storage.get("a") == b""
         assert len(asked) == 2
-    with scripted(half_a_body) as (storage, asked):
+    with scripted_server(half_a_body) as (storage, asked):
         with pytest.raises(StorageError, match="reading s3://bucket/store/a failed"):
             storage.get("a")
         assert len(asked) == 3
 
 
+@pytest.mark.condition(55)
 def test_a_connection_that_breaks_is_an_error() -> None:
-    """Goal (55): the server drops the connection; the effect is unknown."""
+    """The server drops the connection; the effect is unknown."""
     with (
-        scripted(hang_up) as (storage, _),
+        scripted_server(hang_up) as (storage, _),
         pytest.raises(StorageError, match="creating s3://bucket/store/a failed"),
     ):
         storage.put_if_absent("a", b"x")
 
 
+@pytest.mark.condition(55)
 def test_a_server_that_is_gone_is_noticed_quickly(s3_options: dict[str, Any]) -> None:
-    """Goal (55): with the default retries, a refused connection is an error within seconds."""
+    """With the default retries, a refused connection is an error within seconds."""
     storage = S3Storage("test/gone", {**s3_options, "endpoint_url": "http://127.0.0.1:9"})
     begin = time.monotonic()
     with pytest.raises(
@@ -367,7 +370,7 @@ def test_secrets_stay_secret() -> None:
     def chatty(handler: Scripted) -> None:
         error(400, f"Key {_KEY} with {_SECRET} and token-of-a-session")(handler)
 
-    with scripted(chatty) as (storage, _):
+    with scripted_server(chatty) as (storage, _):
         with pytest.raises(StorageError) as caught:
             storage.put_if_absent("a", b"x")
         shown = f"{storage!r} {storage.url} {caught.value} {caught.value!r}"

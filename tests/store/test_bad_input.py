@@ -12,7 +12,7 @@ import pytest
 
 import txnlog
 from txnlog import TopicPartition, errors
-from txnlog.config import StoreConfig
+from txnlog.config import StoreConfig, check_whole_number
 from txnlog.state.topic import Trimmed
 from txnlog.store import Store
 
@@ -186,6 +186,9 @@ def test_topics_come_and_go(store: Store) -> None:
         pa.record_batch({"value": [1, 2]}),
         pa.record_batch({"value": [b"x"], "colour": ["red"]}),
         pa.record_batch({"value": [b"x"], "partition": [2]}),
+        pa.record_batch({"value": [b"x"], "partition": [-1]}),
+        pa.record_batch({"value": [b"x"] * 3, "partition": [None, 1, -2]}),
+        pa.record_batch({"value": [b"x"], "partition": pa.array([2**63], pa.uint64())}),
         pa.record_batch({"value": [b"x"], "partition": ["first"]}),
         pa.record_batch({"value": [b"x"], "timestamp": ["today"]}),
         {"value": [b"x"]},
@@ -204,7 +207,7 @@ def test_a_table_of_which_a_part_is_wrong_is_refused_whole(store: Store) -> None
     """None of it is sent with the next flush, so it can be mended and sent again."""
     parts = [pa.record_batch({"value": [b"x"], "partition": [number]}) for number in (0, 7)]
     with store.producer() as producer:
-        with pytest.raises(errors.InvalidRecord, match="holds 7 to 7"):
+        with pytest.raises(errors.InvalidRecord, match="'partition' has 7, but topic 't' has 2"):
             producer.send_batch("t", pa.Table.from_batches(parts))
         producer.send_batch("t", pa.Table.from_batches([parts[0], parts[0]]))
     assert store.scan("t").record_count == 2
@@ -286,26 +289,45 @@ def test_consumers_check_their_arguments(store: Store) -> None:
         consumer.poll()
 
 
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, float("nan"), 0, 4])
+def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+    """One check for all numbers that callers give: a bool is none, and bounds count."""
+    for number in (1, 2, 3):
+        assert check_whole_number(number, "n", errors.InvalidOption, least=1, most=3) == number
+    with pytest.raises(errors.InvalidOption, match=r"^n must be a whole number from 1 to 3, not"):
+        check_whole_number(value, "n", errors.InvalidOption, least=1, most=3)
+
+
+def test_whole_numbers_may_have_one_bound_or_none() -> None:
+    """The message names the bounds that there are."""
+    assert check_whole_number(-5, "n", errors.InvalidOption) == -5
+    assert check_whole_number(1 << 70, "n", errors.InvalidOption, least=1) == 1 << 70
+    with pytest.raises(errors.InvalidOption, match=r"^n must be a whole number, not '5'$"):
+        check_whole_number("5", "n", errors.InvalidOption)
+    with pytest.raises(errors.InvalidOption, match=r"whole number of at least 1, not 0$"):
+        check_whole_number(0, "n", errors.InvalidOption, least=1)
+
+
 @pytest.mark.parametrize("partition", ["0", True, 1.0, -1, None])
 def test_offsets_of_what_is_no_partition_are_refused(store: Store, partition: Any) -> None:
     """A group's log holds nothing that another process could not read."""
     where = TopicPartition("t", partition)
     consumer = store.consumer("t", group_id="g")
-    with pytest.raises(errors.InvalidOption, match="is no partition"):
+    with pytest.raises(errors.InvalidOption, match="a partition to commit an offset"):
         consumer.commit({where: 0})
     with pytest.raises(errors.TxnlogError):
         store.reset_group_offsets("g", to={where: 0})
     with store.producer(transactional_id="p") as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        with pytest.raises(errors.InvalidOption, match="is no partition"):
+        with pytest.raises(errors.InvalidOption, match="a partition to commit an offset"):
             producer.send_offsets_to_transaction({where: 0}, "g")
     assert txnlog.open(store.url).groups() == []
 
 
 @pytest.mark.parametrize("offset", [True, 0.5, "0", None, 1 << 63])
 def test_what_is_no_offset_is_refused(store: Store, offset: Any) -> None:
-    """Nor does a topic's log: it would be lost to everybody."""
+    """Nor does a topic's log hold what would make it unreadable for everybody."""
     first = TopicPartition("t", 0)
     with store.producer() as producer:
         producer.send("t", b"x", partition=0)

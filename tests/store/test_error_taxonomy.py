@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from steps import begin
 
 import txnlog
 from txnlog import errors
@@ -133,9 +134,7 @@ def store(memory_storage: Storage) -> Store:
 def test_what_a_producer_does_after_each(store: Store, name: str) -> None:
     """A fatal one ends the producer; after any other, inside a transaction, only abort is left."""
     kind = CLASSES[name]
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     producer.send("t", b"x")
     coordinator = producer._coordinator
     assert coordinator is not None

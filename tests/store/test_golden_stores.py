@@ -96,10 +96,10 @@ def test_what_older_versions_leave_out_of_checkpoints_is_no_damage(tmp_path: Pat
             producer.send("t", b"%d" % turn)
             producer.flush()
     log = store.logs.fresh_topic("t")
-    for segment in log.state.partitions[0].segments:
+    for segment in log._state.partitions[0].segments:
         assert segment.tag >= 0
-    log.state.partitions[0].segments = [
-        msgspec.structs.replace(segment, tag=-1) for segment in log.state.partitions[0].segments
+    log._state.partitions[0].segments = [
+        msgspec.structs.replace(segment, tag=-1) for segment in log._state.partitions[0].segments
     ]
     log.checkpoint()
     assert not [f for f in store.examine() if f.state == "damage"]

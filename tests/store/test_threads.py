@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
+from steps import begin
 
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
@@ -91,9 +93,7 @@ def test_a_refresh_that_fails_in_one_thread_disturbs_no_other(
     for topic in "tu":
         plain.create_topic(topic)
         appended(memory_storage, topic, b"1")
-    waiting = plain.producer(transactional_id="p")
-    waiting.init_transactions()
-    waiting.begin_transaction()
+    waiting = begin(plain, "p")
     waiting.send("t", b"2")
     waiting.flush()
     at, call = CALLS[name]
@@ -153,7 +153,7 @@ def test_threads_share_a_store(memory_storage: Storage) -> None:
             store.describe_groups()
             store.segments("t")
 
-    run([*[lambda name=name: write(name) for name in ("a", "b", "c")], read, read])
+    run([*[partial(write, name) for name in ("a", "b", "c")], read, read])
     assert store.scan("t").record_count == 3 * TURNS * 3 // 4
     assert [group.group_id for group in store.describe_groups()] == ["a", "b", "c"]  # type: ignore[union-attr]
 
@@ -176,7 +176,7 @@ def test_threads_share_a_producer(memory_storage: Storage, transactional_id: str
             if number % 200 == 0:
                 producer.flush()
 
-    run([lambda sender=sender: send(sender) for sender in range(4)])
+    run([partial(send, sender) for sender in range(4)])
     if transactional_id:
         producer.commit_transaction()
     producer.close()

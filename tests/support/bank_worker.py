@@ -29,7 +29,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.scan import read_range
+from txnlog.read.ranges import read_range
 from txnlog.snapshot import Snapshot
 
 PARTITIONS = {"a": 1, "b": 2, "c": 1, "d": 2}
@@ -106,7 +106,7 @@ class Leg(NamedTuple):
 
     transfer: str
     number: int
-    count: int
+    legs: int
     amount: int
     moves: tuple[Move, ...] = ()
 
@@ -228,9 +228,10 @@ class Teller:
         self.notes.add("begin", transfer)
         try:
             if self.versioned:
-                if producer.begin_transaction(
+                begun = producer.begin_transaction(
                     application_id=self.job.name, version=version_of(transfer)
-                ):
+                )
+                if begun.already_committed:
                     self.notes.add("abort", transfer)
                     return
             else:
@@ -321,7 +322,7 @@ def tidy(job: Job) -> None:
         log.refresh()
         if chance.random() < 0.7:
             logs.settlement.settle([log])
-        if log.state.next_entry:
+        if log.next_entry:
             log.checkpoint()
             done += 1
             if done % 10 == 0:
@@ -422,7 +423,7 @@ class Auditor:
         check(not aborted, "aborted", aborted)
         if not whole:
             return
-        torn = {t: found for t, found in legs.items() if len(found) != found[0].count}
+        torn = {t: found for t, found in legs.items() if len(found) != found[0].legs}
         check(not torn, "torn", torn)
         total = sum(leg.amount for found in legs.values() for leg in found)
         check(total == 0, "the sum", total)
@@ -454,12 +455,12 @@ class Auditor:
             ends = [0, *[place.stop for place in places]]
             starts = [*[place.start for place in places], snapshot.end_offsets(where[0])[where[1]]]
             check(ends == starts, "a gap", (where, places))
-        places = {place for of_partition in shown.values() for place in of_partition}
-        check(self._everything <= places, "lost", self._everything - places)
+        everything = {place for places in shown.values() for place in places}
+        check(self._everything <= everything, "lost", self._everything - everything)
         check(acknowledged <= legs.keys(), "acknowledged and lost", acknowledged - {*legs})
         for transfer in acknowledged:
             found = legs[transfer]
-            check(len(found) == found[0].count, "acknowledged in part", found)
+            check(len(found) == found[0].legs, "acknowledged in part", found)
 
     def _tell(self, legs: Mapping[str, list[Leg]]) -> None:
         """Note down what was shown as committed, for the last judgement."""
@@ -537,7 +538,7 @@ def halt_listings(job: Job) -> None:
             return listing
         return HaltingListing(listing, chance.choice([0, 10, 500, 1_000, 2_000, 3_000]))
 
-    os.scandir = halting  # type: ignore[assignment]
+    os.scandir = halting
 
 
 ROLES: dict[str, Callable[[Job], None]] = {

@@ -8,6 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batches import encode_batch
+from txnlog.segments.compression import Compression
+from txnlog.segments.file import SegmentFile
+from txnlog.segments.header import GUARDED_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
+from txnlog.segments.identity import SegmentIdentity
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.records import RECORD_SCHEMA, normalize
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
 
@@ -91,6 +97,43 @@ def segment(*batches: pa.RecordBatch, **options: object) -> tuple[bytes, Segment
     return sink.getvalue(), writer.finish()
 
 
+def dense_segment(**options: object) -> tuple[bytes, OffsetIndex, TimeIndex]:
+    """20 batches of 50 records, about 1 KiB each, with an entry for every batch."""
+    options.setdefault("compression", Compression.NONE)
+    data, summary = segment(
+        *[numbered(50, start=start) for start in range(0, 1000, 50)],
+        index_interval_bytes=0,
+        **options,
+    )
+    return data, OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
+
+
+GAPS = [[0, 1, 2, 3], [7], [8, 10, 13], [40, 41]]
+"""The offsets of a gapped segment, by batch."""
+
+
+def gapped_segment(record_format: str = "columns") -> bytes:
+    """Four batches with holes inside and between them; the key of a record is its offset.
+
+    Those of rows are guarded, as a writer's are.
+    """
+    data = b""
+    for offsets in GAPS:
+        rows: list[Row] = [(b"%d" % offset, b"v", offset * 10, []) for offset in offsets]
+        dense = offsets[-1] - offsets[0] == len(offsets) - 1
+        deltas = np.array(offsets, dtype=np.int32) - np.int32(offsets[0])
+        is_rows = record_format == "kafka"
+        data += encode_batch(
+            batch_of(rows),
+            record_format=record_format,
+            base_offset=offsets[0],
+            base_sequence=offsets[0] if is_rows else NO_SEQUENCE,
+            producer_epoch=GUARDED_EPOCH if is_rows else NO_PRODUCER_EPOCH,
+            offset_deltas=None if dense else deltas.astype(np.int32),
+        )
+    return data
+
+
 class RecordingFile:
     """A file in memory that notes which ranges were asked for."""
 
@@ -106,3 +149,24 @@ class RecordingFile:
     @property
     def bytes_read(self) -> int:
         return sum(stop - start for start, stop in self.requests)
+
+    def opened(
+        self,
+        name: str = "x.log",
+        *,
+        base_offset: int = 0,
+        identity: SegmentIdentity | None = None,
+    ) -> SegmentFile:
+        """The file as those who read segments take it."""
+        return SegmentFile(self, len(self.data), name, base_offset, identity)
+
+
+def file_of(
+    data: bytes,
+    name: str = "x.log",
+    *,
+    base_offset: int = 0,
+    identity: SegmentIdentity | None = None,
+) -> SegmentFile:
+    """A segment's file in memory; only ranges inside it may be asked for."""
+    return RecordingFile(data).opened(name, base_offset=base_offset, identity=identity)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from txnlog.storage.base import Storage
-from txnlog.testing import FaultyStorage, VirtualClock
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.testing import VirtualClock
 
 
-class TimedStorage(FaultyStorage):
+class TimedStorage(ForwardingStorage):
     """Tells when objects were put by ``storage_clock``; without one it tells nothing."""
 
     def __init__(self, inner: Storage, storage_clock: VirtualClock | None = None) -> None:

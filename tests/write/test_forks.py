@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked_child import CHILD_S, Child, in_child
+from steps import begin
 
 from txnlog.errors import ForkedProducer, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.store import Store, open_store
 
 T0 = TopicPartition("t", 0)
-CHILD_S = 60
-"""A child that hangs is killed by a signal of its own."""
 
 
 @pytest.fixture
@@ -26,35 +26,6 @@ def store(tmp_path: Path) -> Store:
     store = open_store(str(tmp_path / "store"), create=True)
     store.create_topic("t")
     return store
-
-
-class Child:
-    """A forked process that runs a function, and what came of it."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        reading, writing = os.pipe()
-        self.process_id = os.fork()
-        if self.process_id == 0:
-            signal.alarm(CHILD_S)
-            try:
-                told = repr(work())
-            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told to the parent
-                told = f"{type(error).__name__}: {error}"
-            os.write(writing, told.encode()[:4000])
-            os._exit(0)
-        os.close(writing)
-        self._reading = reading
-
-    def result(self) -> str:
-        with os.fdopen(self._reading, "rb") as pipe:
-            told = pipe.read().decode()
-        _, status = os.waitpid(self.process_id, 0)
-        assert status == 0, f"the child ended with {status}"
-        return told
-
-
-def in_child(work: Callable[[], object]) -> str:
-    return Child(work).result()
 
 
 def values(store: Store) -> list[bytes]:
@@ -94,10 +65,8 @@ def test_children_do_not_write_through_their_parents_producer(store: Store) -> N
     ],
 )
 def test_a_child_touches_no_transaction(store: Store, call: str) -> None:
-    """Whatever it calls, its parent commits everything."""
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    """Whatever a child calls, its parent commits everything."""
+    producer = begin(store, "p")
     producer.send("t", b"parent")
     assert in_child(getattr(producer, call)).startswith("ForkedProducer")
     producer.commit_transaction()
@@ -173,8 +142,8 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store
     held, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store.logs._lock, log.lock, group.lock, producer._turn.lock:
-            ends = log.state.partitions[0]
+        with store.logs._lock, log.lock, group.lock, producer._lock.mutex:
+            ends = log._state.partitions[0]
             ends.end_offset += 7
             held.set()
             enough.wait()

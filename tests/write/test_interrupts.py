@@ -7,15 +7,17 @@ from collections.abc import Callable
 from types import FrameType
 
 import pytest
+from disturbed_storages import HookedStorage
+from steps import another, begin, begin_with, new_store, values
 
 from txnlog import producer
 from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.log import group_metadata, topic_log
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing import VirtualClock
-from txnlog.testing.heap_storage import HeapStorage
+from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.write import plain_writer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -52,24 +54,12 @@ def interrupted(at: int, call: Callable[[], object]) -> bool:
     return False
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+def two_topics(clock: VirtualClock) -> Store:
+    return new_store(HeapStorage(), clock, {"t": 2, "in": 1})
 
 
-def new_store(clock: VirtualClock) -> Store:
-    store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t", partitions=2)
-    store.create_topic("in")
-    return store
-
-
-def begun(store: Store) -> Producer:
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", b"1", partition=0)
-    producer.flush()
+def begin_everywhere(store: Store) -> Producer:
+    producer = begin_with(store, "p", b"1")
     producer.send("t", b"2", partition=1)
     producer.send_offsets_to_transaction({TopicPartition("in", 0): 7}, "g")
     return producer
@@ -95,8 +85,8 @@ def test_a_transaction_is_whole_wherever_it_is_interrupted(
     at = 0
     while True:
         at += 1
-        store = new_store(clock)
-        transaction = begun(store)
+        store = two_topics(clock)
+        transaction = begin_everywhere(store)
         if not interrupted(at, getattr(transaction, call)):
             break
         try:
@@ -135,7 +125,7 @@ def test_what_is_sent_without_a_transaction_is_written_once_or_is_known_to_be_lo
     told = set()
     while True:
         at += 1
-        store = new_store(clock)
+        store = two_topics(clock)
         plain = store.producer()
         plain.send("t", b"1", partition=0)
         plain.send("t", b"1", partition=1)
@@ -157,3 +147,61 @@ def test_what_is_sent_without_a_transaction_is_written_once_or_is_known_to_be_lo
     told.remove("")
     (lost,) = told
     assert "what was sent since the last flush is lost" in lost
+
+
+@pytest.fixture
+def store(memory_storage: Storage, clock: VirtualClock) -> Store:
+    return new_store(memory_storage, clock)
+
+
+@pytest.fixture
+def hooked(store: Store) -> HookedStorage:
+    return HookedStorage(store.storage)
+
+
+def test_an_interrupted_commit_is_not_half_repeated(store: Store, hooked: HookedStorage) -> None:
+    """After Ctrl-C between placements only abort is left; no part of it is committed."""
+    store.create_topic("u")
+    producer = begin(another(store, hooked))
+    producer.send("t", b"1")
+    producer.send("u", b"1")
+    hooked.interrupt_at("topics/u/log")
+    with pytest.raises(KeyboardInterrupt):
+        producer.commit_transaction()
+    with pytest.raises(InvalidTxnState, match="only be aborted"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert values(another(store)) == []
+
+
+def test_an_interrupt_while_marking_is_no_abort(store: Store, hooked: HookedStorage) -> None:
+    """The decision stands: abort must not say that it has aborted."""
+    producer = begin(another(store, hooked))
+    producer.send("t", b"1")
+    hooked.interrupt_at(".commit")
+    with pytest.raises(KeyboardInterrupt):
+        producer.commit_transaction()
+    with pytest.raises(InvalidTxnState, match="ended with commit"):
+        producer.abort_transaction()
+    assert values(another(store)) == [b"1"]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_records_that_were_taken_are_not_passed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    """An interrupt while single records become a batch loses them: no later call may go on."""
+    producer = begin(store) if transactional else store.producer()
+    producer.send("t", b"1")
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("txnlog.write.topic_buffer.normalize", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+    go_on = producer.commit_transaction if transactional else producer.flush
+    with pytest.raises(InvalidTxnState, match=r"only be aborted|is lost"):
+        go_on()
+    assert values(store) == []

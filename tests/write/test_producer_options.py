@@ -9,8 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from steps import new_store, values
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptRecord,
@@ -27,27 +28,15 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.failures import failure
 from txnlog.store import Store, attach
-from txnlog.testing import Fault, FaultyStorage, VirtualClock
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 from txnlog.write.retries import Retries
 
 T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t")
-    return store
-
-
-def values(store: Store) -> list[bytes]:
-    found: list[bytes] = store.scan("t").to_arrow().column("value").to_pylist()
-    return found
+    return new_store(memory_storage, clock)
 
 
 # -- acks ----------------------------------------------------------------------------------------
@@ -146,12 +135,12 @@ def test_acks_0_keeps_failures_to_the_log(
     producer = attach(storage, clock=clock).producer(acks=0)
     producer.send("t", b"one")
     producer.flush()
-    producer._unawaited.close()  # type: ignore[union-attr]
+    producer._background.close()  # type: ignore[union-attr]
     storage.failing = "topics/t/log"
     producer.send("t", b"lost")
     with caplog.at_level(logging.WARNING, "txnlog.write.plain_writer"):
         producer.flush()
-        producer._unawaited.close()  # type: ignore[union-attr]
+        producer._background.close()  # type: ignore[union-attr]
     assert "acks=0: records for topic 't' may or may not have been written" in caplog.text
     storage.failing = ""
     producer.send("t", b"two")
@@ -344,7 +333,8 @@ def run_batch(store: Store, version: int, application_id: str = "stream") -> boo
     """What a foreachBatch does: True if the batch was written."""
     with store.producer(transactional_id="sink") as producer:
         producer.init_transactions()
-        if producer.begin_transaction(application_id=application_id, version=version):
+        begun = producer.begin_transaction(application_id=application_id, version=version)
+        if begun.already_committed:
             return False
         producer.send("t", b"%s-%d" % (application_id.encode(), version))
         producer.commit_transaction()
@@ -370,23 +360,35 @@ def test_a_batch_that_comes_again_is_skipped(store: Store, clock: VirtualClock) 
     assert values(store) == expected
 
 
+def test_the_truth_of_a_beginning_is_deprecated(store: Store) -> None:
+    """For a release it stays what it was: True for a version that was committed already."""
+    run_batch(store, 1)
+    with store.producer(transactional_id="sink") as producer:
+        producer.init_transactions()
+        for version, known in ((1, True), (2, False)):
+            begun = producer.begin_transaction(application_id="stream", version=version)
+            with pytest.warns(DeprecationWarning, match="already_committed"):
+                assert bool(begun) is known
+        producer.abort_transaction()
+
+
 def test_an_aborted_version_may_come_again(store: Store) -> None:
     """Only a commit makes a version known; one without records does too."""
     with store.producer(transactional_id="sink") as producer:
         producer.init_transactions()
-        assert not producer.begin_transaction(application_id="a", version=1)
+        assert not producer.begin_transaction(application_id="a", version=1).already_committed
         producer.send("t", b"aborted")
         producer.flush()
         producer.abort_transaction()
         assert producer.committed_version("a") is None
-        assert not producer.begin_transaction(application_id="a", version=1)
+        assert not producer.begin_transaction(application_id="a", version=1).already_committed
         assert producer.commit_transaction() == {}
         assert producer.committed_version("a") == 1
         assert producer.commit_transaction() == {}
-        assert producer.begin_transaction(application_id="a", version=1)
+        assert producer.begin_transaction(application_id="a", version=1).already_committed
         with pytest.raises(InvalidTxnState, match="begin_transaction"):
             producer.send("t", b"x")
-        assert not producer.begin_transaction()
+        assert not producer.begin_transaction().already_committed
         producer.commit_transaction()
         assert producer.committed_version("a") == 1
     assert values(store) == []
@@ -401,9 +403,9 @@ def test_a_version_without_records_survives_a_put_in_doubt(
     producer = store.producer(transactional_id="sink")
     producer.init_transactions()
     real = store.logs.transactions.put
-    failed = []
+    failed: list[int] = []
 
-    def put(number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+    def put(number: int, state: TransactionState, since: Moment) -> bool:
         if state.status.value == failing and not failed:
             failed.append(number)
             if effect:
@@ -412,10 +414,10 @@ def test_a_version_without_records_survives_a_put_in_doubt(
         return real(number, state, since)
 
     monkeypatch.setattr(store.logs.transactions, "put", put)
-    assert not producer.begin_transaction(application_id="a", version=1)
+    assert not producer.begin_transaction(application_id="a", version=1).already_committed
     producer.commit_transaction()
     assert failed
-    assert not producer.begin_transaction(application_id="a", version=2)
+    assert not producer.begin_transaction(application_id="a", version=2).already_committed
     producer.commit_transaction()
     assert store.describe_transaction("sink").versions == {"a": 2}
     assert store.describe_transaction("sink").number == 2
@@ -425,9 +427,8 @@ def test_a_version_without_records_survives_a_put_in_doubt(
 def test_a_batch_is_written_once_wherever_its_sink_fails(clock: VirtualClock, fault: Fault) -> None:
     """At each request of the sink: run again, the batch is there once."""
     for number in range(100):
-        storage = open_storage(f"memory://batch-{fault.name}-{number}")
-        store = attach(storage, create=True, clock=clock)
-        store.create_topic("t")
+        storage = HeapStorage()
+        store = new_store(storage, clock)
         run_batch(store, 0)
         faulty = FaultyStorage(storage)
         process = attach(faulty, clock=clock)

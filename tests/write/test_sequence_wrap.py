@@ -7,6 +7,7 @@ never read.
 from __future__ import annotations
 
 import pytest
+from steps import begin, new_store
 
 from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
 from txnlog.log.topic_log import UploadedSegment, Writer
@@ -21,15 +22,8 @@ T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t")
-    return store
+    return new_store(memory_storage, clock)
 
 
 def huge(store: Store, record_count: int) -> UploadedSegment:
@@ -125,9 +119,7 @@ def test_a_flush_in_doubt_over_the_wrap(store: Store, clock: VirtualClock) -> No
 
 def test_a_transactional_producer_wraps(store: Store, clock: VirtualClock) -> None:
     """Its sequences go on over transactions, and over the wrap."""
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = begin(store, "p")
     assert producer._coordinator is not None
     producer._coordinator.place({"t": [huge(store, LAST)]})
     send(producer, *"abc")

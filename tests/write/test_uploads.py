@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txnlog import TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import StorageError
+from txnlog.names import TopicPartition
 from txnlog.segments.records import normalize
 from txnlog.storage import local, open_storage
+from txnlog.storage.base import Storage, Upload
 from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, VirtualClock
 from txnlog.write import uploads
 from txnlog.write.uploads import SegmentUploader, UploadBudget
 
@@ -37,7 +39,7 @@ def _records(numbers: list[int], value_bytes: int) -> pa.RecordBatch:
 
 
 def test_topics_share_one_budget_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: what is held never passes the budget by more than a batch; nothing is lost or moved."""
+    """What is held never passes the budget by more than a batch; nothing is lost or moved."""
     monkeypatch.setattr(uploads, "MAX_OPEN_SEGMENTS", 128)
     topics, partitions, value_bytes = 10, 40, 1000
     store = _store("shared", topics, partitions)
@@ -75,7 +77,7 @@ def test_topics_share_one_budget_and_keep_their_order(monkeypatch: pytest.Monkey
 
 
 def test_discarding_frees_the_budget_of_others() -> None:
-    """Goal: an uploader that gives up takes its records out of the common budget."""
+    """An uploader that gives up takes its records out of the common budget."""
     store = _store("discard", 2, 3)
     budget = UploadBudget()
     first, second = (
@@ -97,7 +99,7 @@ def test_discarding_frees_the_budget_of_others() -> None:
 def test_two_hundred_partitions_are_two_hundred_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Goal: where files enough may be open, no segment is cut short for another one."""
+    """Where enough files may be open, no segment is cut short for another one."""
     monkeypatch.setattr(uploads, "MAX_OPEN_SEGMENTS", 200)
     store = _store("many", 1, 200)
     uploader = SegmentUploader(store.storage, store.topic_spec("t0"), store.logs.clock)
@@ -110,7 +112,7 @@ def test_two_hundred_partitions_are_two_hundred_segments(
 def test_what_cannot_be_finished_leaves_no_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Goal: an upload that fails at its end is discarded whole: segments, indexes, open ones."""
+    """An upload that fails at its end is discarded whole: segments, indexes, open ones."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
     store.create_topic("t", partitions=3)
     before = dict(store.storage.list_all(""))
@@ -140,7 +142,7 @@ def test_what_cannot_be_finished_leaves_no_file(
 def test_a_full_disk_at_the_end_leaves_no_file(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Goal: what a producer cannot upload takes no room, in no topic.
+    """What a producer cannot upload takes no room, in no topic.
 
     Of the first topic all is uploaded when the disk is full, of the second the first segment.
     """
@@ -211,7 +213,46 @@ print(peak_kib() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_memory_is_bounded_with_many_partitions(tmp_path: Path) -> None:
-    """Goal: two hundred partitions take the 64 MiB that wait, and not a multiple of them."""
+    """Two hundred partitions take the 64 MiB that wait, and not a multiple of them."""
     command = [sys.executable, "-c", _MEMORY, str(tmp_path / "store")]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 50 < int(found.stdout) / 1024 < 170
+
+
+class CountingUpload(Upload):
+    """Counts the bytes that an upload is given, and keeps none."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self._counts = counts
+
+    def write(self, data: bytes) -> int:
+        self._counts.append(len(data))
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+def test_large_records_sent_one_by_one_are_not_piled_up(
+    memory_storage: Storage, clock: VirtualClock, record_format: str
+) -> None:
+    """Fewer records than make a batch by their number are made one by their size, 4 MiB."""
+    config = {"record.format": record_format, "compression.type": "none"}
+    attach(memory_storage, create=True, clock=clock).create_topic("large", config=config)
+    storage = FaultyStorage(memory_storage)
+    written: list[int] = []
+
+    def upload(name: str) -> Upload:
+        return CountingUpload(written)
+
+    storage.upload = upload  # type: ignore[method-assign]
+    producer = attach(storage, clock=clock).producer(buffer_memory_bytes=1)
+    for _ in range(100):
+        producer.send("large", bytes(500_000))
+    assert 50_000_000 - sum(written) < 5 << 20
+    assert max(written) < 5 << 20
+    producer.close(flush=False)

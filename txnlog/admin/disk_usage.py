@@ -68,7 +68,7 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
     found = [topic] if topic is not None else logs.storage.list_folders(names.TOPICS)
     for name in found:
         own = Logs(logs.storage, logs.config, logs.clock)
-        placed = or_error(partial(_placed, own), name)
+        placed = or_error(partial(_list_placed, own), name)
         if isinstance(placed, TxnlogError):
             if topic is not None:
                 raise placed
@@ -83,7 +83,7 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
         yield from (counted.partitions[number] for number in sorted(counted.partitions))
 
 
-def _placed(logs: Logs, topic: str) -> set[tuple[int, str]]:
+def _list_placed(logs: Logs, topic: str) -> set[tuple[int, str]]:
     log = logs.topic(topic)
     log.refresh()
     with log.reading() as state:

@@ -35,7 +35,7 @@ class GroupAdmin:
         ]
 
     def _group_ids(self) -> list[str]:
-        return sorted(names.decoded(self._logs.storage.list_folders(names.GROUPS)))
+        return sorted(names.decode_names(self._logs.storage.list_folders(names.GROUPS)))
 
     def _existing_group(self, group_id: str) -> str:
         with self._logs.fresh_group(group_id).reading() as state:

@@ -13,7 +13,7 @@ from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.snapshot import take_snapshot
+from txnlog.read.pinning import pin_topics
 
 OffsetSpec: TypeAlias = Literal["earliest", "stable", "latest"]
 OFFSET_SPECS: tuple[OffsetSpec, ...] = ("earliest", "stable", "latest")
@@ -44,24 +44,24 @@ def list_offsets(
         raise InvalidOption("give either one of 'earliest', 'stable', 'latest', or timestamp_ms")
     if at is not None and at not in OFFSET_SPECS:
         raise InvalidOption(f"at={at!r} is not one of {', '.join(OFFSET_SPECS)}")
-    return _listed(logs, topics, at, timestamp_ms)
+    return _list(logs, topics, at, timestamp_ms)
 
 
-def _listed(
+def _list(
     logs: Logs,
     topics: Iterable[str | TopicPartition] | None,
     at: OffsetSpec | None,
     timestamp_ms: int | None,
 ) -> Iterator[ListedOffset | TxnlogError]:
     if topics is not None:
-        for topic, partitions in _by_topic(topics).items():
-            yield from _of_topic(logs, topic, partitions, at, timestamp_ms)
+        for topic, partitions in _group_by_topic(topics).items():
+            yield from _list_topic(logs, topic, partitions, at, timestamp_ms)
         return
     for topic in logs.storage.list_folders(names.TOPICS):
         # Logs of its own for each: what a topic's segments take in memory is let go of again.
         own = Logs(logs.storage, logs.config, logs.clock)
         try:
-            yield from _of_topic(own, topic, None, at, timestamp_ms)
+            yield from _list_topic(own, topic, None, at, timestamp_ms)
         except UnknownTopicOrPartition:
             continue  # it was deleted
         except TxnlogError as error:
@@ -70,7 +70,7 @@ def _listed(
             yield error
 
 
-def _by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[int] | None]:
+def _group_by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[int] | None]:
     """The partitions that are meant, in the order of their topics; None for all of them."""
     chosen: dict[str, list[int] | None] = {}
     for item in [topics] if isinstance(topics, str) else topics:
@@ -84,7 +84,7 @@ def _by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[int] | N
     return chosen
 
 
-def _of_topic(
+def _list_topic(
     logs: Logs,
     topic: str,
     partitions: list[int] | None,
@@ -92,11 +92,9 @@ def _of_topic(
     timestamp_ms: int | None,
 ) -> Iterator[ListedOffset]:
     if timestamp_ms is not None:
-        snapshot = take_snapshot(logs, [topic])
-        for number in snapshot.partitions(topic) if partitions is None else partitions:
-            where = TopicPartition(topic, number)
-            snapshot.check_partition(where)
-            found = snapshot.offset_for_time(where, timestamp_ms)
+        view = pin_topics(logs, [topic]).views[topic]
+        for number in range(len(view.partitions)) if partitions is None else partitions:
+            found = view.offset_for_time(logs.storage, number, timestamp_ms)
             yield (
                 ListedOffset(topic, number, None)
                 if found is None

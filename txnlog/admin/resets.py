@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txnlog.errors import InvalidOption, NoOffsetForPartition, UnknownTopicOrPartition
+from txnlog.config import check_whole_number
+from txnlog.errors import InvalidOption, NoOffsetForPartition
 from txnlog.inspect.descriptions import OffsetReset
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
 from txnlog.log.logs import Logs
 from txnlog.names import TopicPartition, check_topic
-from txnlog.snapshot import Snapshot, take_snapshot
+from txnlog.read.pinning import pin_topics
+from txnlog.read.view import TopicView
+from txnlog.storage.base import Storage
 
 _ENDS = ("earliest", "latest")
 _FILE_COLUMNS = (3, 4)
@@ -61,8 +64,8 @@ class ResetTarget:
             )
         for kind in ("timestamp_ms", "shift_by"):
             value = getattr(self, kind)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InvalidOption(f"{kind} must be a whole number, not {value!r}")
+            if value is not None:
+                check_whole_number(value, kind, InvalidOption)
         if self.from_file is not None:
             return read_offsets(self.from_file, group_id)
         if isinstance(self.to, Mapping):
@@ -111,55 +114,58 @@ def plan_reset(
         raise InvalidOption(
             f"there is nothing to reset: group {group.name!r} has no offsets; name the topics"
         )
-    found = take_snapshot(
+    of_group = named is None and topics is None
+    views = pin_topics(
         logs,
         sorted({item if isinstance(item, str) else item[0] for item in chosen}),
-        leave_out_missing=named is None and topics is None,
-    )
-    partitions = _partitions(found, chosen, leave_out_missing=named is None and topics is None)
-    topic_ids = {topic: found.view(topic).topic_id for topic in found.topics}
+        leave_out_missing=of_group,
+    ).views
+    partitions = _choose_partitions(views, chosen, leave_out_missing=of_group)
+    topic_ids = {topic: view.topic_id for topic, view in views.items()}
     with group.reading() as state:
         before = {w: state.standing(*w, topic_ids[w.topic]) for w in partitions}
-    move = _mover(found, group.name, target, named)
+    move = _choose_move(logs.storage, views, group.name, target, named)
     resets = []
     for where in partitions:
         old = before[where].offset
-        view = found.view(where.topic)
-        begin = found.beginning_offsets(where.topic)[where.partition]
+        view = views[where.topic]
+        begin = view.partitions[where.partition].log_start_offset
         end = view.log_end_offsets[where.partition]
         new = min(max(move(where, old), begin), end)
         resets.append(OffsetReset(where.topic, where.partition, old, new))
     return ResetPlan(tuple(resets), topic_ids, {w: at.entry for w, at in before.items()})
 
 
-def _partitions(
-    snapshot: Snapshot, chosen: Iterable[str | TopicPartition], *, leave_out_missing: bool
+def _choose_partitions(
+    views: Mapping[str, TopicView],
+    chosen: Iterable[str | TopicPartition],
+    *,
+    leave_out_missing: bool,
 ) -> list[TopicPartition]:
     found: set[TopicPartition] = set()
     for item in chosen:
         if isinstance(item, str):
-            found |= {TopicPartition(item, number) for number in snapshot.partitions(item)}
+            found |= {TopicPartition(item, number) for number in range(len(views[item].partitions))}
             continue
         where = TopicPartition(*item)
-        try:
-            snapshot.check_partition(where)
-        except UnknownTopicOrPartition:
-            if leave_out_missing:
-                continue
-            raise
+        view = views.get(where.topic)
+        if leave_out_missing and (view is None or where.partition >= len(view.partitions)):
+            continue
+        views[where.topic].check_partition(where.partition)
         found.add(where)
     return sorted(found)
 
 
-def _mover(
-    snapshot: Snapshot,
+def _choose_move(
+    storage: Storage,
+    views: Mapping[str, TopicView],
     group_id: str,
     target: ResetTarget,
     named: Mapping[TopicPartition, int] | None,
 ) -> Callable[[TopicPartition, int | None], int]:
     """From a partition and its committed offset, the offset that is asked for."""
 
-    def shifted(where: TopicPartition, old: int | None) -> int:
+    def shift(where: TopicPartition, old: int | None) -> int:
         assert target.shift_by is not None
         if old is None:
             raise NoOffsetForPartition(
@@ -169,21 +175,22 @@ def _mover(
         return old + target.shift_by
 
     def latest(where: TopicPartition) -> int:
-        return snapshot.end_offsets(where.topic)[where.partition]
+        return views[where.topic].partitions[where.partition].end_offset
 
     def at_time(where: TopicPartition) -> int:
         assert target.timestamp_ms is not None
-        found = snapshot.offset_for_time(where, target.timestamp_ms)
+        view = views[where.topic]
+        found = view.offset_for_time(storage, where.partition, target.timestamp_ms)
         return latest(where) if found is None else found.offset
 
     if named is not None:
         return lambda where, _: named[where]
     if target.shift_by is not None:
-        return shifted
+        return shift
     if target.timestamp_ms is not None:
         return lambda where, _: at_time(where)
     if target.to == "earliest":
-        return lambda where, _: snapshot.beginning_offsets(where.topic)[where.partition]
+        return lambda where, _: views[where.topic].partitions[where.partition].log_start_offset
     if target.to == "latest":
         return lambda where, _: latest(where)
     return lambda where, _: check_offset(where, target.to).offset  # type: ignore[arg-type]
@@ -208,12 +215,12 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
         if not any(fields):
             continue
         if len(fields) not in _FILE_COLUMNS:
-            raise InvalidOption(_bad_line(path, number, row))
+            raise InvalidOption(_describe_bad_line(path, number, row))
         if len(fields) == max(_FILE_COLUMNS) and fields.pop(0) != group_id:
             continue
         topic, partition, offset = fields
         if not (partition.isdecimal() and offset.isdecimal()):
-            raise InvalidOption(_bad_line(path, number, row))
+            raise InvalidOption(_describe_bad_line(path, number, row))
         where = TopicPartition(check_topic(topic), int(partition))
         if where in offsets:
             raise InvalidOption(f"{path} has more than one offset for {where}, again in {number}")
@@ -223,7 +230,7 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
     return offsets
 
 
-def _bad_line(path: str | os.PathLike[str], number: int, row: Sequence[str]) -> str:
+def _describe_bad_line(path: str | os.PathLike[str], number: int, row: Sequence[str]) -> str:
     return (
         f"line {number} of {path} is {','.join(row)!r:.80}; it must be topic,partition,offset or "
         "group,topic,partition,offset"

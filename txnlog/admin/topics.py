@@ -1,34 +1,181 @@
-"""What :class:`~txnlog.store.Store` can tell of topics in bulk, and what deleting records would do.
+"""What :class:`~txnlog.store.Store` can do about topics: make, describe, change and delete them.
 
-One topic after the other, so that memory does not grow with the number of topics.
+What is about all topics goes through a few at a time, so that memory does not grow with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
+from txnlog.config import check_merged_topic_config, check_topic_changes, check_topic_config
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import (
     RecordDeletion,
+    SegmentDescription,
     TopicDescription,
+    describe_segments,
     describe_topic,
+    describe_topic_state,
     or_error,
 )
 from txnlog.inspect.logs import DumpedEntry, dump_log
 from txnlog.log.logs import Logs
-from txnlog.names import TopicPartition
-from txnlog.state.topic import ENTRY_DECODER, TopicEntry
+from txnlog.log.topic_log import TopicLog, TopicSpec
+from txnlog.names import SegmentRef, TopicPartition
+from txnlog.state.topic import (
+    ENTRY_DECODER,
+    Altered,
+    Deleted,
+    TopicEntry,
+    TopicState,
+    Trimmed,
+    check_partition_count,
+)
 from txnlog.storage.base import PARALLEL_REQUESTS
+from txnlog.write.uploads import discard_files
 
 
 class TopicAdmin:
-    """The part of a store that is about looking at topics."""
+    """The part of a store that is about topics."""
 
     _logs: Logs
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, object] | None = None,
+        dry_run: bool = False,
+    ) -> TopicDescription:
+        """Create a topic; with ``dry_run`` only tell what it would be.
+
+        Raises:
+            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig.
+        """
+        checked = check_topic_config(config)
+        log = self._logs.topic(topic)
+        if dry_run:
+            return describe_topic_state(topic, log.preview_creation(partitions, checked))
+        log.create(partitions, checked)
+        return describe_topic(log)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted. Reads the log of each."""
+        found = self._logs.storage.list_folders(names.TOPICS)
+        logs = [self._logs.topic(name) for name in found]
+        self._logs.storage.gather([log.refresh for log in logs])
+        return sorted(log.name for log in logs if _exists(log))
+
+    def describe_topic(self, topic: str) -> TopicDescription:
+        """Offsets, sizes, settings and open transactions of a topic.
+
+        Raises UnknownTopicOrPartition.
+        """
+        return describe_topic(self._logs.fresh_topic(topic))
+
+    def describe_topics(self) -> list[TopicDescription | TxnlogError]:
+        """Every topic, sorted by name; the error in place of one that is damaged."""
+        return list(self.each_topic())
+
+    def segments(self, topic: str, partition: int | None = None) -> list[SegmentDescription]:
+        """The placed segments of a topic or of one partition, in the order of their offsets."""
+        log = self._logs.fresh_topic(topic)
+        if partition is not None:
+            with log.reading() as state:
+                state.check_partitions(topic, [partition])
+        return describe_segments(log, partition)
+
+    def alter_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, object | None] | None = None,
+        dry_run: bool = False,
+    ) -> TopicDescription:
+        """Give a topic more partitions or other settings; None takes a key back to its default.
+
+        Keys hash differently once there are more partitions, as in Kafka. With ``dry_run`` only
+        tell what it would be.
+        """
+        checked = check_topic_changes(config)
+        nonce = self._logs.clock.token()
+        log = self._logs.topic(topic)
+
+        def build(state: TopicState) -> Altered:
+            state.check_exists(topic)
+            if partitions is not None:
+                check_partition_count(partitions, len(state.partitions))
+            merged = {**state.config, **checked}
+            check_merged_topic_config({k: v for k, v in merged.items() if v is not None})
+            return Altered(nonce, self._logs.clock.now_ms(), partitions, checked)
+
+        if dry_run:
+            self._logs.fresh_topic(topic)
+            return describe_topic_state(topic, log.preview(build))
+        log.append(build)
+        return self.describe_topic(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its data. Scans that are pinned to it fail from then on."""
+        nonce = self._logs.clock.token()
+        log = self._logs.topic(topic)
+        doomed: list[str] = []
+
+        def build(state: TopicState) -> Deleted:
+            state.check_exists(topic)
+            doomed[:] = [
+                file
+                for number, partition in enumerate(state.partitions)
+                for segment in partition.segments
+                for file in SegmentRef(topic, number, segment.name).paths.files(
+                    segment.batch_count, has_aborted=segment.kafka is not None
+                )
+            ]
+            return Deleted(nonce, self._logs.clock.now_ms())
+
+        log.append(build)
+        discard_files(self._logs.storage, doomed)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Move log start offsets up: records below them are no longer a part of their topics.
+
+        One atomic step per topic. The files stay where they are for readers that are pinned to
+        them.
+
+        Raises:
+            OffsetOutOfRange: an offset lies beyond the last stable offset.
+            InvalidOption: it is no offset.
+        """
+        by_topic: dict[str, dict[int, int]] = {}
+        for where, offset in offsets.items():
+            by_topic.setdefault(where.topic, {})[where.partition] = offset
+        for topic, starts in by_topic.items():
+            log = self._logs.fresh_topic(topic)
+            nonce = self._logs.clock.token()
+
+            def build(
+                state: TopicState,
+                topic: str = topic,
+                starts: dict[int, int] = starts,
+                nonce: str = nonce,
+            ) -> Trimmed:
+                state.check_exists(topic)
+                state.check_trim(topic, starts)
+                return Trimmed(nonce, self._logs.clock.now_ms(), starts)
+
+            log.append(build)
+
+    def topic_spec(self, topic: str) -> TopicSpec:
+        """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
+        return self._logs.topic_spec(topic)
+
+    # -- in bulk, and what deleting would do -------------------------------------------------------
 
     def each_topic(self) -> Iterator[TopicDescription | TxnlogError]:
         """Every topic, sorted by name, a few at a time; the error in place of a damaged one."""
@@ -132,6 +279,11 @@ class TopicAdmin:
             RecordDeletion(*where, starts[where], max(starts[where], target[where]))
             for where in sorted(starts)
         ]
+
+
+def _exists(log: TopicLog) -> bool:
+    with log.reading() as state:
+        return state.exists
 
 
 def _describe(logs: Logs, topic: str) -> TopicDescription:

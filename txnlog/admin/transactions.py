@@ -81,15 +81,15 @@ class TransactionAdmin:
         before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
         return (
             item
-            for item in self._described()
+            for item in self._describe_all()
             if isinstance(item, TxnlogError)
             or (item.status in wanted and (older_than_ms is None or item.since_ms < before_ms))
         )
 
-    def _described(self) -> Iterator[TransactionDescription | TxnlogError]:
-        return (item for _, item in self._named())
+    def _describe_all(self) -> Iterator[TransactionDescription | TxnlogError]:
+        return (item for _, item in self._describe_each())
 
-    def _named(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
+    def _describe_each(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
         """The newest state of each transactional id, or what is wrong with it."""
         ids = self._logs.transactions.ids()
         for first in range(0, len(ids), PARALLEL_REQUESTS):
@@ -142,7 +142,7 @@ class TransactionAdmin:
         now_ms = self._logs.clock.now_ms()
         hanging = []
         damaged = []
-        for name, found in self._named():
+        for name, found in self._describe_each():
             if isinstance(found, TxnlogError):
                 damaged.append(_may_hang(name, found))
                 continue
@@ -180,7 +180,7 @@ class TransactionAdmin:
                 name = ref.transactional_id
                 if name not in heads:
                     heads[name] = self._head(name)
-                holders[ref] = _holder(ref, entry.number, offset, entry.at_ms, heads[name])
+                holders[ref] = _describe_holder(ref, entry.number, offset, entry.at_ms, heads[name])
             found.append(StableOffset(topic, number, start, last_stable, end, (*holders.values(),)))
         return found
 
@@ -236,7 +236,7 @@ class TransactionAdmin:
         check_text(reason, "reason", InvalidOption)
         transactions, settlement = self._logs.transactions, self._logs.settlement
         while True:
-            since = transactions.now()
+            since = self._logs.transactions.now()
             try:
                 head = transactions.describe(transactional_id)
             except CorruptTransactionState:
@@ -269,7 +269,7 @@ class TransactionAdmin:
         """Put a state behind a damaged one, and finish what it decides."""
         storage, settlement = self._logs.storage, self._logs.settlement
         topics = storage.list_folders(names.TOPICS)
-        groups = names.decoded(storage.list_folders(names.GROUPS))
+        groups = names.decode_names(storage.list_folders(names.GROUPS))
         everything = [self._logs.log("topic", name) for name in topics]
         everything += [self._logs.log("group", name) for name in groups]
         storage.gather([log.refresh for log in everything])
@@ -308,7 +308,7 @@ class TransactionAdmin:
         idle_ms = config.transactional_id_expiration_ms if older_than_ms is None else older_than_ms
         expired = []
         for transactional_id in transactions.ids():
-            since, now_ms = transactions.now(), clock.now_ms()
+            since, now_ms = self._logs.transactions.now(), clock.now_ms()
             head = self._head(transactional_id)
             if head is None or isinstance(head, CorruptEntry):
                 continue  # a damaged one stays for somebody to look at, and stops no other
@@ -358,13 +358,13 @@ def why_hanging(found: TransactionDescription, now_ms: int) -> HangingTransactio
         what = "open past its timeout" if open_ else "decided and not finished"
         reason = f"{what}: {overdue_ms} ms overdue"
         return HangingTransaction(
-            found, overdue_ms, _ended_by(name, found.status, overdue=True), reason
+            found, overdue_ms, _say_what_ends(name, found.status, overdue=True), reason
         )
     ahead_ms = found.since_ms - now_ms
     if ahead_ms <= found.timeout_ms:
         return None  # clocks differ a little, and it ends all the same
     reason = f"its times lie in the future by {ahead_ms} ms: its producer's clock runs ahead"
-    return HangingTransaction(found, 0, _ended_by(name, found.status, overdue=False), reason)
+    return HangingTransaction(found, 0, _say_what_ends(name, found.status, overdue=False), reason)
 
 
 def _may_hang(transactional_id: str, error: TxnlogError) -> TxnlogError:
@@ -378,7 +378,7 @@ def _may_hang(transactional_id: str, error: TxnlogError) -> TxnlogError:
     )
 
 
-def _holder(
+def _describe_holder(
     ref: TransactionRef, entry: int, offset: int, at_ms: int, head: Head | CorruptEntry | None
 ) -> StableOffsetHolder:
     if isinstance(head, CorruptEntry):
@@ -396,11 +396,11 @@ def _holder(
         found.status,
         found.started_at_ms,
         found.ends_by_ms,
-        _ended_by(found.transactional_id, found.status, overdue=False),
+        _say_what_ends(found.transactional_id, found.status, overdue=False),
     )
 
 
-def _ended_by(transactional_id: str, status: str, *, overdue: bool) -> str:
+def _say_what_ends(transactional_id: str, status: str, *, overdue: bool) -> str:
     """What ends an open or prepared transaction, for people."""
     anybody = (
         "whoever next reads or writes one of its topics or groups, or calls init_transactions() "

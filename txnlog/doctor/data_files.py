@@ -1,4 +1,4 @@
-"""Examines the files of topics: are all there that the log places, and who needs the others?"""
+"""Checks the files of topics: what the log places is there, and what else is there."""
 
 from __future__ import annotations
 
@@ -7,35 +7,34 @@ from dataclasses import dataclass, field
 
 from txnlog import names
 from txnlog.doctor.finding import Finding
-from txnlog.doctor.patience import Patience
+from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.inspect.indexes import check_segment_indexes, index_paths
-from txnlog.inspect.segment_check import check_segment
-from txnlog.inspect.segment_dump import segment_path
+from txnlog.inspect.indexes import check_placed_indexes, index_paths
+from txnlog.inspect.segments import check_placed_segment
 from txnlog.storage.base import Storage
 
 _LOOSE = (names.STAGING, ".tmp", ".probe")
-"""Folders of what is on its way, or was left behind."""
+"""Folders of what is being written, or was left behind."""
 
 
 @dataclass(slots=True)
 class OrphanJudge:
-    """Tells what nobody needs from what is on its way, by its age."""
+    """Tells orphans from files that are still being written, by their age."""
 
     storage: Storage
     now_ms: int
     orphan_age_ms: int
-    patience: Patience
+    read_failures: ReadFailures
 
-    def finding(self, check: str, subject: str, path: str, size_bytes: int, what: str) -> Finding:
-        """What to say of a file that nothing refers to."""
+    def judge(self, check: str, subject: str, path: str, size_bytes: int, what: str) -> Finding:
+        """The finding for a file that nothing refers to."""
         try:
             modified_ms = self.storage.modified_ms(path)
         except ObjectNotFound:
             return Finding(check, subject, "note", f"{what}; gone by now", path=path)
         except StorageError as error:
-            return self.patience.finding(check, subject, path, error)
+            return self.read_failures.add(check, subject, path, error)
         if modified_ms is None:
             return Finding(
                 check,
@@ -63,15 +62,15 @@ class DataFiles:
 
     storage: Storage
     topic: str
-    judge: OrphanJudge
+    orphans: OrphanJudge
     placed: Sequence[SegmentDescription]
     missing: list[str] = field(default_factory=list)
     unplaced: dict[str, int] = field(default_factory=dict)
     file_count: int = 0
     size_bytes: int = 0
 
-    def sizes(self) -> Iterator[Finding]:
-        """One listing: segments of another size than was placed."""
+    def check_sizes(self) -> Iterator[Finding]:
+        """List the files once; yield segments of another size than was placed."""
         expected = _sizes(self.placed)
         for path, size_bytes in self.storage.list_all(names.topic_folder(self.topic)):
             if names.is_topic_log_file(path):
@@ -87,35 +86,35 @@ class DataFiles:
                 yield Finding("data", self.topic, "damage", detail, path=path)
         self.missing = [*expected]
 
-    def differences(self, placed_now: Sequence[SegmentDescription]) -> Iterator[Finding]:
-        """What is missing, and what no entry places, also by what came since the listing."""
+    def check_listing(self, placed_now: Sequence[SegmentDescription]) -> Iterator[Finding]:
+        """Yield what is missing, and what no entry places, not even one since the listing."""
         known = _sizes(placed_now)
         for path in self.missing:
             if path in known:
                 detail = "it is gone; restore it from a backup"
-                if path.endswith((".index", ".timeindex")):
+                if names.is_accelerator(path):
                     detail = f"it is gone; `txnlog index rebuild {self.topic}` makes it anew"
                 yield Finding("data", self.topic, "damage", detail, path=path)
         for path, size_bytes in self.unplaced.items():
             if path not in known:
                 what = "no entry of the log places it (any more)"
-                yield self.judge.finding("data", self.topic, path, size_bytes, what)
+                yield self.orphans.judge("data", self.topic, path, size_bytes, what)
 
-    def contents(self) -> Iterator[Finding]:
+    def check_contents(self) -> Iterator[Finding]:
         """Read every segment and index. Memory is that of a batch."""
         for segment in self.placed:
             try:
-                yield from self._content(segment)
-                self.judge.patience.worked()
+                yield from self._check_segment(segment)
+                self.orphans.read_failures.reset()
             except StorageError as error:
-                path = segment_path(segment)
-                yield self.judge.patience.finding("data", self.topic, path, error)
+                path = segment.paths.log
+                yield self.orphans.read_failures.add("data", self.topic, path, error)
 
-    def _content(self, segment: SegmentDescription) -> Iterator[Finding]:
-        path = segment_path(segment)
-        for damage in check_segment(self.storage, segment).damages:
+    def _check_segment(self, segment: SegmentDescription) -> Iterator[Finding]:
+        path = segment.paths.log
+        for damage in check_placed_segment(self.storage, segment).damages:
             yield Finding("data", self.topic, "damage", damage, path=path)
-        for check in check_segment_indexes(self.storage, segment)[0]:
+        for check in check_placed_indexes(self.storage, segment)[0]:
             for damage in check.damages:
                 yield Finding("data", self.topic, "damage", damage, path=check.path)
 
@@ -124,17 +123,17 @@ def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, int | None]:
     """The files that segments have, with the bytes of those whose size is known."""
     sizes: dict[str, int | None] = {}
     for segment in segments:
-        sizes[segment_path(segment)] = segment.size_bytes
+        sizes[segment.paths.log] = segment.size_bytes
         sizes.update(dict.fromkeys(index_paths(segment).values()))
     return sizes
 
 
-def loose_files(storage: Storage, judge: OrphanJudge) -> Iterator[Finding]:
-    """What killed jobs and processes have left outside of topics."""
+def check_loose_files(storage: Storage, orphans: OrphanJudge) -> Iterator[Finding]:
+    """Yield what killed jobs and processes have left outside of topics."""
     count = 0
     for folder in _LOOSE:
         for path, size_bytes in storage.list_all(folder):
             count += 1
-            yield judge.finding("files", folder, path, size_bytes, "left by a job or a process")
+            yield orphans.judge("files", folder, path, size_bytes, "left by a job or a process")
     if not count:
         yield Finding("files", "", "ok", "nothing was left behind by jobs or processes")

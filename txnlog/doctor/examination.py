@@ -1,4 +1,4 @@
-"""One examination of a store: what is looked at, in which order, one thing after the other."""
+"""An examination of a store: what is checked, and in which order."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 from txnlog import names
 from txnlog.admin.transactions import TransactionAdmin, why_hanging
-from txnlog.doctor.data_files import DataFiles, OrphanJudge, loose_files
+from txnlog.doctor.checkpoint_outcomes import GroupClaims, TopicClaims
+from txnlog.doctor.data_files import DataFiles, OrphanJudge, check_loose_files
 from txnlog.doctor.finding import Finding
-from txnlog.doctor.ids import KnownIds, examine_ids
-from txnlog.doctor.logs import LogKind, Replay
-from txnlog.doctor.outcomes import GroupClaims, TopicClaims
-from txnlog.doctor.patience import Patience
+from txnlog.doctor.read_failures import ReadFailures
+from txnlog.doctor.replay import LogKind, Replay
 from txnlog.doctor.rules import (
-    checkpoint_reasons,
-    group_reasons,
-    stable_reasons,
-    topic_reasons,
+    group_checkpoint_violations,
+    group_violations,
+    stable_offset_violations,
+    topic_checkpoint_violations,
+    topic_violations,
 )
+from txnlog.doctor.transactional_ids import KnownIds, examine_ids
 from txnlog.errors import (
     CorruptEntry,
     PutIfAbsentBroken,
@@ -41,7 +42,7 @@ from txnlog.storage.probe import probe
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What is to be looked at. Reads only, but for the probe, which leaves nothing behind."""
+    """What is to be checked. Reads only, but for the probe, which leaves nothing behind."""
 
     logs: Logs
     admin: TransactionAdmin
@@ -49,43 +50,39 @@ class Examination:
     with_probe: bool
     with_contents: bool
     orphan_age_ms: int
-    patience: Patience = field(default_factory=Patience)
+    read_failures: ReadFailures = field(default_factory=ReadFailures)
 
     def findings(self) -> Iterator[Finding]:
-        """Every check, and what it found.
+        """Run every check; yield what it found.
 
         What cannot be read is a finding. Raises StorageError if the probe failed, if not even the
         folders of the store can be listed, or if nothing can be read any more.
         """
         if self.with_probe:
-            yield self._probe()
+            yield self._run_probe()
         # First, so that what topics and groups show later is not older than what ids have decided.
         ids = KnownIds(self.logs)
-        for item in examine_ids(self.logs, self.patience):
-            if isinstance(item, KnownIds):
-                ids = item
-            else:
-                yield item
-        yield from self._hanging(ids)
-        topics = self.topics
-        for topic in self._topics():
-            yield from self._topic(topic, ids, named=topics is not None)
-        if topics is None:
-            for group_id in sorted(names.decoded(self.logs.storage.list_folders(names.GROUPS))):
-                yield from self._group(group_id, ids)
-            yield from loose_files(self.logs.storage, self._judge())
+        yield from examine_ids(ids, self.read_failures)
+        yield from self._check_hanging(ids)
+        named = self.topics is not None
+        topics = (
+            self.logs.storage.list_folders(names.TOPICS) if self.topics is None else self.topics
+        )
+        for topic in topics:
+            yield from self._check_topic(topic, ids, named=named)
+        if not named:
+            for group_id in sorted(
+                names.decode_names(self.logs.storage.list_folders(names.GROUPS))
+            ):
+                yield from self._check_group(group_id, ids)
+            yield from check_loose_files(self.logs.storage, self._orphan_judge())
 
-    def _topics(self) -> Sequence[str]:
-        if self.topics is not None:
-            return self.topics
-        return self.logs.storage.list_folders(names.TOPICS)
-
-    def _judge(self) -> OrphanJudge:
+    def _orphan_judge(self) -> OrphanJudge:
         return OrphanJudge(
-            self.logs.storage, self.logs.clock.now_ms(), self.orphan_age_ms, self.patience
+            self.logs.storage, self.logs.clock.now_ms(), self.orphan_age_ms, self.read_failures
         )
 
-    def _probe(self) -> Finding:
+    def _run_probe(self) -> Finding:
         storage = self.logs.storage
         try:
             probe(storage)
@@ -93,7 +90,7 @@ class Examination:
             return Finding("probe", "", "damage", str(error))
         return Finding("probe", "", "ok", "put-if-absent, races, reads, listings, deletes")
 
-    def _hanging(self, ids: KnownIds) -> Iterator[Finding]:
+    def _check_hanging(self, ids: KnownIds) -> Iterator[Finding]:
         now_ms = self.logs.clock.now_ms()
         for name, state in sorted(ids.heads.items()):
             if state is None or why_hanging(describe_transaction(Head(0, state)), now_ms) is None:
@@ -102,7 +99,7 @@ class Examination:
                 found = why_hanging(self.admin.describe_transaction(name), now_ms)
             except StorageError as error:
                 folder = names.transaction_log(name)
-                yield self.patience.finding("hanging", name, folder, error)
+                yield self.read_failures.add("hanging", name, folder, error)
                 continue
             except TxnlogError:
                 continue  # a damaged id, which the check of the ids tells, or one that is gone
@@ -115,7 +112,7 @@ class Examination:
 
     # -- topics ----------------------------------------------------------------------------------
 
-    def _topic(self, topic: str, ids: KnownIds, *, named: bool) -> Iterator[Finding]:
+    def _check_topic(self, topic: str, ids: KnownIds, *, named: bool) -> Iterator[Finding]:
         # Logs of its own: what it takes in memory is let go of when the next one comes.
         log = Logs(self.logs.storage, self.logs.config, self.logs.clock).topic(topic)
         expiration_ms = self.logs.config.producer_id_expiration_ms
@@ -124,11 +121,11 @@ class Examination:
             lambda: TopicState(producer_id_expiration_ms=expiration_ms),
             topic_state.ENTRY_DECODER,
             topic_state.CHECKPOINT_DECODER,
-            topic_reasons,
-            checkpoint_reasons,
+            topic_violations,
+            topic_checkpoint_violations,
             TopicClaims,
         )
-        replay = Replay(kind, log.log, topic, ids, self.logs.recent_ms, self.patience)
+        replay = Replay(kind, log.log, topic, ids, self.logs.recent_ms, self.read_failures)
         damaged = False
         for finding in replay.findings():
             damaged = True
@@ -137,9 +134,9 @@ class Examination:
             raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
         state = replay.state
         if state is not None:
-            for rule, reason in stable_reasons(state):
+            for rule, detail in stable_offset_violations(state):
                 damaged = True
-                yield Finding("topic", topic, "damage", reason, rule)
+                yield Finding("topic", topic, "damage", detail, rule)
         if not damaged:
             exists = state is not None and state.exists
             detail = f"entries: {replay.entry_count}" + ("" if exists else "; it was deleted")
@@ -149,29 +146,29 @@ class Examination:
             placed = describe_segments(log)
         except StorageError as error:
             if not damaged:
-                yield self.patience.finding("topic", topic, log.log.folder, error)
+                yield self.read_failures.add("topic", topic, log.log.folder, error)
             return  # which files it should have is not known
         except (CorruptEntry, UnsupportedVersion) as error:
             if not damaged:
                 yield Finding("topic", topic, "damage", str(error))
             return
-        files = DataFiles(self.logs.storage, topic, self._judge(), placed)
+        files = DataFiles(self.logs.storage, topic, self._orphan_judge(), placed)
         try:
-            yield from self._data(log, files)
+            yield from self._check_data(log, files)
         except StorageError as error:
-            yield self.patience.finding("data", topic, names.topic_folder(topic), error)
+            yield self.read_failures.add("data", topic, names.topic_folder(topic), error)
 
-    def _data(self, log: TopicLog, files: DataFiles) -> Iterator[Finding]:
+    def _check_data(self, log: TopicLog, files: DataFiles) -> Iterator[Finding]:
         topic = log.name
         damaged = False
-        for finding in files.sizes():
+        for finding in files.check_sizes():
             damaged = True
             yield finding
         log.refresh()
-        for finding in files.differences(describe_segments(log)):
+        for finding in files.check_listing(describe_segments(log)):
             damaged = damaged or finding.state in ("damage", "unreadable")
             yield finding
-        for finding in files.contents() if self.with_contents else ():
+        for finding in files.check_contents() if self.with_contents else ():
             damaged = True
             yield finding
         if not damaged:
@@ -181,9 +178,9 @@ class Examination:
 
     # -- groups ----------------------------------------------------------------------------------
 
-    def _group(self, group_id: str, ids: KnownIds) -> Iterator[Finding]:
+    def _check_group(self, group_id: str, ids: KnownIds) -> Iterator[Finding]:
         log = SequenceLog(self.logs.storage, names.group_log(group_id), self.logs.clock)
-        replay = Replay(_GROUPS, log, group_id, ids, self.logs.recent_ms, self.patience)
+        replay = Replay(_GROUPS, log, group_id, ids, self.logs.recent_ms, self.read_failures)
         damaged = False
         for finding in replay.findings():
             damaged = True
@@ -192,28 +189,12 @@ class Examination:
             yield Finding("group", group_id, "ok", f"entries: {replay.entry_count}")
 
 
-def _same_offsets(replayed: GroupState, checkpoint: GroupState) -> Iterator[tuple[str, str]]:
-    """L7: what either calls pending the other may know; all else is the same."""
-    pending = {
-        (moved.topic, moved.partition)
-        for entry in [*checkpoint.pending.values(), *replayed.pending.values()]
-        for moved in entry.offsets
-    }
-    for topic in {*replayed.committed, *checkpoint.committed}:
-        ours = replayed.committed.get(topic, {})
-        theirs = checkpoint.committed.get(topic, {})
-        for number in {*ours, *theirs}:
-            differs = ours.get(number) != theirs.get(number)
-            if differs and (topic, number) not in pending:
-                yield "L7", f"the offset of {topic}:{number} is not what the entries before it say"
-
-
 _GROUPS: LogKind[GroupEntry, GroupState] = LogKind(
     "group",
     GroupState,
     group_state.ENTRY_DECODER,
     group_state.CHECKPOINT_DECODER,
-    group_reasons,
-    _same_offsets,
+    group_violations,
+    group_checkpoint_violations,
     GroupClaims,
 )

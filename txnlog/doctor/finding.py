@@ -1,4 +1,4 @@
-"""What an examination says."""
+"""A finding: what an examination says of one thing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Finding:
     """One thing that was looked at, or something that is wrong with it.
 
     ``check`` says what was looked at: probe, transactions, topic, data, group, files or hanging.
-    What is ``unreadable`` could not be: the storage failed, or did not allow it. ``rule`` is that
+    What is ``unreadable`` was not: the storage failed, or denied it. ``rule`` is that
     of docs/PROTOCOL.md, if one is broken. ``path`` is within the store. ``size_bytes`` is what an
     orphan takes.
     """

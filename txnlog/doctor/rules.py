@@ -1,7 +1,7 @@
 """The rules of docs/PROTOCOL.md as predicates over what lies in a log: by number, and pure.
 
-Each looks at a state and the entry that comes next, and gives reasons why the entry should not be
-there. The same checks run before an entry is put; here they judge what was put.
+Each looks at a state and the entry that comes next, and yields the rules that the entry violates.
+The same checks run before an entry is put; here they judge what was put.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from txnlog.state.topic import (
 )
 from txnlog.state.transaction import Status, TransactionState
 
-Reason = tuple[str, str]
-"""The number of a rule, and how it is broken."""
+Violation = tuple[str, str]
+"""The number of a rule, and how it is violated."""
 
 _NEXT: Mapping[Status, frozenset[Status]] = {
     Status.EMPTY: frozenset({Status.EMPTY, Status.ONGOING, Status.DEAD}),
@@ -42,7 +42,7 @@ _NEXT: Mapping[Status, frozenset[Status]] = {
 # -- topics --------------------------------------------------------------------------------------
 
 
-def topic_reasons(topic: str, state: TopicState, entry: TopicEntry) -> Iterator[Reason]:
+def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterator[Violation]:
     """Whether ``entry`` follows from ``state``, whose entries are decided as far as they can be."""
     try:
         if isinstance(entry, Created):
@@ -54,20 +54,20 @@ def topic_reasons(topic: str, state: TopicState, entry: TopicEntry) -> Iterator[
                 check_partition_count(count, len(state.partitions))
             case Trimmed(log_start_offsets=starts):
                 state.check_partitions(topic, starts)
-                yield from _trim_reasons(state, starts)
+                yield from _trim_violations(state, starts)
             case Imported(offsets=spans):
                 state.check_import(topic, spans)
             case Append(segments=segments):
                 state.check_partitions(topic, {place.partition for place in segments})
-                yield from _placement_reasons(state, entry)
-                yield from _sequence_reasons(topic, state, entry)
+                yield from _placement_violations(state, entry)
+                yield from _sequence_violations(topic, state, entry)
             case _:
                 pass
     except TxnlogError as error:
         yield "L2", str(error)
 
 
-def _placement_reasons(state: TopicState, entry: Append) -> Iterator[Reason]:
+def _placement_violations(state: TopicState, entry: Append) -> Iterator[Violation]:
     """L2: who puts an append has seen where each partition ends."""
     ends: dict[int, int] = {}
     for place in entry.segments:
@@ -78,7 +78,7 @@ def _placement_reasons(state: TopicState, entry: Append) -> Iterator[Reason]:
         ends[place.partition] = place.end_offset
 
 
-def _sequence_reasons(topic: str, state: TopicState, entry: Append) -> Iterator[Reason]:
+def _sequence_violations(topic: str, state: TopicState, entry: Append) -> Iterator[Violation]:
     """L4: a producer's batches have consecutive sequences; one that was forgotten begins anew."""
     owner = entry.transaction or entry.producer
     if owner is None:
@@ -101,14 +101,14 @@ def _sequence_reasons(topic: str, state: TopicState, entry: Append) -> Iterator[
         yield "L4", f"producer {owner.producer_id} repeats what was placed at {repeated}"
 
 
-def _trim_reasons(state: TopicState, starts: Mapping[int, int]) -> Iterator[Reason]:
+def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[Violation]:
     for number, start in starts.items():
         end = state.partitions[number].end_offset
         if not 0 <= start <= end:
             yield "L5", f"partition {number} is trimmed to {start}, behind its end {end}"
 
 
-def stable_reasons(state: TopicState) -> Iterator[Reason]:
+def stable_offset_violations(state: TopicState) -> Iterator[Violation]:
     """L5 and L6: the last stable offset lies within the log, and what holds it is kept apart."""
     stable = state.last_stable_offsets()
     for number, (at, part) in enumerate(zip(stable, state.partitions, strict=True)):
@@ -120,7 +120,9 @@ def stable_reasons(state: TopicState) -> Iterator[Reason]:
         yield "L6", f"undecided entry {number} is not kept apart"
 
 
-def checkpoint_reasons(replayed: TopicState, checkpoint: TopicState) -> Iterator[Reason]:
+def topic_checkpoint_violations(
+    replayed: TopicState, checkpoint: TopicState
+) -> Iterator[Violation]:
     """L7: a checkpoint says what all entries before it say. Both are states after one entry."""
     for what in ("topic_id", "created_at_ms", "config", "next_entry"):
         if getattr(replayed, what) != getattr(checkpoint, what):
@@ -160,7 +162,7 @@ def _same_segment(ours: Segment, theirs: Segment) -> bool:
 # -- groups --------------------------------------------------------------------------------------
 
 
-def group_reasons(group_id: str, state: GroupState, entry: GroupEntry) -> Iterator[Reason]:
+def group_violations(group_id: str, state: GroupState, entry: GroupEntry) -> Iterator[Violation]:
     """G1 and G2: whether ``entry`` was allowed to move or delete what it moves or deletes."""
     try:
         match entry:
@@ -174,10 +176,28 @@ def group_reasons(group_id: str, state: GroupState, entry: GroupEntry) -> Iterat
         yield ("G1" if isinstance(error, CommitFailed) else "G2"), str(error)
 
 
+def group_checkpoint_violations(
+    replayed: GroupState, checkpoint: GroupState
+) -> Iterator[Violation]:
+    """L7: what either state calls pending the other may know; all else is the same."""
+    pending = {
+        (moved.topic, moved.partition)
+        for entry in [*checkpoint.pending.values(), *replayed.pending.values()]
+        for moved in entry.offsets
+    }
+    for topic in {*replayed.committed, *checkpoint.committed}:
+        ours = replayed.committed.get(topic, {})
+        theirs = checkpoint.committed.get(topic, {})
+        for number in {*ours, *theirs}:
+            differs = ours.get(number) != theirs.get(number)
+            if differs and (topic, number) not in pending:
+                yield "L7", f"the offset of {topic}:{number} is not what the entries before it say"
+
+
 # -- transactional ids ---------------------------------------------------------------------------
 
 
-def transition_reasons(before: TransactionState, after: TransactionState) -> Iterator[Reason]:
+def transition_violations(before: TransactionState, after: TransactionState) -> Iterator[Violation]:
     """Whether one state of a transactional id may follow the other."""
     if after.transactional_id != before.transactional_id:
         yield "T6", f"it is of another id, {after.transactional_id!r}"

@@ -1,1 +1,1 @@
-"""What lies in a store, shown as it lies: logs, segments, indexes; also single files."""
+"""What is stored, as it is: logs, segments and indexes of a store, and files outside one."""

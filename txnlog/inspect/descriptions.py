@@ -15,7 +15,7 @@ from txnlog.errors import StorageError, TxnlogError
 from txnlog.log.group_log import GroupLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentPaths, SegmentRef, TopicPartition
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
@@ -36,7 +36,8 @@ class SegmentDescription:
 
     In one that was imported from Kafka (``from_kafka``) offsets are absolute and may have gaps, and
     its batches have producers and transactions of their own: ``aborted_count`` of these are in its
-    transaction index, whose CRC-32C is ``aborted_crc``. ``identity`` tells its file from others.
+    transaction index, whose CRC-32C is ``aborted_crc``. ``identity`` is what its
+    file is recognised by.
     """
 
     topic: str
@@ -58,6 +59,11 @@ class SegmentDescription:
     aborted_count: int = 0
     aborted_crc: int = 0
     identity: SegmentIdentity | None = None
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """Its files, by their names within the store."""
+        return SegmentRef(self.topic, self.partition, self.name).paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ class RecordDeletion:
 class GroupOffset:
     """A group's place in one partition. ``end_offset`` is the last stable offset.
 
-    Both it and ``lag`` are None if the topic was deleted, also if it was made anew since: the
+    Both it and ``lag`` are None if the topic was deleted, also if it was created again since: the
     offset does not count there. ``pending`` is the
     undecided transaction that is about to move the offset.
     """
@@ -170,7 +176,7 @@ class OffsetReset:
 class TransactionDescription:
     """The newest state of a transactional id. ``entries`` are those that a commit covers.
 
-    ``reason`` tells why somebody else than the producer aborted the transaction. ``versions`` maps
+    ``reason`` says why somebody other than the producer aborted the transaction. ``versions`` maps
     applications to the last idempotence version that each has committed.
     """
 

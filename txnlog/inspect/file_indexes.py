@@ -1,93 +1,66 @@
-"""Index files beside a segment file that is in no store: a copy, or a broker's own.
+"""Index files beside a segment file outside a store: a copy, or a broker's own.
 
 Only local files are written, and only ``.index`` and ``.timeindex``, in one step each.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
-from txnlog.inspect.files import open_loose_file
+from txnlog.errors import InvalidOption, ObjectNotFound
+from txnlog.inspect.files import open_segment_file, read_file, replace_file
 from txnlog.inspect.indexes import (
     ACCELERATORS,
-    ENDINGS,
     IndexCheck,
     IndexEntry,
-    IndexKind,
     IndexRebuild,
-    build_indexes,
-    check_index_data,
-    kept_index,
-    read_entries,
-    without_padding,
+    check_index_files,
+    dump_index_files,
+    rebuild_index_files,
+    strip_padding,
 )
 from txnlog.kafka.folders import base_offset_of
+from txnlog.names import INDEX_ENDINGS, IndexKind, SegmentPaths
 from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES
 
 
-def dump_loose_indexes(
+def dump_file_indexes(
     path: str, storage_options: Mapping[str, object] | None = None
 ) -> tuple[Iterator[IndexEntry], int]:
     """The entries of one index file, or of those beside a segment.
 
     Returns:
         The entries, offsets counted from the one that the file is named for (0 if it is not named
-        as Kafka names them), and how many bytes of zeros stand behind them: a broker makes the
-        files of its newest segment longer ahead of time.
+        as Kafka names them), and how many bytes of zeros follow: a broker preallocates the files
+        of its newest segment.
 
     Raises:
         InvalidOption: the name is that of neither.
         StorageError: a file cannot be read.
     """
-    found = []
-    padding = 0
-    for kind, index in _named(path).items():
-        data = _content(index, storage_options, required=index == path)
-        if data is not None:
-            kept = without_padding(kind, data)
-            padding += len(data) - len(kept)
-            found.append((index, kind, kept))
-    entries = (
-        entry
-        for index, kind, data in found
-        for entry in read_entries(index, kind, data, base_offset_of(index) or 0)
-    )
-    return entries, padding
+    files, padding = _read_indexes(path, _choose_indexes(path), storage_options)
+    return dump_index_files(files, base_offset_of(path) or 0), padding
 
 
-def check_loose_indexes(
+def check_file_indexes(
     path: str, storage_options: Mapping[str, object] | None = None
 ) -> tuple[list[IndexCheck], str | None]:
-    """Check one index file, or those beside a segment; see ``check_index_data``.
+    """Check one index file, or those beside a segment; see ``check_index_files``.
 
     Raises:
         InvalidOption: the name is that of neither, or of a transaction index.
         StorageError: a file cannot be read.
     """
-    wanted = {kind: index for kind, index in _named(path).items() if kind in ACCELERATORS}
+    wanted = {kind: index for kind, index in _choose_indexes(path).items() if kind in ACCELERATORS}
     if not wanted:
         raise InvalidOption(f"{path}: a transaction index can only be checked within a store")
-    segment = _stem(path) + ".log"
-    files = {
-        kind: (index, _unpadded(kind, _content(index, storage_options, required=index == path)))
-        for kind, index in wanted.items()
-    }
-    with open_loose_file(segment, storage_options) as file:
-        return check_index_data(
-            files,
-            file.read,
-            file.size_bytes,
-            name=segment,
-            base_offset=base_offset_of(segment) or 0,
-            exact=base_offset_of(segment) is None,
-        )
+    files, _ = _read_indexes(path, wanted, storage_options)
+    with open_segment_file(_paths(path).log, storage_options) as segment:
+        return check_index_files(files, segment, exact=base_offset_of(path) is None)
 
 
-def rebuild_loose_indexes(
+def rebuild_file_indexes(
     path: str, *, dry_run: bool = False
 ) -> tuple[list[IndexRebuild], str | None]:
     """Write the indexes beside a local segment file that are missing or damaged.
@@ -100,74 +73,58 @@ def rebuild_loose_indexes(
         InvalidOption: the file is no local segment.
         StorageError: a file cannot be read or written.
     """
-    if "://" in path or not path.endswith(".log"):
+    paths = SegmentPaths.of(path)
+    if "://" in path or paths is None or path != paths.log:
         raise InvalidOption(f"{path} is no local segment file (*.log)")
-    checks, damage = check_loose_indexes(path)
-    base_offset = base_offset_of(path)
-    with open_loose_file(path) as file:
-        built = build_indexes(
-            file.read,
-            file.size_bytes,
-            name=path,
+    checks, damage = check_file_indexes(path)
+
+    def write(check: IndexCheck, data: bytes) -> None:
+        replace_file(Path(check.path), data)
+
+    with open_segment_file(path) as segment:
+        done = rebuild_index_files(
+            checks,
+            segment,
             interval_bytes=DEFAULT_INDEX_INTERVAL_BYTES,
-            base_offset=base_offset or 0,
-            always_time=base_offset is not None,
+            always_time=base_offset_of(path) is not None,
+            write=None if dry_run else write,
         )
-    done = []
-    for check in checks:
-        if check.state == "ok":
-            done.append(kept_index(check))
-            continue
-        data, count = built[check.kind]
-        if not dry_run:
-            _replace(Path(check.path), data)
-        done.append(IndexRebuild(check.path, check.kind, check.state, "written", count))
     return done, damage
 
 
-def _stem(path: str) -> str:
-    for ending in (".log", *ENDINGS.values()):
-        if path.endswith(ending):
-            return path.removesuffix(ending)
-    raise InvalidOption(
-        f"{path} is neither a segment (*.log) nor an index (*{', *'.join(ENDINGS.values())})"
-    )
+def _paths(path: str) -> SegmentPaths:
+    paths = SegmentPaths.of(path)
+    if paths is None:
+        endings = ", *".join(INDEX_ENDINGS.values())
+        raise InvalidOption(f"{path} is neither a segment (*.log) nor an index (*{endings})")
+    return paths
 
 
-def _named(path: str) -> dict[IndexKind, str]:
+def _choose_indexes(path: str) -> dict[IndexKind, str]:
     """The index files that a path means: itself, or all beside the segment that it is."""
-    stem = _stem(path)
-    every = {kind: stem + ending for kind, ending in ENDINGS.items()}
-    return {kind: index for kind, index in every.items() if path in (index, stem + ".log")}
+    paths = _paths(path)
+    every = {kind: paths.index(kind) for kind in INDEX_ENDINGS}
+    return {kind: index for kind, index in every.items() if path in (index, paths.log)}
 
 
-def _content(
-    path: str, storage_options: Mapping[str, object] | None, *, required: bool
-) -> bytes | None:
-    try:
-        with open_loose_file(path, storage_options) as file:
-            return file.content()
-    except StorageError as error:
-        absent = isinstance(error, ObjectNotFound) or isinstance(error.__cause__, FileNotFoundError)
-        if absent and not required:
-            return None
-        raise
+def _read_indexes(
+    path: str, indexes: Mapping[IndexKind, str], storage_options: Mapping[str, object] | None
+) -> tuple[dict[IndexKind, tuple[str, bytes | None]], int]:
+    """Index files by kind, their paths and contents without padding, and how much of it there was.
 
-
-def _unpadded(kind: IndexKind, data: bytes | None) -> bytes | None:
-    return None if data is None else without_padding(kind, data)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put a whole file in the place of another, or of none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    One that is missing beside a segment has None; ``path`` itself must be there.
+    """
+    files: dict[IndexKind, tuple[str, bytes | None]] = {}
+    padding = 0
+    for kind, index in indexes.items():
         try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+            data = read_file(index, storage_options)
+        except ObjectNotFound:
+            if index == path:
+                raise
+            files[kind] = (index, None)
+            continue
+        kept = strip_padding(kind, data)
+        padding += len(data) - len(kept)
+        files[kind] = (index, kept)
+    return files, padding

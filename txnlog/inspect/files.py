@@ -1,51 +1,69 @@
-"""Single files that belong to no store, or are looked at as if they did: a copy, a broker's own."""
+"""Files outside a store, or looked at as if they were: a copy of a segment, a broker's own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import partial
 from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
-from txnlog.errors import StorageError
-from txnlog.segments.window import ReadRange
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.kafka.folders import base_offset_of
+from txnlog.segments.file import SegmentFile
 from txnlog.storage import open_storage
 
 
-@dataclass(frozen=True, slots=True)
-class LooseFile:
-    """A file that is open for reading; ``path`` is as it was named."""
-
-    path: str
-    size_bytes: int
-    read: ReadRange
-
-    def content(self) -> bytes:
-        """All of it: for small files."""
-        return bytes(self.read(0, self.size_bytes))
-
-
 @contextmanager
-def open_loose_file(
+def open_segment_file(
     path: str, storage_options: Mapping[str, object] | None = None
-) -> Iterator[LooseFile]:
+) -> Iterator[SegmentFile]:
     """Open a path on the local disk, or the URL of an object.
 
-    Raises StorageError if it cannot be read, also amid the block.
+    Its indexes count from the offset that it is named for, from 0 if it is not named as Kafka
+    names segments. Raises StorageError if it cannot be read, also amid the block.
     """
+    base_offset = base_offset_of(path) or 0
     if "://" in path:
         folder, _, name = path.rpartition("/")
         storage = open_storage(folder, storage_options)
-        yield LooseFile(path, storage.size(name), partial(storage.get_range, name))
+        yield SegmentFile(partial(storage.get_range, name), storage.size(name), path, base_offset)
         return
     try:
         with Path(path).open("rb") as file:
-            yield LooseFile(path, file.seek(0, SEEK_END), partial(_read, file))
+            yield SegmentFile(partial(_read, file), file.seek(0, SEEK_END), path, base_offset)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_file(path: str, storage_options: Mapping[str, object] | None = None) -> bytes:
+    """All of a small file. Raises StorageError, and ObjectNotFound if it is not there."""
+    if "://" in path:
+        folder, _, name = path.rpartition("/")
+        return open_storage(folder, storage_options).get(name)
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise ObjectNotFound(f"{path} cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a whole local file in the place of another, or of none. Raises StorageError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> bytes:

@@ -1,7 +1,7 @@
-"""The logs of groups and transactional ids as they lie: every entry, and the marker beside it.
+"""The logs of groups and transactional ids as they are: every entry, and the marker beside it.
 
-Nothing is settled, folded or changed, and an entry that is damaged stands in its place as an error.
-What a checkpoint has made superfluous may have been cleaned away: then a log begins later than 0.
+Nothing is settled, folded or changed, and a damaged entry is an error in its place. What a
+checkpoint has made superfluous may have been cleaned up: then a log begins later than 0.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def group_history(
     if not listing.entries and not listing.checkpoints:
         raise GroupIdNotFound(f"group {group_id!r} has no log in {storage.url}")
     outcomes = {number: outcome.value for number, outcome in listing.outcomes.items()}
-    return _each(
+    return _read_entries(
         log,
         listing.entries,
-        lambda number, data: _group_entry(
+        lambda number, data: _describe_group_entry(
             number, envelope.decode(data, ENTRY_DECODER, log.path(number)), outcomes.get(number)
         ),
     )
@@ -90,7 +90,7 @@ def transaction_history(
         raise TransactionalIdNotFound(
             f"transactional id {transactional_id!r} is not known in {storage.url}"
         )
-    return _each(
+    return _read_entries(
         log,
         listing.entries,
         lambda number, data: describe_transaction(
@@ -99,13 +99,13 @@ def transaction_history(
     )
 
 
-def _each(
+def _read_entries(
     log: SequenceLog, numbers: Sequence[int], decode: Callable[[int, bytes], Read]
 ) -> Iterator[Read | CorruptEntry]:
-    """Read entries a few at a time; what cleaning has deleted meanwhile is passed over."""
+    """Read entries a few at a time; what was cleaned up meanwhile is skipped."""
     for first in range(0, len(numbers), PARALLEL_REQUESTS):
         some = numbers[first : first + PARALLEL_REQUESTS]
-        found = log.storage.gather([partial(_bytes, log, number) for number in some])
+        found = log.storage.gather([partial(_read_entry, log, number) for number in some])
         for number, data in zip(some, found, strict=True):
             if data is None:
                 continue
@@ -115,17 +115,17 @@ def _each(
                 yield error
 
 
-def _bytes(log: SequenceLog, number: int) -> bytes | None:
+def _read_entry(log: SequenceLog, number: int) -> bytes | None:
     try:
         return log.read([number])[0]
     except ObjectNotFound:
         return None
 
 
-def _group_entry(number: int, entry: GroupEntry, marker: str | None) -> GroupLogEntry:
+def _describe_group_entry(number: int, entry: GroupEntry, marker: str | None) -> GroupLogEntry:
     match entry:
         case OffsetsCommitted():
-            moved = tuple(_moved(offset) for offset in entry.offsets)
+            moved = tuple(_describe_offset(offset) for offset in entry.offsets)
             return GroupLogEntry(number, "offsets", entry.at_ms, entry.transaction, marker, moved)
         case OffsetsDeleted():
             gone = tuple(LoggedOffset(*where, None, None, "") for where in entry.partitions)
@@ -134,6 +134,6 @@ def _group_entry(number: int, entry: GroupEntry, marker: str | None) -> GroupLog
             return GroupLogEntry(number, "deleted", entry.at_ms, None, marker, ())
 
 
-def _moved(offset: OffsetCommit) -> LoggedOffset:
+def _describe_offset(offset: OffsetCommit) -> LoggedOffset:
     start = offset.start if offset.compare else None
     return LoggedOffset(offset.topic, offset.partition, offset.offset, start, offset.metadata)

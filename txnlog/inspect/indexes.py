@@ -1,38 +1,30 @@
-"""The index files beside a segment: what is in them, whether it is true, and making them anew.
+"""The index files beside a segment: what is in them, whether it is right, and rebuilding them.
 
 Offset and time indexes are accelerators: readers check what they say and do without. So a damaged
 one may be deleted and put again, the only case in which a name is used twice: whoever reads
-meanwhile finds the old one, the new one or none, and the same records. A transaction index is no
-accelerator: nothing else says which records are aborted, and it cannot be made anew.
+meanwhile finds the old one, the new one or none, and reads the same records. A transaction index
+is no accelerator: nothing else says which records are aborted, and it cannot be rebuilt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.inspect.segment_dump import segment_path
-from txnlog.segments.identity import SegmentIdentity
+from txnlog.inspect.segments import describe_loss, open_segment
+from txnlog.names import IndexKind
+from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TRANSACTION_ENTRY
-from txnlog.segments.inspect.indexes import IndexProblems, check_indexes
-from txnlog.segments.inspect.verify import rebuild_indexes
-from txnlog.segments.window import ReadRange
+from txnlog.segments.inspect.indexes import IndexProblems, check_indexes, rebuild_indexes
 from txnlog.storage.base import Storage
 
-IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 IndexState: TypeAlias = Literal["ok", "missing", "damaged"]
-ENDINGS: dict[IndexKind, str] = {
-    "offset": ".index",
-    "time": ".timeindex",
-    "transaction": ".txnindex",
-}
 ACCELERATORS: tuple[IndexKind, ...] = ("offset", "time")
 _LAYOUTS: dict[IndexKind, np.dtype[np.void]] = {
     "offset": OFFSET_ENTRY,
@@ -82,11 +74,22 @@ class IndexRebuild:
     entry_count: int
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- any index -----------------------------------------------------------------------------------
 
 
-def read_entries(path: str, kind: IndexKind, data: bytes, base_offset: int) -> Iterator[IndexEntry]:
-    """Every entry of a file as it stands there, also where it makes no sense.
+def dump_index_files(
+    files: Mapping[IndexKind, tuple[str, bytes | None]], base_offset: int
+) -> Iterator[IndexEntry]:
+    """What lies in index files, by kind their path and content; a missing one has no entries."""
+    for kind, (path, data) in files.items():
+        if data is not None:
+            yield from _read_entries(path, kind, data, base_offset)
+
+
+def _read_entries(
+    path: str, kind: IndexKind, data: bytes, base_offset: int
+) -> Iterator[IndexEntry]:
+    """Every entry of a file as it is, even where it makes no sense.
 
     ``base_offset`` is added to what is relative; in a transaction index nothing is.
     """
@@ -125,23 +128,16 @@ def read_entries(path: str, kind: IndexKind, data: bytes, base_offset: int) -> I
         yield IndexEntry(path, kind, count, damage=damage)
 
 
-def without_padding(kind: IndexKind, data: bytes) -> bytes:
-    """What a broker has written: it makes the files of its newest segment longer ahead of time."""
+def strip_padding(kind: IndexKind, data: bytes) -> bytes:
+    """The data without the zeros that a broker preallocates in the files of its newest segment."""
     size = _LAYOUTS[kind].itemsize
     used = len(data.rstrip(b"\0"))
     kept = -(-used // size) * size
     return data if len(data) - kept < size else data[:kept]
 
 
-def check_index_data(
-    files: Mapping[IndexKind, tuple[str, bytes | None]],
-    read: ReadRange,
-    size_bytes: int,
-    *,
-    name: str,
-    base_offset: int,
-    exact: bool,
-    identity: SegmentIdentity | None = None,
+def check_index_files(
+    files: Mapping[IndexKind, tuple[str, bytes | None]], segment: SegmentFile, *, exact: bool
 ) -> tuple[list[IndexCheck], str | None]:
     """Check index files, by kind their path and content (None: missing), against their segment.
 
@@ -157,7 +153,9 @@ def check_index_data(
             continue
         try:
             if kind == "offset":
-                decoded[kind] = OffsetIndex.decode(data, name=path, segment_bytes=size_bytes)
+                decoded[kind] = OffsetIndex.decode(
+                    data, name=path, segment_bytes=segment.size_bytes
+                )
             else:
                 decoded[kind] = TimeIndex.decode(data, name=path)
         except CorruptRecord as error:
@@ -166,14 +164,10 @@ def check_index_data(
     problems = IndexProblems((), (), None)
     if decoded:
         problems = check_indexes(
-            read,
-            size_bytes,
+            segment,
             index if isinstance(index, OffsetIndex) else None,
             times if isinstance(times, TimeIndex) else None,
-            name=name,
-            base_offset=base_offset,
             exact=exact,
-            identity=identity,
         )
     for kind, entries in decoded.items():
         path = files[kind][0]
@@ -184,51 +178,65 @@ def check_index_data(
     return [found[kind] for kind in files], problems.segment
 
 
+def rebuild_index_files(
+    checks: Iterable[IndexCheck],
+    segment: SegmentFile,
+    *,
+    interval_bytes: int,
+    always_time: bool,
+    write: Callable[[IndexCheck, bytes], None] | None,
+) -> list[IndexRebuild]:
+    """Rebuild what is not sound among the indexes that were checked, and ``write`` it, if given.
+
+    Returns what was (or would be) done to each.
+    """
+    built: dict[IndexKind, OffsetIndex | TimeIndex] = {}
+    done = []
+    for check in checks:
+        if check.state == "ok":
+            count = check.entry_count or 0
+            done.append(IndexRebuild(check.path, check.kind, check.state, "kept", count))
+            continue
+        if not built:
+            index, times = rebuild_indexes(
+                segment, interval_bytes=interval_bytes, always_time=always_time
+            )
+            built = {"offset": index, "time": times}
+        if write is not None:
+            write(check, built[check.kind].encode())
+        count = len(built[check.kind])
+        done.append(IndexRebuild(check.path, check.kind, check.state, "written", count))
+    return done
+
+
 # -- in a store ----------------------------------------------------------------------------------
 
 
 def index_paths(segment: SegmentDescription) -> dict[IndexKind, str]:
     """The index files that a placed segment should have."""
-    stem = segment_path(segment).removesuffix(".log")
-    kinds: list[IndexKind] = list(ACCELERATORS) if segment.batch_count > 1 else []
-    if segment.aborted_count:
-        kinds.append("transaction")
-    return {kind: stem + ENDINGS[kind] for kind in kinds}
+    return segment.paths.indexes(segment.batch_count, has_aborted=segment.aborted_count > 0)
 
 
-def dump_segment_indexes(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:
+def dump_placed_indexes(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:
     """What lies in the index files of a placed segment; one that is not there has no entries."""
-    for kind, path in index_paths(segment).items():
-        data = _get(storage, path)
-        if data is not None:
-            yield from read_entries(path, kind, data, segment.base_offset)
+    return dump_index_files(_read_files(storage, index_paths(segment)), segment.base_offset)
 
 
-def check_segment_indexes(
+def check_placed_indexes(
     storage: Storage, segment: SegmentDescription
 ) -> tuple[list[IndexCheck], str | None]:
-    """Check the offset and time index of a placed segment; see ``check_index_data``."""
-    path = segment_path(segment)
+    """Check the offset and time index of a placed segment; see ``check_index_files``."""
     wanted = {k: p for k, p in index_paths(segment).items() if k in ACCELERATORS}
     if not wanted:
         return [], None
-    files = {kind: (index, _get(storage, index)) for kind, index in wanted.items()}
     try:
-        size_bytes = storage.size(path)
+        file = open_segment(storage, segment)
     except ObjectNotFound:
-        return [], f"segment {path} is gone; restore it from a backup"
-    return check_index_data(
-        files,
-        partial(storage.get_range, path),
-        size_bytes,
-        name=path,
-        base_offset=segment.base_offset if segment.from_kafka else 0,
-        exact=True,
-        identity=segment.identity,
-    )
+        return [], describe_loss(segment)
+    return check_index_files(_read_files(storage, wanted), file, exact=True)
 
 
-def rebuild_segment_indexes(
+def rebuild_placed_indexes(
     storage: Storage, segment: SegmentDescription, interval_bytes: int, *, dry_run: bool = False
 ) -> tuple[list[IndexRebuild], str | None]:
     """Write the offset and time indexes of a placed segment that are missing or damaged.
@@ -240,63 +248,35 @@ def rebuild_segment_indexes(
     Raises:
         StorageError: one may be missing now; repeat it.
     """
-    checks, damage = check_segment_indexes(storage, segment)
-    if all(check.state == "ok" for check in checks):
-        return [kept_index(check) for check in checks], damage
-    path = segment_path(segment)
-    built = build_indexes(
-        partial(storage.get_range, path),
-        storage.size(path),
-        name=path,
+    checks, damage = check_placed_indexes(storage, segment)
+
+    def write(check: IndexCheck, data: bytes) -> None:
+        if check.state == "damaged":
+            storage.delete([check.path])
+        # If somebody else is faster, theirs is as good.
+        storage.put_if_absent(check.path, data)
+
+    if not checks:
+        return [], damage
+    done = rebuild_index_files(
+        checks,
+        open_segment(storage, segment),
         interval_bytes=interval_bytes,
-        base_offset=segment.base_offset if segment.from_kafka else 0,
         always_time=False,
-        identity=segment.identity,
+        write=None if dry_run else write,
     )
-    done = []
-    for check in checks:
-        if check.state == "ok":
-            done.append(kept_index(check))
-            continue
-        data, count = built[check.kind]
-        if not dry_run:
-            if check.state == "damaged":
-                storage.delete([check.path])
-            # If somebody else is faster, theirs is as good.
-            storage.put_if_absent(check.path, data)
-        done.append(IndexRebuild(check.path, check.kind, check.state, "written", count))
     return done, damage
 
 
-def _get(storage: Storage, path: str) -> bytes | None:
-    try:
-        return storage.get(path)
-    except ObjectNotFound:
-        return None
+def _read_files(
+    storage: Storage, paths: Mapping[IndexKind, str]
+) -> dict[IndexKind, tuple[str, bytes | None]]:
+    """Index files by kind: their paths and contents, None for one that is not there."""
 
+    def read(path: str) -> bytes | None:
+        try:
+            return storage.get(path)
+        except ObjectNotFound:
+            return None
 
-def kept_index(check: IndexCheck) -> IndexRebuild:
-    return IndexRebuild(check.path, check.kind, check.state, "kept", check.entry_count or 0)
-
-
-def build_indexes(
-    read: ReadRange,
-    size_bytes: int,
-    *,
-    name: str,
-    interval_bytes: int,
-    base_offset: int,
-    always_time: bool,
-    identity: SegmentIdentity | None = None,
-) -> dict[IndexKind, tuple[bytes, int]]:
-    """By kind the bytes of an index made anew, and how many entries it has."""
-    index, times = rebuild_indexes(
-        read,
-        size_bytes,
-        name=name,
-        interval_bytes=interval_bytes,
-        base_offset=base_offset,
-        always_time=always_time,
-        identity=identity,
-    )
-    return {"offset": (index.encode(), len(index)), "time": (times.encode(), len(times))}
+    return {kind: (path, read(path)) for kind, path in paths.items()}

@@ -1,4 +1,4 @@
-"""Shows a log as it lies: entries with their markers, decoded, damage and gaps and all.
+"""Shows a log as it is: entries with their markers, decoded, damage and gaps and all.
 
 Modifies nothing and decides nothing. Memory is that of the files' names and of a few dozen entries.
 """
@@ -25,7 +25,7 @@ EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 JsonObject: TypeAlias = dict[str, object]
 
 _AT_ONCE = 64
-"""So many entries are read at a time."""
+"""How many entries are read at a time."""
 _MARKER_DECODER = msgspec.json.Decoder(Marker)
 _MARKERS = (LogFile.COMMIT, LogFile.ABORT)
 
@@ -86,20 +86,20 @@ def dump_log(
     """
     start_after = names.log_file_prefix(first) if first else ""
     listed = storage.list_names(folder, start_after)
-    if not _is_whole(_by_number(listed)):
+    if not _has_no_gaps(_group_by_number(listed)):
         # What stands before a file that shows was there before it, so a second listing has it.
         listed = [*listed, *storage.list_names(folder, start_after)]
-    files = _by_number(listed)
+    files = _group_by_number(listed)
     newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
     expected = first
     for start in range(0, len(files), _AT_ONCE):
         some = files[start : start + _AT_ONCE]
-        entries = storage.gather([partial(_read, storage, folder, f, decoder) for f in some])
+        entries = storage.gather([partial(_read_entry, storage, folder, f, decoder) for f in some])
         for found, known in zip(entries, some, strict=True):
             if found.failures and not keep_going:
                 raise found.failures[0][1]
             if found.number > expected:
-                yield _gap(folder, expected, found.number - expected, newest)
+                yield _describe_gap(folder, expected, found.number - expected, newest)
             # A checkpoint or a marker may outlive its entry. What is gone since the listing was
             # cleaned up, and no damage.
             was_there = LogFile.ENTRY in known.kinds
@@ -113,7 +113,7 @@ def dump_log(
 _MISSING = "{} is missing, though later files exist; restore it from a backup"
 
 
-def _by_number(files: Sequence[str]) -> list[_Files]:
+def _group_by_number(files: Sequence[str]) -> list[_Files]:
     found: dict[int, _Files] = {}
     for name in files:
         parsed = names.parse_log_file(name)
@@ -122,20 +122,20 @@ def _by_number(files: Sequence[str]) -> list[_Files]:
     return [found[number] for number in sorted(found)]
 
 
-def _is_whole(files: Sequence[_Files]) -> bool:
+def _has_no_gaps(files: Sequence[_Files]) -> bool:
     """Whether no entry is missing between these files."""
     numbers = [file.number for file in files if LogFile.ENTRY in file.kinds]
     return len(numbers) == len(files) and all(b == a + 1 for a, b in pairwise(numbers))
 
 
-def _gap(folder: str, number: int, count: int, newest: int) -> DumpedEntry[EntryT]:
+def _describe_gap(folder: str, number: int, count: int, newest: int) -> DumpedEntry[EntryT]:
     path = f"{folder}/{names.log_file(number, LogFile.ENTRY)}"
     # Whoever opens the log begins behind the newest checkpoint.
     damage = None if newest >= number + count - 1 else _MISSING.format(path)
     return DumpedEntry(number, path, None, None, None, (), False, damage, count)
 
 
-def _read(
+def _read_entry(
     storage: Storage, folder: str, files: _Files, decoder: msgspec.json.Decoder[EntryT]
 ) -> DumpedEntry[EntryT]:
     path = f"{folder}/{names.log_file(files.number, LogFile.ENTRY)}"
@@ -159,7 +159,7 @@ def _read(
         path,
         None if data is None else len(data),
         entry,
-        None if data is None else _json_of(data),
+        None if data is None else _parse_json(data),
         outcomes,
         LogFile.CHECKPOINT in files.kinds,
         None,
@@ -167,13 +167,13 @@ def _read(
     for outcome in outcomes:
         marker = f"{folder}/{names.log_file(files.number, LogFile(outcome.value))}"
         try:
-            damages += _marker_damage(partial(storage.get, marker), marker, outcome, found)
+            damages += _check_marker(partial(storage.get, marker), marker, outcome, found)
         except StorageError as error:
             failures.append((marker, error))
     return replace(found, damage="; ".join(damages) or None, failures=tuple(failures))
 
 
-def _marker_damage(
+def _check_marker(
     read: Callable[[], bytes], path: str, outcome: Outcome, found: DumpedEntry[EntryT]
 ) -> Iterator[str]:
     """What is wrong with a marker's content, which is for people: its name alone decides."""
@@ -194,7 +194,7 @@ def _marker_damage(
         yield f"{path} is of {marker.transaction}, its entry of {found.transaction}"
 
 
-def _json_of(data: bytes) -> JsonObject | None:
+def _parse_json(data: bytes) -> JsonObject | None:
     try:
         return msgspec.json.decode(data, type=JsonObject)
     except (msgspec.DecodeError, ValueError):

@@ -15,18 +15,19 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from txnlog import names
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
 from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
-from txnlog.scan import SegmentRange, load_transaction_index, read_batches
+from txnlog.log.logs import Logs
+from txnlog.read.pinning import pin_topics
+from txnlog.read.ranges import SegmentRange, load_transaction_index, read_batches
+from txnlog.read.view import TopicView
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.messages import encode_message_set
@@ -41,12 +42,10 @@ from txnlog.segments.indexes.transactions import NO_MARKER, TransactionIndex
 from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
-from txnlog.snapshot import TopicView
 from txnlog.state.placement import Segment
 from txnlog.state.producers import advance_sequence
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
-from txnlog.store import Store
 
 _logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class ExportedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class KafkaExport:
     """What an export has written. ``url`` is the folder that the partitions' folders are in."""
 
     topic: str
@@ -96,7 +95,7 @@ class _Format:
 
 
 def export_log_dirs(
-    store: Store,
+    logs: Logs,
     topic: str,
     directory: str,
     *,
@@ -105,9 +104,9 @@ def export_log_dirs(
     compression_type: str | None,
     storage_options: Mapping[str, object] | None,
     progress: Progress | None,
-) -> Exported:
+) -> KafkaExport:
     """See :meth:`txnlog.Store.export_kafka`."""
-    view = store.snapshot([topic]).view(topic)
+    view = pin_topics(logs, [topic]).views[topic]
     config = TopicConfig.of(view.config)
     written = _format(config, magic, keep_offsets, compression_type)
     target = open_storage(directory, storage_options)
@@ -125,7 +124,7 @@ def export_log_dirs(
     counted = _Counted(sum(p.size_bytes for p in _segments_of(view)), progress)
     try:
         exported = [
-            _PartitionExporter(store.storage, view, number, writer, written, counted).run()
+            _PartitionExporter(logs.storage, view, number, writer, written, counted).run()
             for number, writer in enumerate(writers)
         ]
     except BaseException:
@@ -136,7 +135,7 @@ def export_log_dirs(
         # Deleting prunes empty folders, and a broker refuses one that is no partition's.
         with suppress(StorageError):
             target.delete([_TEMPORARY])
-    return Exported(topic, target.url, tuple(exported))
+    return KafkaExport(topic, target.url, tuple(exported))
 
 
 def _format(
@@ -342,22 +341,16 @@ class _PartitionExporter:
 
     def _copy(self, segment: Segment) -> set[int]:
         """Copy the batches; returns the producers whose transactions have no marker."""
-        path = names.segment_file(self._view.topic, self._partition, segment.name)
-        index = load_transaction_index(self._storage, self._range(segment))
+        part = self._range(segment)
+        index = load_transaction_index(self._storage, part)
         hanging = [item for item in index.aborted if item.last_stable_offset == NO_MARKER]
         ends = {(item.producer_id, item.last_offset) for item in index.aborted}
         left_out = TransactionIndex(hanging if self._format.keeps_offsets else ())
         begun = False
-        for batch in dump_segment(
-            partial(self._storage.get_range, path),
-            segment.size_bytes,
-            name=path,
-            joins_messages=True,
-            identity=segment.identity,
-        ):
+        for batch in dump_segment(part.open(self._storage), joins_messages=True):
             decoded = batch.decoded
             if batch.damage is not None or decoded is None:
-                raise CorruptRecord(f"nothing was exported: {batch.damage or path}")
+                raise CorruptRecord(f"nothing was exported: {batch.damage or part.paths.log}")
             header = decoded.header
             if header.last_offset < self._start_offset or left_out.hides(header):
                 continue  # deleted, or aborted and without a marker that says so

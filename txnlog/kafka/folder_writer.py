@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txnlog.kafka.folders import LEADER_EPOCHS, leader_epochs, segment_file
+from txnlog.kafka.folders import LEADER_EPOCHS, leader_epochs, segment_paths
 from txnlog.kafka.transactions import TransactionTracker
+from txnlog.names import SegmentPaths
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage.base import Storage, Upload
@@ -48,7 +49,7 @@ class FolderWriter:
     def begin(self, base_offset: int) -> None:
         """End the segment at hand, if there is one, and begin one of this name."""
         self._close()
-        name = self._name(base_offset, "log")
+        name = self._paths(base_offset).log
         upload = self.storage.upload(name)
         self._files.append(name)
         self._segment = _OpenSegment(
@@ -105,7 +106,7 @@ class FolderWriter:
             # A transaction is in the index of the segment that its marker is in.
             ended = [item for item in aborted if base <= item.last_offset < end]
             if ended:
-                self._put(self._name(base, "txnindex"), TransactionIndex(ended).encode())
+                self._put(self._paths(base).transaction_index, TransactionIndex(ended).encode())
         self._put(f"{self.folder}/{LEADER_EPOCHS}", leader_epochs(self.epochs))
 
     def discard(self) -> None:
@@ -121,12 +122,13 @@ class FolderWriter:
         segment.upload.close()
         self._segment = None
         index, times = segment.indexes.finish(always_time=True)
-        self._put(self._name(segment.base_offset, "index"), index.encode())
-        self._put(self._name(segment.base_offset, "timeindex"), times.encode())
+        paths = self._paths(segment.base_offset)
+        self._put(paths.offset_index, index.encode())
+        self._put(paths.time_index, times.encode())
 
     def _put(self, name: str, data: bytes) -> None:
         self._files.append(name)
         self.storage.put(name, data)
 
-    def _name(self, base_offset: int, ending: str) -> str:
-        return f"{self.folder}/{segment_file(base_offset, ending)}"
+    def _paths(self, base_offset: int) -> SegmentPaths:
+        return SegmentPaths(f"{self.folder}/{segment_paths(base_offset).stem}")

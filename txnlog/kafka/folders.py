@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txnlog.errors import InvalidOption, ObjectNotFound
+from txnlog.names import SegmentPaths
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 
@@ -22,8 +23,7 @@ _LOG_START_OFFSETS = "log-start-offset-checkpoint"
 _VERSION = 0
 
 _FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d{1,9})")
-_SEGMENT = re.compile(r"(\d{20})\.log")
-_SEGMENT_FILE = re.compile(r"(\d{20})\.(?:log|index|timeindex|txnindex)")
+_BASE_OFFSET = re.compile(r"[0-9]{20}")
 _UNFINISHED = (".swap", ".cleaned")
 
 
@@ -50,15 +50,15 @@ class PartitionFolder:
         return next((base for base in self.base_offsets if base > base_offset), None)
 
 
-def segment_file(base_offset: int, ending: str = "log") -> str:
-    """``00000000000000001000.log``, or another file of that segment."""
-    return f"{base_offset:020d}.{ending}"
+def segment_paths(base_offset: int) -> SegmentPaths:
+    """``00000000000000001000.log`` and the other files of that segment, within their folder."""
+    return SegmentPaths(f"{base_offset:020d}")
 
 
 def base_offset_of(path: str) -> int | None:
     """The base offset that a file of a segment is named for; None if it is named otherwise."""
-    match = _SEGMENT_FILE.fullmatch(path.replace("\\", "/").rpartition("/")[2])
-    return int(match[1]) if match else None
+    paths = SegmentPaths.of(path.replace("\\", "/").rpartition("/")[2])
+    return int(paths.stem) if paths and _BASE_OFFSET.fullmatch(paths.stem) else None
 
 
 def partition_folder(topic: str, partition: int) -> str:
@@ -106,7 +106,7 @@ def _folders_at(
     parent, name = _split(path)
     storage = open_storage(path, storage_options)
     match = _FOLDER.fullmatch(name)
-    if any(_SEGMENT.fullmatch(file) for file in storage.list_names("")):
+    if _base_offsets(storage.list_names("")):
         if match is None:
             raise InvalidOption(
                 f"{storage.url} holds segments, but its name is not <topic>-<partition>, like "
@@ -140,6 +140,12 @@ def _folders_at(
     ]
 
 
+def _base_offsets(files: Iterable[str]) -> tuple[int, ...]:
+    """What the segments among the files of a folder are named for, in the files' order."""
+    found = ((file, base_offset_of(file)) for file in files)
+    return tuple(b for file, b in found if b is not None and file == segment_paths(b).log)
+
+
 def _split(path: str) -> tuple[str, str]:
     """The folder that holds ``path``, and its own name."""
     if "://" not in path:
@@ -159,7 +165,7 @@ def _folder(
                 f"{storage.url}/{file} shows that the broker was stopped amid a cleaning: start "
                 "and stop it once, then import"
             )
-    bases = tuple(int(m[1]) for file in files if (m := _SEGMENT.fullmatch(file)))
+    bases = _base_offsets(files)
     if not bases:
         raise InvalidOption(f"{storage.url} holds no segments (*.log)")
     start = max(starts.get((topic, partition), 0), bases[0])

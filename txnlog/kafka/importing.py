@@ -23,12 +23,14 @@ from txnlog.errors import (
     TopicAlreadyExists,
     TxnlogError,
 )
-from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_file
+from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_paths
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
+from txnlog.log.logs import Logs
 from txnlog.log.topic_log import TopicLog
-from txnlog.scan import SegmentRange, load_transaction_index
+from txnlog.read.ranges import SegmentRange, load_transaction_index
 from txnlog.segments.batches import MAX_HEADER_BYTES, decode_header
+from txnlog.segments.file import SegmentFile
 from txnlog.segments.header import MAGIC_COLUMNS
 from txnlog.segments.identity import NO_CRC
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
@@ -36,10 +38,10 @@ from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, 
 from txnlog.segments.inspect.dump import DumpedBatch, dump_segment, indexed_offsets
 from txnlog.segments.markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
-from txnlog.state.placement import KafkaFile, Placement
-from txnlog.state.topic import OffsetSpan
-from txnlog.store import Store
-from txnlog.write.uploads import SegmentFiles, discard_segments
+from txnlog.state.placement import KafkaFile, Placement, Segment
+from txnlog.state.topic import OffsetSpan, TopicState
+from txnlog.storage.base import Storage
+from txnlog.write.uploads import discard_files
 
 _TOPIC_CONFIG = {"record.format": "kafka", "compression.type": "producer"}
 _SHOWN_DAMAGES = 5
@@ -74,7 +76,7 @@ class DamagedBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class KafkaImport:
     """What an import has done. ``damages`` were left out, because that was asked for."""
 
     topic: str
@@ -87,33 +89,36 @@ class Imported:
 
 
 def import_log_dirs(
-    store: Store,
+    logs: Logs,
     topic: str,
     log_dirs: Sequence[str],
     *,
     storage_options: Mapping[str, object] | None,
     skip_corrupt: bool,
     progress: Progress | None,
-) -> Imported:
+) -> KafkaImport:
     """See :meth:`txnlog.Store.import_kafka`."""
     names.check_topic(topic)
     folders = find_folders(log_dirs, topic, storage_options)
-    log = store.logs.topic(topic)
+    log = logs.topic(topic)
     log.refresh()
-    config, topic_id = log.state.config, log.state.topic_id
-    if log.state.exists:
-        # Before anything is copied: most of what can be wrong is known now.
-        log.state.check_import(
-            topic,
-            {f.partition: OffsetSpan(f.log_start_offset, f.end_offset_at_least) for f in folders},
-        )
-    copier = _Copier(store, topic, TopicConfig.of(config), skip_corrupt, progress)
-    doomed = {folder.partition: _cut_off(store, log, folder.partition) for folder in folders}
+    spans = {f.partition: OffsetSpan(f.log_start_offset, f.end_offset_at_least) for f in folders}
+    with log.reading() as state:
+        config, topic_id = dict(state.config), state.topic_id
+        if state.exists:
+            # Before anything is copied: most of what can be wrong is known now.
+            state.check_import(topic, spans)
+        ends = {partition: _last_segment(state, partition) for partition in spans}
+    copier = _Copier(logs, topic, TopicConfig.of(config), skip_corrupt, progress)
+    doomed = {
+        partition: set() if last is None else _cut_off(logs.storage, topic, partition, last)
+        for partition, last in ends.items()
+    }
     try:
         copier.copy(folders, doomed)
         copier.refuse_damage()
         if topic_id is None:
-            topic_id = _create(store, topic, folders[-1].partition + 1)
+            topic_id = _create(log, folders[-1].partition + 1)
     except BaseException:
         copier.discard()
         raise
@@ -127,25 +132,30 @@ def import_log_dirs(
     except TxnlogError:
         copier.discard()
         raise  # whatever else comes, an interrupt above all, the files may be placed and must stay
-    store.logs.tidy([log])
-    return Imported(topic, tuple(copier.partitions), tuple(copier.damages))
+    logs.tidy([log])
+    return KafkaImport(topic, tuple(copier.partitions), tuple(copier.damages))
 
 
-def _create(store: Store, topic: str, partitions: int) -> str:
+def _create(log: TopicLog, partitions: int) -> str:
     try:
-        return store.create_topic(topic, partitions=partitions, config=_TOPIC_CONFIG).topic_id
+        log.create(partitions, _TOPIC_CONFIG)
     except TopicAlreadyExists:
-        return store.topic_spec(topic).topic_id  # somebody else was first; placing will check it
+        log.refresh()  # somebody else was first; placing will check it
+    return log.spec().topic_id
 
 
-def _cut_off(store: Store, log: TopicLog, partition: int) -> set[int]:
+def _last_segment(state: TopicState, partition: int) -> Segment | None:
+    """The segment that a partition ends with; None if there is none."""
+    for part in state.partitions[partition : partition + 1]:
+        if part.segments and part.segments[-1].end_offset == part.end_offset:
+            return part.segments[-1]
+    return None
+
+
+def _cut_off(storage: Storage, topic: str, partition: int, last: Segment) -> set[int]:
     """The producers whose transactions an earlier import has cut off at the partition's end."""
-    spec = log.state.partitions[partition : partition + 1]
-    last = spec[0].segments[-1] if spec and spec[0].segments else None
-    if last is None or last.end_offset != spec[0].end_offset:
-        return set()
-    part = SegmentRange(log.name, partition, last, last.base_offset, last.end_offset)
-    index = load_transaction_index(store.storage, part)
+    part = SegmentRange(topic, partition, last, last.base_offset, last.end_offset)
+    index = load_transaction_index(storage, part)
     end = last.end_offset - 1
     return {
         item.producer_id
@@ -184,7 +194,7 @@ class _Copier:
 
     def __init__(
         self,
-        store: Store,
+        logs: Logs,
         topic: str,
         config: TopicConfig,
         skip_corrupt: bool,
@@ -194,20 +204,20 @@ class _Copier:
         self.offsets: dict[int, OffsetSpan] = {}
         self.partitions: list[ImportedPartition] = []
         self.damages: list[DamagedBytes] = []
-        self._target = store.storage
+        self._target = logs.storage
         self._topic = topic
         self._interval_bytes = config.index_interval_bytes
         self._skip_corrupt = skip_corrupt
         self._progress = progress
-        self._token = store.logs.clock.token()
+        self._token = logs.clock.token()
         self._counter = 0
-        self._uploaded: dict[str, SegmentFiles] = {}
+        self._uploaded: dict[str, list[str]] = {}
         self._done_bytes = self._total_bytes = 0
 
     def copy(self, folders: Sequence[PartitionFolder], doomed: Mapping[int, set[int]]) -> None:
         """Copy everything; damage is collected, and copying ends with the first of it."""
         sizes = [
-            {base: folder.storage.size(segment_file(base)) for base in folder.base_offsets}
+            {base: folder.storage.size(segment_paths(base).log) for base in folder.base_offsets}
             for folder in folders
         ]
         self._total_bytes = sum(size for by_base in sizes for size in by_base.values())
@@ -228,7 +238,7 @@ class _Copier:
 
     def discard(self) -> None:
         """Delete what was uploaded, best effort. Only if certainly no entry names it."""
-        discard_segments(self._target, list(self._uploaded.values()))
+        discard_files(self._target, [file for files in self._uploaded.values() for file in files])
 
     @property
     def _is_refused(self) -> bool:
@@ -284,8 +294,8 @@ class _Copier:
         segment = _Copied(name, base)
         indexes = IndexBuilder(self._interval_bytes)
         last_offset = base - 1
-        where = (self._topic, source.folder.partition, name)
-        upload = self._target.upload(names.segment_file(*where))
+        paths = names.SegmentRef(self._topic, source.folder.partition, name).paths
+        upload = self._target.upload(paths.log)
         try:
             for batch in self._good_batches(source, tracker):
                 decoded = batch.decoded
@@ -312,24 +322,23 @@ class _Copier:
         except BaseException:
             upload.discard()
             raise
-        self._uploaded[name] = SegmentFiles(*where, segment.batch_count)
+        self._uploaded[name] = paths.files(segment.batch_count)
         if segment.batch_count > 1:
             index, times = indexes.finish()
-            self._target.put(names.offset_index_file(*where), index.encode())
-            self._target.put(names.time_index_file(*where), times.encode())
+            self._target.put(paths.offset_index, index.encode())
+            self._target.put(paths.time_index, times.encode())
         return segment, last_offset
 
     def _good_batches(self, source: _Source, tracker: TransactionTracker) -> Iterator[DumpedBatch]:
         """The sound batches of one file; tells the tracker where markers may be lost."""
-        storage, file = source.folder.storage, segment_file(source.base_offset)
-        path = f"{storage.url}/{file}"
+        storage, name = source.folder.storage, segment_paths(source.base_offset).log
+        path = f"{storage.url}/{name}"
+        file = SegmentFile(partial(storage.get_range, name), source.size_bytes, path)
         following = source.base_offset  # the offset behind the last good batch
         is_lost = False
-        for batch in dump_segment(
-            partial(storage.get_range, file), source.size_bytes, name=path, joins_messages=True
-        ):
+        for batch in dump_segment(file, joins_messages=True):
             self._advance(batch.size_bytes)
-            damage = batch.damage or _misplaced(batch, source, path)
+            damage = batch.damage or _find_misplacement(batch, source, path)
             if damage is not None:
                 self.damages.append(DamagedBytes(path, batch.position, batch.size_bytes, damage))
                 is_lost = is_lost or _may_hold_marker(batch)
@@ -359,10 +368,10 @@ class _Copier:
         ]
         data = TransactionIndex(inside).encode()
         if inside:
-            where = (self._topic, partition, segment.name)
-            self._uploaded[segment.name] = SegmentFiles(*where, segment.batch_count, True)
-            path = names.transaction_index_file(*where)
-            self._target.put(path, data)
+            paths = names.SegmentRef(self._topic, partition, segment.name).paths
+            files = paths.files(segment.batch_count, has_aborted=True)
+            self._uploaded[segment.name] = files
+            self._target.put(paths.transaction_index, data)
         self.placements.append(
             Placement(
                 partition=partition,
@@ -393,7 +402,7 @@ def _transaction_indexes(folder: PartitionFolder) -> dict[int, TransactionIndex]
     found = {}
     for base in folder.base_offsets:
         if _has_index(folder, base):
-            file = segment_file(base, "txnindex")
+            file = segment_paths(base).transaction_index
             try:
                 found[base] = TransactionIndex.decode(folder.storage.get(file), name=file)
             except (ObjectNotFound, CorruptRecord):
@@ -402,7 +411,7 @@ def _transaction_indexes(folder: PartitionFolder) -> dict[int, TransactionIndex]
 
 
 def _has_index(folder: PartitionFolder, base: int) -> bool:
-    return segment_file(base, "txnindex") in folder.files
+    return segment_paths(base).transaction_index in folder.files
 
 
 def _may_hold_marker(damaged: DumpedBatch) -> bool:
@@ -412,7 +421,7 @@ def _may_hold_marker(damaged: DumpedBatch) -> bool:
     return damaged.size_bytes == MARKER_BYTES or damaged.header.is_control
 
 
-def _misplaced(batch: DumpedBatch, source: _Source, path: str) -> str | None:
+def _find_misplacement(batch: DumpedBatch, source: _Source, path: str) -> str | None:
     """What is wrong with a sound batch in this file, if anything is."""
     assert batch.decoded is not None
     header = batch.decoded.header

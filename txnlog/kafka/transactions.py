@@ -85,7 +85,7 @@ class TransactionTracker:
         """
         for item in self.open:
             if not is_indexed:
-                self._aborted[item.producer_id, lost.start] = _without_marker(item, lost.start)
+                self._aborted[item.producer_id, lost.start] = _end_without_marker(item, lost.start)
                 self._lost.append(item)
                 del self._open[item.producer_id]
                 continue
@@ -104,7 +104,7 @@ class TransactionTracker:
         undecided = self.open
         for item in undecided:
             last = max(end_offset - 1, item.first_offset)
-            self._aborted[item.producer_id, last] = _without_marker(item, last)
+            self._aborted[item.producer_id, last] = _end_without_marker(item, last)
         self._open.clear()
         return [*self._lost, *undecided]
 
@@ -114,5 +114,5 @@ class TransactionTracker:
         return AbortedTransaction(ended.producer_id, ended.first_offset, last_offset, stable)
 
 
-def _without_marker(item: OpenTransaction, last_offset: int) -> AbortedTransaction:
+def _end_without_marker(item: OpenTransaction, last_offset: int) -> AbortedTransaction:
     return AbortedTransaction(item.producer_id, item.first_offset, last_offset, NO_MARKER)

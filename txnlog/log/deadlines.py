@@ -49,14 +49,14 @@ class Deadlines:
         stored_ms = self._stored_ms(state.transactional_id, head.number)
         if stored_ms is not None and stored_ms <= at_most_ms:
             # Its newest state is young; it may have begun with an older one.
-            begun_at = self._transactions.begun_at(head)
+            begun_at = self._transactions.find_beginning(head)
             if begun_at != head.number:
                 stored_ms = self._stored_ms(state.transactional_id, begun_at) or stored_ms
         if stored_ms is not None:
             return stored_ms > at_most_ms
         if age_ms > 0:
             return age_ms > state.timeout_ms + CLOCK_MARGIN_MS
-        return self._witnessed(
+        return self._ask_witnesses(
             state.transactional_id, head.number, head.witnesses, state.timeout_ms
         )
 
@@ -67,7 +67,7 @@ class Deadlines:
         stored_ms = self._stored_ms(transactional_id, damage.number)
         if stored_ms is not None:
             return stored_ms > timeout_ms + _STORAGE_MARGIN_MS
-        return self._witnessed(transactional_id, damage.number, damage.witnesses, timeout_ms)
+        return self._ask_witnesses(transactional_id, damage.number, damage.witnesses, timeout_ms)
 
     def _watched_ms(self, transactional_id: str, what: Hashable) -> float:
         """For how long this process has known that it is open."""
@@ -107,7 +107,7 @@ class Deadlines:
         then_ms, then_s = self._measured
         return then_ms + round((now_s - then_s) * 1000)
 
-    def _witnessed(
+    def _ask_witnesses(
         self, transactional_id: str, number: int, witnesses: Sequence[int], timeout_ms: int
     ) -> bool:
         """True if somebody has seen it so long ago; else what we see is told to those to come.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption, OffsetMetadataTooLarge
 from txnlog.names import TopicPartition
 from txnlog.state.group import GroupState, Standing
@@ -31,12 +32,10 @@ def check_offset(
         OffsetMetadataTooLarge: the metadata takes more than 4096 bytes.
     """
     partition = where.partition
-    if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
-        raise InvalidOption(f"{partition!r} is no partition to commit an offset for")
+    check_whole_number(partition, "a partition to commit an offset for", InvalidOption, least=0)
     wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given, metadata)
-    offset = wanted.offset
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
-        raise InvalidOption(f"{offset!r} is no offset to commit for {where}")
+    what = f"the offset to commit for {where}"
+    check_whole_number(wanted.offset, what, InvalidOption, least=0, most=(1 << 63) - 1)
     if not isinstance(wanted.metadata, str):
         raise InvalidOption(f"the metadata of {where} must be a string, not {wanted.metadata!r}")
     size_bytes = len(wanted.metadata.encode(errors="surrogatepass"))

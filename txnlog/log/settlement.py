@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, CorruptTransactionState, StorageError, TxnlogError
 from txnlog.log.deadlines import Deadlines
 from txnlog.log.state_log import StateLog
@@ -188,7 +188,7 @@ class Settlement:
             if number in listing.outcomes:
                 log.decide(number, listing.outcomes[number])
         # At or below a checkpoint the absence of a marker says nothing: the checkpoint does.
-        found = log.checkpointed(unmarked, listing)
+        found = log.outcomes_in_checkpoints(unmarked, listing)
         if "gone" in found.values():
             log.reload()
             return
@@ -212,9 +212,7 @@ class Settlement:
 
     # -- ending transactions ---------------------------------------------------------------------
 
-    def abort_for_another(
-        self, head: Head, since: tuple[float, int], reason: str = ""
-    ) -> Head | None:
+    def abort_for_another(self, head: Head, since: Moment, reason: str = "") -> Head | None:
         """Decide to abort an open transaction of somebody else, and fence it.
 
         Args:
@@ -282,7 +280,7 @@ class Settlement:
                     f"longest timeout ({self._max_timeout_ms} ms) has passed; "
                     f"`txnlog txns abort --force {shlex.quote(transactional_id)}` does so at once"
                 )
-            state = self._presumed(transactional_id, damage, undecided)
+            state = self._presume(transactional_id, damage, undecided)
         if dry_run:
             return Head(damage.number + 1, state)
         _logger.warning("%s; going on with %s", damage.reason, state.status.value)
@@ -290,7 +288,7 @@ class Settlement:
             return self._transactions.describe(transactional_id)
         return Head(damage.number + 1, state)
 
-    def _presumed(
+    def _presume(
         self, transactional_id: str, damage: Damage, undecided: Mapping[EntryRef, TransactionRef]
     ) -> TransactionState:
         """What became of the transaction whose newest state cannot be read."""
@@ -305,7 +303,9 @@ class Settlement:
             )
         if before is None:
             ref = max(undecided.values(), key=lambda ref: (ref.number, ref.producer_epoch))
-            before = transitions.begun(ref, self._max_timeout_ms, now_ms=self._clock.now_ms())
+            before = transitions.presume_open(
+                ref, self._max_timeout_ms, now_ms=self._clock.now_ms()
+            )
         elif not before.open:
             before = transitions.participate(
                 before, topics=(), groups=(), now_ms=self._clock.now_ms(), nonce=""
@@ -345,7 +345,7 @@ class Settlement:
         return found if marked else []
 
     def finish(
-        self, head: Head, since: tuple[float, int], own: Iterable[EntryRef] | None = None
+        self, head: Head, since: Moment, own: Iterable[EntryRef] | None = None
     ) -> Head | None:
         """Steps 5 and 6: write the markers of a prepared transaction and complete it.
 

@@ -16,7 +16,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageError
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
@@ -30,8 +30,6 @@ DELIVERY_TIMEOUT_MS = 120_000
 """How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
 _ATTEMPTS = 20
 """Listings in a row that may contradict themselves before a log is called damaged."""
-_STALL_FRACTION = 4
-"""A writer that took longer than this part of the cleaning age checks its put (hazard 3)."""
 
 _logger = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class StateLog(Generic[EntryT, StateT]):
         self.name = name
         self.lock = threading.RLock()
         self.clock = clock
-        self.state: StateT = new_state()
+        self._state: StateT = new_state()
         self._dropped = False
         self.ahead = False
         """True if an outcome was learnt by the last listing, from a marker or a checkpoint that it
@@ -87,7 +85,7 @@ class StateLog(Generic[EntryT, StateT]):
         self._entry_decoder = entry_decoder
         self._checkpoint_decoder = checkpoint_decoder
         self._policy = policy
-        self._listed_at = self._now()
+        self._listed_at = Moment.now(clock)
         self._newest_checkpoint = -1
         self._looked_at = (-1, 0.0)
 
@@ -100,24 +98,30 @@ class StateLog(Generic[EntryT, StateT]):
         with self.reading() as state:
             return dict(state.undecided_entries())
 
+    @property
+    def next_entry(self) -> int:
+        """A number that the log has not passed yet, as far as is known here: 0 if nothing is."""
+        with self.lock:
+            return self._state.next_entry
+
     def looks_stuck(self) -> bool:
         """True if the oldest undecided entry is so old that its writer may be dead.
 
         Then not again for a while, so that a long transaction costs others next to nothing.
         """
         with self.lock:
-            oldest = min(self.state.undecided_entries(), default=None)
+            oldest = min(self._state.undecided_entries(), default=None)
             if oldest is None:
                 return False
-            now_s, now_ms = self._now()
+            now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
             known, since_s = self._looked_at
             if known == oldest and (now_s - since_s) * 1000 < HELP_AFTER_MS:
                 return False
             self._looked_at = oldest, now_s
             return (
                 known == oldest
-                or self.state.next_entry - oldest >= CHECKPOINT_INTERVAL
-                or abs(now_ms - self.state.time_of_undecided_ms(oldest)) > HELP_AFTER_MS
+                or self._state.next_entry - oldest >= CHECKPOINT_INTERVAL
+                or abs(now_ms - self._state.time_of_undecided_ms(oldest)) > HELP_AFTER_MS
             )
 
     @contextmanager
@@ -129,11 +133,11 @@ class StateLog(Generic[EntryT, StateT]):
         with self.lock:
             if self._dropped:
                 self.refresh()
-            yield self.state
+            yield self._state
 
     def _drop(self) -> None:
         """Begin from nothing next time: what is in memory cannot be relied on."""
-        self.state = self._new_state()
+        self._state = self._new_state()
         self._dropped = True
 
     # -- reading ---------------------------------------------------------------------------------
@@ -149,15 +153,15 @@ class StateLog(Generic[EntryT, StateT]):
                 if self._catch_up():
                     return
             raise CorruptEntry(
-                f"{self.log.path(self.state.next_entry)} is missing, though later entries exist; "
+                f"{self.log.path(self._state.next_entry)} is missing, though later entries exist; "
                 "restore it from a backup"
             )
 
     def _catch_up(self) -> bool:
         """One attempt to refresh; False if the listing contradicts itself or files vanished."""
-        state = self.state
+        state = self._state
         first = min([state.next_entry, *state.undecided_entries()])
-        listed_at = self._now()
+        listed_at = Moment.now(self.clock)
         listing = self.log.listing(first)
         if not state.undecided_entries().keys() <= set(listing.entries):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
@@ -175,7 +179,7 @@ class StateLog(Generic[EntryT, StateT]):
                 state.next_entry == 0 and newest >= 0
             ):
                 state = self._load_checkpoint(listing) or state
-                loaded = state is not self.state
+                loaded = state is not self._state
                 self._decide_cleaned(state, listing)
                 numbers = listing.contiguous(state.next_entry)
                 end = state.next_entry + len(numbers)
@@ -191,7 +195,7 @@ class StateLog(Generic[EntryT, StateT]):
         decided = [(n, outcome) for n, outcome in listing.outcomes.items() if n in undecided]
         for number, outcome in decided:
             state.decide(number, outcome)
-        self.state = state
+        self._state = state
         self._dropped = False
         self.ahead = bool(decided) or (loaded and state.has_transactions())
         self._listed_at = listed_at
@@ -206,7 +210,7 @@ class StateLog(Generic[EntryT, StateT]):
     def _load_checkpoint(self, listing: Listing) -> StateT | None:
         """The newest checkpoint that can be read and is ahead of us; None if there is none."""
         for number in reversed(listing.checkpoints):
-            if number < self.state.next_entry:
+            if number < self._state.next_entry:
                 break
             state = self._read_checkpoint(number)
             if state is not None:
@@ -229,14 +233,14 @@ class StateLog(Generic[EntryT, StateT]):
         one may be of somebody who knew less.
         """
         gone = [n for n in state.undecided_entries() if n not in listing.entries]
-        for number, outcome in self.checkpointed(gone, listing).items():
+        for number, outcome in self.outcomes_in_checkpoints(gone, listing).items():
             if isinstance(outcome, Outcome):
                 state.decide(number, outcome)
             elif outcome == "gone":
                 # Nothing is left of it there, so nothing of it shows here.
                 state.decide(number, Outcome.ABORT)
 
-    def checkpointed(
+    def outcomes_in_checkpoints(
         self, numbers: Iterable[int], listing: Listing
     ) -> dict[int, Outcome | Unsettled]:
         """What the checkpoints in a listing say of undecided entries, the newest first.
@@ -308,13 +312,13 @@ class StateLog(Generic[EntryT, StateT]):
                 if not refreshed or self._dropped:
                     self.refresh()
                 refreshed = False
-                entry = build(self.state)
+                entry = build(self._state)
                 if entry is None:
                     return None
-                number = self.state.next_entry
+                number = self._state.next_entry
                 if self.log.create(number, self._encode(number, entry)):
                     if not self._stalled() or not self.log.was_freed(number):
-                        self.state.apply(number, entry)
+                        self._state.apply(number, entry)
                         return number
                     _logger.warning(
                         "%s was put into a name that cleaning had freed", self.log.path(number)
@@ -348,8 +352,8 @@ class StateLog(Generic[EntryT, StateT]):
         """The state as it would be after :meth:`append`; nothing is written."""
         with self.lock:
             self.refresh()
-            entry = build(self.state)
-            state = self._checkpoint_decoder.decode(msgspec.json.encode(self.state))
+            entry = build(self._state)
+            state = self._checkpoint_decoder.decode(msgspec.json.encode(self._state))
             if entry is not None:
                 self._encode(state.next_entry, entry)
                 state.apply(state.next_entry, entry)
@@ -378,13 +382,13 @@ class StateLog(Generic[EntryT, StateT]):
     def decide(self, number: int, outcome: Outcome) -> None:
         """Take note of an outcome that was found elsewhere than in a marker."""
         with self.lock:
-            self.state.decide(number, outcome)
+            self._state.decide(number, outcome)
             self.ahead = True
 
     def checkpoint_if_due(self) -> None:
         """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""
         with self.lock:
-            number = self.state.next_entry - 1
+            number = self._state.next_entry - 1
             if number - self._newest_checkpoint < CHECKPOINT_INTERVAL:
                 return
             try:
@@ -396,17 +400,17 @@ class StateLog(Generic[EntryT, StateT]):
         """Put the state as it is beside the newest entry, and clean up behind an old checkpoint."""
         with self.lock:
             now_ms = self.clock.now_ms()
-            number = self.state.next_entry - 1
+            number = self._state.next_entry - 1
             self._forget()
             self._newest_checkpoint = max(self._newest_checkpoint, number)
             # It names itself, so that whoever loads it can clean up behind it one day.
-            self.state.checkpoints.append((number, now_ms))
+            self._state.checkpoints.append((number, now_ms))
             ours = False
             try:
-                ours = self.log.put_checkpoint(number, envelope.encode(self.state))
+                ours = self.log.put_checkpoint(number, envelope.encode(self._state))
             finally:
                 if not ours:
-                    self.state.checkpoints.pop()
+                    self._state.checkpoints.pop()
             # Only behind a checkpoint that knows what we know: whoever finds entries gone asks it.
             if ours:
                 self._clean(now_ms)
@@ -414,27 +418,19 @@ class StateLog(Generic[EntryT, StateT]):
     def _clean(self, now_ms: int) -> None:
         """Delete what lies behind the newest checkpoint that is old enough (hazard 3)."""
         old_ms = now_ms - self._policy.cleanup_age_ms
-        behind = [number for number, at_ms in self.state.checkpoints if at_ms <= old_ms]
+        behind = [number for number, at_ms in self._state.checkpoints if at_ms <= old_ms]
         if behind:
             # Not what the checkpoint just put calls undecided: its marker may come, or be there.
-            self.log.delete_below(min([behind[-1], *self.state.undecided_entries()]))
-            self.state.checkpoints = [
-                known for known in self.state.checkpoints if known[0] > behind[-1]
+            self.log.delete_below(min([behind[-1], *self._state.undecided_entries()]))
+            self._state.checkpoints = [
+                known for known in self._state.checkpoints if known[0] > behind[-1]
             ]
 
     def _forget(self) -> None:
         # The older of two clocks: one that runs ahead must not make us forget too early.
-        now_ms = min(self.clock.now_ms(), self.state.log_time_ms)
-        self.state.forget(now_ms - self._policy.recent_ms)
-
-    def _now(self) -> tuple[float, int]:
-        return self.clock.monotonic_s(), self.clock.now_ms()
+        now_ms = min(self.clock.now_ms(), self._state.log_time_ms)
+        self._state.forget(now_ms - self._policy.recent_ms)
 
     def _stalled(self) -> bool:
-        """True if the listing we built on is so old that cleaning may have overtaken us.
-
-        Both clocks are asked: the monotonic one may stand still while a machine sleeps.
-        """
-        monotonic_s, now_ms = self._now()
-        elapsed_ms = max((monotonic_s - self._listed_at[0]) * 1000, now_ms - self._listed_at[1])
-        return elapsed_ms > self._policy.cleanup_age_ms / _STALL_FRACTION
+        """True if the listing we built on is so old that cleaning may have overtaken us."""
+        return self._listed_at.stalled_past(self._policy.cleanup_age_ms, self.clock)

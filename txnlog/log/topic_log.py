@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import WriterCodec
+from txnlog.errors import InvalidTopic
+from txnlog.log.folded_names import check_case
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentRef, TopicPartition
 from txnlog.segments.identity import NO_TAG
 from txnlog.state import topic as kinds
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef, advance_sequence
-from txnlog.state.topic import Append, Imported, OffsetSpan, TopicEntry, TopicState
+from txnlog.state.topic import (
+    Append,
+    Created,
+    Imported,
+    OffsetSpan,
+    TopicEntry,
+    TopicState,
+    check_partition_count,
+)
 from txnlog.state.transaction import TransactionRef, new_producer_id
 from txnlog.storage.base import Storage
 
@@ -52,6 +62,11 @@ class UploadedSegment:
     min_timestamp_ms: int
     max_timestamp_ms: int
     tag: int = NO_TAG
+
+    @property
+    def files(self) -> list[str]:
+        """The names of its files within the store."""
+        return SegmentRef(self.topic, self.partition, self.name).paths.files(self.batch_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +125,40 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             assert state.topic_id is not None
             return TopicSpec(self.name, state.topic_id, len(state.partitions), dict(state.config))
 
+    def create(self, partitions: int, config: Mapping[str, str]) -> None:
+        """Make the topic, with settings that were checked.
+
+        Raises:
+            TopicAlreadyExists, InvalidPartitions.
+            InvalidTopic: the storage takes its name for that of another.
+        """
+        self.append(self._creation(partitions, config))
+
+    def preview_creation(self, partitions: int, config: Mapping[str, str]) -> TopicState:
+        """The topic as :meth:`create` would make it; raises what that does."""
+        return self.preview(self._creation(partitions, config))
+
+    def _creation(
+        self, partitions: int, config: Mapping[str, str]
+    ) -> Callable[[TopicState], Created]:
+        check_partition_count(partitions)
+        folder = names.topic_folder(self.name)
+        check_case(self.log.storage, folder, f"topic {self.name!r}", InvalidTopic)
+        nonce, topic_id = self.clock.token(), self.clock.token()
+
+        def build(state: TopicState) -> Created:
+            state.check_absent(self.name)
+            return Created(nonce, self.clock.now_ms(), topic_id, partitions, dict(config))
+
+        return build
+
     def place(
         self,
         segments: Sequence[UploadedSegment],
         *,
         transaction: TransactionRef | None = None,
         writer: Writer | None = None,
-        since: int | None = None,
+        since_entry: int | None = None,
         refreshed: bool = False,
         timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> Appended:
@@ -126,8 +168,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             segments: at least one, all of this topic; a partition's are placed in this order.
             transaction: the open transaction that they belong to, or
             writer: the idempotent producer that wrote them.
-            since: if an earlier call for these segments had an unknown outcome, an entry number
-                that the log had not passed by then: what was placed since is not placed again.
+            since_entry: if an earlier call for these segments had an unknown outcome, a number that
+                the log had not passed by then: what was placed since is not placed again.
             refreshed: the log was refreshed just now.
             timeout_ms: how long it goes on while other writers are faster.
 
@@ -143,7 +185,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         for segment in segments:
             counts[segment.partition] = counts.get(segment.partition, 0) + segment.record_count
         first_names = {segment.partition: segment.name for segment in reversed(segments)}
-        first_entry = self.state.next_entry if since is None else since
+        first_entry = self.next_entry if since_entry is None else since_entry
 
         def build(state: TopicState) -> Append | None:
             state.check_exists(self.name, segments[0].topic_id)
@@ -258,7 +300,8 @@ def current_topic_id(storage: Storage, topic: str) -> str | None:
     """The id of the topic that has this name now, None if there is none. Reads its log."""
     log = TopicLog(storage, topic, SystemClock(), LogPolicy(0, 0), 0)
     log.refresh()
-    return log.state.topic_id
+    with log.reading() as state:
+        return state.topic_id
 
 
 def _placements(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from txnlog import names
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import (
     CorruptEntry,
     CorruptTransactionState,
@@ -113,7 +113,7 @@ class TransactionLog:
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
-        return sorted(names.decoded(self._storage.list_folders(names.TRANSACTIONS)))
+        return sorted(names.decode_names(self._storage.list_folders(names.TRANSACTIONS)))
 
     def head(self, transactional_id: str, known: int = 0) -> Head | None:
         """The newest state: one listing and one read; None if the id has none.
@@ -181,7 +181,7 @@ class TransactionLog:
         """
         return self._storage.modified_ms(self._log(transactional_id).path(number))
 
-    def begun_at(self, head: Head) -> int:
+    def find_beginning(self, head: Head) -> int:
         """The number of the state with which the open transaction of ``head`` began.
 
         It is put anew with each topic that the transaction joins. Reads the states before it, as
@@ -254,7 +254,7 @@ class TransactionLog:
         log.delete_below(head.number)
         log.delete_entries(head.number, head.number + 1)
 
-    def put(self, number: int, state: TransactionState, since: tuple[float, int]) -> bool:
+    def put(self, number: int, state: TransactionState, since: Moment) -> bool:
         """Put ``state`` as entry ``number`` of its id's log: True if it is ours.
 
         Args:
@@ -268,9 +268,7 @@ class TransactionLog:
         log = self._log(state.transactional_id)
         if not log.create(number, envelope.encode(state)):
             return False
-        monotonic_s, now_ms = self.now()
-        elapsed_ms = max((monotonic_s - since[0]) * 1000, now_ms - since[1])
-        if elapsed_ms <= self._cleanup_age_ms / 4:
+        if not since.stalled_past(self._cleanup_age_ms, self._clock):
             return True
         return not (
             log.was_freed(number)
@@ -319,9 +317,9 @@ class TransactionLog:
             return not in_doubt
         return not may_follow(later, state)
 
-    def now(self) -> tuple[float, int]:
-        """The monotonic clock in seconds and the wall clock in ms; see :meth:`put`."""
-        return self._clock.monotonic_s(), self._clock.now_ms()
+    def now(self) -> Moment:
+        """This moment: what is read from now on may be built on; see :meth:`put`."""
+        return Moment.now(self._clock)
 
     def clean(self, transactional_id: str) -> Cleaner:
         """Delete states that are superseded and older than the cleaning age.

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
+from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
-from txnlog.scan import SegmentRange, read_range, scan_schema
+from txnlog.read.ranges import SegmentRange, read_range
+from txnlog.read.schema import scan_schema
 from txnlog.storage.base import Storage
 
 
@@ -19,28 +22,26 @@ def first_records(
     storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.head`."""
-    return _merged(ranges, columns, count, lambda part, cols: _first(storage, part, cols, count))[
-        :count
-    ]
+    found = _merge(ranges, columns, count, partial(_read_first, storage, count))
+    return found[:count]
 
 
 def last_records(
     storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.tail`."""
-    found = _merged(ranges, columns, count, lambda part, cols: _last(storage, part, cols, count))
+    found = _merge(ranges, columns, count, partial(_read_last, storage, count))
     return found[max(found.num_rows - count, 0) :]
 
 
-def _merged(
+def _merge(
     ranges: Sequence[SegmentRange],
     columns: Sequence[str],
     count: int,
     read: Callable[[Sequence[SegmentRange], Sequence[str]], pa.Table],
 ) -> pa.Table:
     """What ``read`` finds in each partition, merged by time."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise InvalidOption(f"a number of records is 0 or more, not {count!r}")
+    check_whole_number(count, "the number of records", InvalidOption, least=0)
     wanted = [*columns] if "timestamp" in columns else [*columns, "timestamp"]
     tables = []
     for _, group in groupby(ranges if count else (), key=lambda part: part.partition):
@@ -58,12 +59,12 @@ def _merged(
     return pa.concat_tables(tables).take(pa.array(order)).select([*columns])
 
 
-def _first(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
+def _read_first(
+    storage: Storage, count: int, ranges: Sequence[SegmentRange], columns: Sequence[str]
 ) -> pa.Table:
     found: list[pa.RecordBatch] = []
     missing = count
-    for batch in _batches(storage, ranges, columns):
+    for batch in _read_batches(storage, ranges, columns):
         found.append(batch[:missing])
         missing -= found[-1].num_rows
         if not missing:
@@ -71,8 +72,8 @@ def _first(
     return pa.Table.from_batches(found, schema=scan_schema(columns))
 
 
-def _last(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
+def _read_last(
+    storage: Storage, count: int, ranges: Sequence[SegmentRange], columns: Sequence[str]
 ) -> pa.Table:
     found: deque[pa.RecordBatch] = deque()
     missing = count
@@ -97,7 +98,7 @@ def _last(
     return pa.Table.from_batches(found, schema=scan_schema(columns))
 
 
-def _batches(
+def _read_batches(
     storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     for part in ranges:

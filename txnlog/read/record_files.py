@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import IO, Final, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
 
 from txnlog.errors import InvalidOption, StorageError
-
-if TYPE_CHECKING:
-    from txnlog.scan import Scan
 
 _ENDINGS: Final = {
     ".parquet": "parquet",
@@ -37,12 +34,13 @@ class _Writer(Protocol):
 
 
 def write_file(
-    scan: Scan,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
     path: str | os.PathLike[str],
     file_format: str | None,
     *,
     encoding: str,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int], None],
 ) -> int:
     """See :meth:`txnlog.Scan.to_file`."""
     target = Path(path)
@@ -54,14 +52,13 @@ def write_file(
     done = 0
     # The writer is closed whatever happens: one that is left alone closes itself later.
     with (
-        _published(target) as file,
-        closing(_WRITERS[chosen](file, scan.schema)) as writer,
+        _publish(target) as file,
+        closing(_WRITERS[chosen](file, schema)) as writer,
     ):
-        for table in _groups(scan):
+        for table in _groups(batches):
             writer.write_table(_as_text(table, encoding) if chosen == "csv" else table)
             done += table.num_rows
-            if progress is not None:
-                progress(done, scan.record_count)
+            progress(done)
     return done
 
 
@@ -77,7 +74,7 @@ def check_file_format(path: Path, file_format: str | None) -> str:
 
 
 @contextmanager
-def _published(target: Path) -> Iterator[IO[bytes]]:
+def _publish(target: Path) -> Iterator[IO[bytes]]:
     """A new file that gets its name when the block has ended well, and is gone otherwise."""
     unfinished = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
     try:
@@ -95,11 +92,11 @@ def _published(target: Path) -> Iterator[IO[bytes]]:
             unfinished.unlink()
 
 
-def _groups(scan: Scan) -> Iterator[pa.Table]:
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The records in tables of a bounded size: a file of tiny groups would be slow to read."""
     held: list[pa.RecordBatch] = []
     size_bytes = 0
-    for batch in scan.to_batches():
+    for batch in batches:
         held.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= _GROUP_BYTES:

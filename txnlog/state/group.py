@@ -269,20 +269,20 @@ class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint")
             if found != moved.start:
                 raise CommitFailed(
                     f"group {group_id!r} has moved on {where}: these records were read from "
-                    f"offset {_shown(moved.start)}, but the group is at {_shown(found)} now; "
+                    f"offset {_show(moved.start)}, but the group is at {_show(found)} now; "
                     "somebody else has committed them. Abort, read from the group's offsets, redo"
                 )
             # Entries only grow. A lower one says that it was not kept, not that nothing has moved.
             if moved.start_entry is not None and entry is not None and entry > moved.start_entry:
                 raise CommitFailed(
                     f"group {group_id!r} has moved on {where}: these records were read from "
-                    f"offset {_shown(moved.start)}, and entry {entry} of its log has moved it "
+                    f"offset {_show(moved.start)}, and entry {entry} of its log has moved it "
                     "there anew since: it was reset, or somebody else has committed. Abort, read "
                     "from the group's offsets, redo"
                 )
 
 
-def _shown(offset: int | None) -> str:
+def _show(offset: int | None) -> str:
     return "none" if offset is None else str(offset)
 
 

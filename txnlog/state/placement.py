@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 import msgspec
 
 from txnlog.segments.identity import NO_CRC, NO_TAG, SegmentIdentity
@@ -114,3 +117,15 @@ def placed_segment(
         place.kafka,
         place.tag,
     )
+
+
+def overlapping(segments: Sequence[Segment], start: int, end: int) -> Sequence[Segment]:
+    """Those of a partition's segments that hold any offset of [start, end), in order."""
+    first = bisect_right(segments, start, key=lambda segment: segment.base_offset) - 1
+    found = []
+    for segment in segments[max(first, 0) :]:
+        if segment.base_offset >= end:
+            break
+        if segment.end_offset > start:
+            found.append(segment)
+    return found

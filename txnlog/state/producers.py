@@ -147,7 +147,7 @@ def judge_batches(
     """
     if known is not None and producer.producer_epoch < known.producer_epoch:
         raise InvalidProducerEpoch(
-            f"{_named(producer)} writes to topic {topic!r} with epoch "
+            f"{_name(producer)} writes to topic {topic!r} with epoch "
             f"{producer.producer_epoch}, but epoch {known.producer_epoch} has written already: "
             "this instance was replaced by a newer one"
         )
@@ -163,26 +163,26 @@ def judge_batches(
         same = [batch for batch in like if is_same(partition, batch)]
         if like and not same:
             raise OutOfOrderSequence(
-                f"{_named(producer)} sent sequence {sequence} to {topic}:{partition}, which other "
+                f"{_name(producer)} sent sequence {sequence} to {topic}:{partition}, which other "
                 f"records have that were placed at offset {like[-1].base_offset}: somebody else "
                 "writes as this producer, perhaps a copy of its process. Nothing was written; make "
                 "a new producer in each process and send these records again"
             )
         if not same:
             raise OutOfOrderSequence(
-                f"{_named(producer)} (epoch {producer.producer_epoch}) sent "
+                f"{_name(producer)} (epoch {producer.producer_epoch}) sent "
                 f"sequence {sequence} to {topic}:{partition} where {expected} is next"
             )
         repeated[partition] = same[-1].base_offset
     if repeated and len(repeated) != len(batches):
         raise OutOfOrderSequence(
-            f"{_named(producer)} sent to topic {topic!r} an append that repeats "
+            f"{_name(producer)} sent to topic {topic!r} an append that repeats "
             f"partitions {sorted(repeated)} but is new to others; an append is repeated whole"
         )
     return repeated or None
 
 
-def _named(producer: ProducerRef | TransactionRef) -> str:
+def _name(producer: ProducerRef | TransactionRef) -> str:
     """What to call a producer in a message: by its transactional id, if it has one."""
     if isinstance(producer, TransactionRef):
         return f"producer {producer.producer_id} of transactional id {producer.transactional_id!r}"

@@ -13,6 +13,7 @@ from itertools import takewhile
 
 import msgspec
 
+from txnlog.config import check_whole_number
 from txnlog.errors import (
     InvalidOption,
     InvalidPartitions,
@@ -117,17 +118,6 @@ class Partition(msgspec.Struct):
     def is_untouched(self) -> bool:
         """Whether nothing was ever written to it."""
         return self.end_offset == 0
-
-    def overlapping(self, start: int, end: int) -> list[Segment]:
-        """The segments that hold any offset of [start, end), in order."""
-        first = bisect_right(self.segments, start, key=lambda segment: segment.base_offset) - 1
-        found = []
-        for segment in self.segments[max(first, 0) :]:
-            if segment.base_offset >= end:
-                break
-            if segment.end_offset > start:
-                found.append(segment)
-        return found
 
 
 class RecentEntry(msgspec.Struct, frozen=True):
@@ -477,8 +467,8 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
         self.check_partitions(topic, offsets)
         stable = self.last_stable_offsets()
         for partition, offset in offsets.items():
-            if isinstance(offset, bool) or not isinstance(offset, int):
-                raise InvalidOption(f"{offset!r} is no offset to delete {topic}:{partition} below")
+            what = f"the offset to delete records of {topic}:{partition} below"
+            check_whole_number(offset, what, InvalidOption)
             if not 0 <= offset <= stable[partition]:
                 raise OffsetOutOfRange(
                     f"cannot delete the records of {topic}:{partition} below {offset}: "
@@ -488,10 +478,7 @@ class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint")
 
 def check_partition_count(partitions: int, current: int = 0) -> int:
     """Return ``partitions`` if a topic may have so many, else raise InvalidPartitions."""
-    if isinstance(partitions, bool) or not isinstance(partitions, int):
-        raise InvalidPartitions(f"partitions must be a whole number, not {partitions!r}")
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidPartitions(f"partitions is {partitions}; it must be 1 to {MAX_PARTITIONS}")
+    check_whole_number(partitions, "partitions", InvalidPartitions, least=1, most=MAX_PARTITIONS)
     if partitions < current:
         raise InvalidPartitions(
             f"the topic has {current} partitions; it cannot shrink to {partitions}"

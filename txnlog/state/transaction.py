@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from txnlog.config import check_whole_number
 from txnlog.errors import (
     InvalidOption,
     InvalidTransactionTimeout,
@@ -47,6 +48,17 @@ class Outcome(str, Enum):
 
     COMMIT = "commit"
     ABORT = "abort"
+
+
+class Version(NamedTuple):
+    """An idempotence version: the number that an application gives to what it commits."""
+
+    application_id: str
+    number: int
+
+    def is_committed(self, versions: Mapping[str, int]) -> bool:
+        """Whether it, or a greater one, is among the last ones that applications committed."""
+        return versions.get(self.application_id, -1) >= self.number
 
 
 class TransactionKey(NamedTuple):
@@ -164,19 +176,13 @@ def new_producer_id(token: str) -> int:
 
 def check_timeout(timeout_ms: int, max_timeout_ms: int) -> int:
     """Return ``timeout_ms`` if 1 <= it <= max_timeout_ms, else raise InvalidTransactionTimeout."""
-    if (
-        isinstance(timeout_ms, bool)
-        or not isinstance(timeout_ms, int)
-        or not (1 <= timeout_ms <= max_timeout_ms)
-    ):
-        raise InvalidTransactionTimeout(
-            f"transaction_timeout_ms is {timeout_ms!r}; it must be a whole number from 1 to "
-            f"{max_timeout_ms} (the store's transaction.max.timeout.ms)"
-        )
-    return timeout_ms
+    what = "transaction_timeout_ms (at most the store's transaction.max.timeout.ms)"
+    return check_whole_number(
+        timeout_ms, what, InvalidTransactionTimeout, least=1, most=max_timeout_ms
+    )
 
 
-def check_version(application_id: str | None, version: int | None) -> tuple[str, int] | None:
+def check_version(application_id: str | None, version: int | None) -> Version | None:
     """Return an idempotence version if one is given, else None. Raises InvalidOption."""
     if application_id is None and version is None:
         return None
@@ -185,11 +191,11 @@ def check_version(application_id: str | None, version: int | None) -> tuple[str,
             f"a version needs the application_id that it counts for, not {application_id!r}"
         )
     check_text(application_id, "application id", InvalidOption)
-    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
-        raise InvalidOption(
-            f"application {application_id!r} needs a version of 0 to 2^63 - 1, not {version!r}"
-        )
-    return application_id, version
+    what = f"the version of application {application_id!r}"
+    most = (1 << 63) - 1
+    return Version(
+        application_id, check_whole_number(version, what, InvalidOption, least=0, most=most)
+    )
 
 
 def decide_entry(
@@ -291,14 +297,14 @@ def prepare_commit(
     *,
     now_ms: int,
     nonce: str,
-    version: tuple[str, int] | None = None,
+    version: Version | None = None,
 ) -> TransactionState:
     """Decide to commit exactly ``entries`` (invariant T3). Putting this state is the commit."""
     if not state.open:
         raise InvalidTxnState(f"{state.ref} is {state.status.value}: there is nothing to commit")
     versions = dict(state.versions)
     if version is not None:
-        versions[version[0]] = version[1]
+        versions[version.application_id] = version.number
     return msgspec.structs.replace(
         state,
         status=Status.PREPARE_COMMIT,
@@ -333,7 +339,7 @@ def prepare_abort(
     )
 
 
-def begun(ref: TransactionRef, timeout_ms: int, *, now_ms: int) -> TransactionState:
+def presume_open(ref: TransactionRef, timeout_ms: int, *, now_ms: int) -> TransactionState:
     """The open transaction that an entry belongs to, where nothing else is left of its state."""
     return TransactionState(
         transactional_id=ref.transactional_id,

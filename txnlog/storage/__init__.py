@@ -55,22 +55,22 @@ def open_storage(
             package for it is not installed.
         InvalidOption: the URL or an option is malformed.
     """
-    given: object = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(given, str) or not given.strip():
-        raise InvalidOption(f"a store's path must be a non-empty string, not {given!r}")
-    if "\0" in given:
+    location: object = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(location, str) or not location.strip():
+        raise InvalidOption(f"a store's path must be a non-empty string, not {location!r}")
+    if "\0" in location:
         raise InvalidOption("a store's path must not contain NUL")
-    if _CHAIN.match(given):
+    if _CHAIN.match(location):
         raise InvalidOption(
             "a chain of filesystems (::) cannot carry a store: caches in it would show old listings"
         )
-    options = _parsed(storage_options or {})
-    match = _SCHEME.match(given)
+    options = _parse_options(storage_options or {})
+    match = _SCHEME.match(location)
     if match is None:
-        return _local(given, options)
-    protocol, rest = match[1].lower(), given[match.end() :]
+        return _open_local(location, options)
+    protocol, rest = match[1].lower(), location[match.end() :]
     if protocol in ("file", "local"):
-        return _local(_path_of(match, rest), options)
+        return _open_local(_path_in_url(match, rest), options)
     if not match[2]:
         # Taken for a path it would quietly make a folder with a colon in its name.
         raise InvalidOption(
@@ -79,16 +79,18 @@ def open_storage(
         )
     if protocol == "memory":
         if options:
-            raise InvalidOption(f"memory:// takes no storage options, but got {_names(options)}")
+            raise InvalidOption(
+                f"memory:// takes no storage options, but got {_join_names(options)}"
+            )
         from txnlog.storage.memory import MemoryStorage
 
         return MemoryStorage(rest)
     if protocol in ("s3", "s3a"):
-        return _s3(rest, options)
+        return _open_s3(rest, options)
     if unsafe_single_writer:
         from txnlog.storage.single_writer import SingleWriterStorage
 
-        return SingleWriterStorage(given, options)
+        return SingleWriterStorage(location, options)
     raise UnsupportedFilesystem(
         f"{protocol}:// has no atomic put-if-absent that txnlog knows how to use yet. Supported "
         "are local paths, s3:// (and s3a://) and memory://; Google Cloud Storage, Azure and HDFS "
@@ -97,18 +99,20 @@ def open_storage(
     )
 
 
-def _local(path: str, options: Mapping[str, object]) -> Storage:
+def _open_local(path: str, options: Mapping[str, object]) -> Storage:
     from txnlog.storage.local import LocalStorage
 
     if options:
-        raise InvalidOption(f"a local path takes no storage options, but got {_names(options)}")
+        raise InvalidOption(
+            f"a local path takes no storage options, but got {_join_names(options)}"
+        )
     try:
         return LocalStorage(str(Path(path).expanduser()))
     except RuntimeError as error:
         raise InvalidOption(f"the store's path {path!r} names no known home folder") from error
 
 
-def _path_of(match: re.Match[str], rest: str) -> str:
+def _path_in_url(match: re.Match[str], rest: str) -> str:
     """The path of a file URL: ``file:///a``, ``file://localhost/a``, or Hadoop's ``file:/a``.
 
     Not unquoted, and '?' and '#' are part of it, as in fsspec and Hadoop.
@@ -123,7 +127,7 @@ def _path_of(match: re.Match[str], rest: str) -> str:
     return "/" + below
 
 
-def _s3(path: str, options: dict[str, Any]) -> Storage:
+def _open_s3(path: str, options: dict[str, Any]) -> Storage:
     if "@" in path.partition("/")[0] or "?" in path:
         raise InvalidOption(
             "credentials and queries do not belong into an S3 URL: use storage_options"
@@ -144,12 +148,12 @@ def _s3(path: str, options: dict[str, Any]) -> Storage:
     return S3Storage(path, options)
 
 
-def _parsed(options: Mapping[str, object]) -> dict[str, Any]:
+def _parse_options(options: Mapping[str, object]) -> dict[str, Any]:
     """Options with strings made what fsspec needs. Messages name options and never their values."""
-    return {key: _parsed_value(key, value) for key, value in options.items()}
+    return {key: _parse_value(key, value) for key, value in options.items()}
 
 
-def _parsed_value(key: str, value: object) -> object:
+def _parse_value(key: str, value: object) -> object:
     if key in _NESTED:
         try:
             nested = json.loads(value) if isinstance(value, str) else value
@@ -171,5 +175,5 @@ def _parsed_value(key: str, value: object) -> object:
     return value
 
 
-def _names(options: Mapping[str, object]) -> str:
+def _join_names(options: Mapping[str, object]) -> str:
     return ", ".join(sorted(options))

@@ -45,7 +45,7 @@ def check_name(name: str) -> str:
 class Address:
     """What ``open_storage`` takes to open a storage again, in another process.
 
-    Both fields but the last may hold secrets: they are for handing on, never for messages.
+    All fields but the last may hold secrets: they are for handing on, never for messages.
     """
 
     url: str = field(repr=False)
@@ -104,7 +104,7 @@ class Storage(ABC):
     def folds_case(self) -> bool:
         """Whether names that differ in upper and lower case alone name the same object.
 
-        So it is on the usual disks of macOS and Windows, and on no object store.
+        True of the usual disks of macOS and Windows, and of no object store.
         """
         return False
 
@@ -120,8 +120,15 @@ class Storage(ABC):
         """
         return self
 
-    def trust(self) -> None:  # noqa: B027 - most are not checked before they are written to
-        """The probe has passed: an adapter that checks before the first write need not do so."""
+    def trust(self, *, probed: bool = False) -> None:  # noqa: B027 - most need no check
+        """Whoever checks before the first write need not do so: somebody has, of the same job.
+
+        With ``probed`` the whole probe has passed, in this process.
+        """
+
+    def was_probed(self) -> bool:
+        """Whether this process has seen the whole probe pass here: another store needs none."""
+        return False
 
     @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -130,8 +137,8 @@ class Storage(ABC):
     def confirm(self, name: str) -> None:  # noqa: B027 - where a write that shows is durable
         """Make sure that an object which was found there is durable, whoever put it.
 
-        For whoever reports it as done: its put may have failed after it showed, or not be over.
-        Nothing has to be done where an object shows only once it is durable.
+        Called before it is reported as done: its put may have failed after it showed, or may still
+        be under way. Does nothing where an object shows only once it is durable.
 
         Raises:
             StorageError: it may not be durable.
@@ -169,7 +176,7 @@ class Storage(ABC):
     def modified_ms(self, name: str) -> int | None:  # noqa: ARG002 - for those who can tell
         """When the object was created, by the storage's clock; None if it does not tell.
 
-        For people who want to know what is old: no rule of the protocol asks. Raises
+        For people who want to know what is old: no rule of the protocol depends on it. Raises
         ObjectNotFound.
         """
         return None
@@ -193,9 +200,8 @@ class Storage(ABC):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         """Every object below a folder, at any depth: (name relative to the root, size in bytes).
 
-        Made while it is consumed, so it is not one instant. Where there is a folder
-        ``.tmp`` in the root it is part of it: what killed processes have left there shows as well,
-        and what others are writing at the moment.
+        Lazy, so it does not show one instant. A folder ``.tmp`` in the root is included: what
+        killed processes have left there, and what others are writing at the moment.
         """
 
     @abstractmethod
@@ -205,9 +211,9 @@ class Storage(ABC):
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         """Run calls in parallel and return their results in order.
 
-        The next call is asked for while others run: what makes it is done meanwhile, here. If any
+        ``calls`` is consumed here while earlier calls run, so a generator works meanwhile. If any
         raises, the others are waited for, and the first error in order is raised. After an
-        interrupt, or if a call cannot be made, those that run are waited for; no other begins.
+        interrupt, or if the iterable raises, those that run are waited for; no other begins.
         """
         calls = iter(calls)
         first = list(islice(calls, 2))

@@ -7,35 +7,30 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
-from txnlog.storage.base import Address, Storage, Upload
-
-T = TypeVar("T")
+from txnlog.storage.base import Storage, Upload
+from txnlog.storage.forwarding import ForwardingStorage
 
 
-class CountingStorage(Storage):
+class CountingStorage(ForwardingStorage):
     """Passes everything on and counts it by kind: ``counts["put_if_absent"]`` and so on.
 
-    An upload counts as one request, a deletion of any number of objects as one.
+    An upload counts as one request, a deletion of any number of objects as one, and reading many
+    objects as a ``get`` for each. What its relaxed view is asked for counts here too.
     """
 
     def __init__(self, inner: Storage) -> None:
-        self.inner = inner
-        self.url = inner.url
+        super().__init__(inner)
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[CountingStorage], tuple[Storage]]:
         return CountingStorage, (self.inner,)
 
-    def address(self) -> Address:
-        return self.inner.address()
-
-    def _count(self, kind: str) -> None:
+    def _count(self, kind: str, requests: int = 1) -> None:
         with self._lock:
-            self.counts[kind] += 1
+            self.counts[kind] += requests
 
     def take(self) -> dict[str, int]:
         """What was counted since the last call, in the order of the kinds' names."""
@@ -44,64 +39,57 @@ class CountingStorage(Storage):
             self.counts.clear()
         return taken
 
-    def folds_case(self) -> bool:
-        return self.inner.folds_case()
-
-    def trust(self) -> None:
-        self.inner.trust()
-
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self._count("put_if_absent")
-        return self.inner.put_if_absent(name, data)
+        return super().put_if_absent(name, data)
 
     def confirm(self, name: str) -> None:
         self._count("confirm")
-        self.inner.confirm(name)
+        super().confirm(name)
 
     def put(self, name: str, data: bytes) -> None:
         self._count("put")
-        self.inner.put(name, data)
+        super().put(name, data)
 
     def upload(self, name: str) -> Upload:
         self._count("upload")
-        return self.inner.upload(name)
+        return super().upload(name)
 
     def get(self, name: str) -> bytes:
         self._count("get")
-        return self.inner.get(name)
+        return super().get(name)
+
+    def get_many(self, names: Sequence[str]) -> list[bytes]:
+        if names:
+            self._count("get", len(names))
+        return super().get_many(names)
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         self._count("get_range")
-        return self.inner.get_range(name, start, stop)
+        return super().get_range(name, start, stop)
 
     def size(self, name: str) -> int:
         self._count("size")
-        return self.inner.size(name)
+        return super().size(name)
 
     def modified_ms(self, name: str) -> int | None:
         self._count("modified")
-        return self.inner.modified_ms(name)
+        return super().modified_ms(name)
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         self._count("list")
-        return self.inner.list_names(folder, start_after)
+        return super().list_names(folder, start_after)
 
     def list_folders(self, folder: str) -> list[str]:
         self._count("list_folders")
-        return self.inner.list_folders(folder)
+        return super().list_folders(folder)
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         self._count("list_all")
-        return self.inner.list_all(folder)
+        return super().list_all(folder)
 
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)
         if doomed:
             self._count("delete")
-            self.inner.delete(doomed)
-
-    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        return self.inner.gather(calls)
-
-    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
-        return self.inner.race(call, rounds)
+            super().delete(doomed)

@@ -1,4 +1,4 @@
-"""What a failed request tells the user: what, where, why, and what to do. Never a secret.
+"""The message of a failed request: what, where, why, and what to do. Never a secret.
 
 Knows errors of the operating system and of texts in general; what an HTTP status means is known to
 the adapter that speaks HTTP.
@@ -27,7 +27,7 @@ _HINTS = {
     errno.EIO: "the device reports an error: check the disk",
     errno.ECONNREFUSED: "nothing listens there: check the address, and that the server runs",
 }
-_NOT_BY_ITSELF = frozenset(
+_NOT_RETRIABLE = frozenset(
     {
         errno.EACCES,
         errno.EDQUOT,
@@ -39,7 +39,7 @@ _NOT_BY_ITSELF = frozenset(
         errno.EROFS,
     }
 )
-"""Trying again does not mend these: somebody has to do something first."""
+"""A retry does not help with these: somebody has to do something first."""
 _DEFAULT_HINT = "if it persists, check the storage and the way to it"
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|password|credential|signature|sas|auth")
 _SECRET_IN_TEXT = re.compile(
@@ -78,7 +78,7 @@ def failure(
     what = redact(str(error), secrets) or type(error).__name__
     where = f"{url}/{name}" if name else url
     failed = StorageError(f"{operation} {where} failed: {what}; {hint}")
-    failed.retriable = number not in _NOT_BY_ITSELF if retriable is None else retriable
+    failed.retriable = number not in _NOT_RETRIABLE if retriable is None else retriable
     return failed
 
 

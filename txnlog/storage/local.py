@@ -23,12 +23,12 @@ from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure
 
 _TEMPORARY = ".tmp"
-_ALONE_S = 0.002
-"""How long files are read one by one before threads are started for the rest."""
+_ONE_BY_ONE_S = 0.002
+"""How long many files are read one by one before threads are started for the rest."""
 _LINK_ATTEMPTS = 100
-"""How often a folder may be pruned from under a link before we give up."""
+"""How often a folder may be pruned under a link before we give up."""
 _NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
-"""What a folder above the store answers that we may not read, or that cannot change."""
+"""Errors of a folder above the store that we may not read, or that is read-only."""
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV)
 
 
@@ -61,11 +61,11 @@ class LocalStorage(Storage):
 
     def folds_case(self) -> bool:
         if self._folds_case is None:
-            self._folds_case = self._looks_folded()
+            self._folds_case = self._detect_case_folding()
         return self._folds_case or False
 
-    def _looks_folded(self) -> bool | None:
-        """Whether a name in the root is found in the other case too; None if there is none yet."""
+    def _detect_case_folding(self) -> bool | None:
+        """Whether a name in the root is found in the other case too; None in an empty root."""
         for entry in self._scan(""):
             swapped = entry.name.swapcase()
             if swapped != entry.name:
@@ -167,7 +167,7 @@ class LocalStorage(Storage):
 
         Where the filesystem is slow, as on a network, there are threads for the rest.
         """
-        stop_s = time.monotonic() + _ALONE_S
+        stop_s = time.monotonic() + _ONE_BY_ONE_S
         found: list[bytes] = []
         while len(found) < len(names):
             if time.monotonic() > stop_s:

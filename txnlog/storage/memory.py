@@ -7,25 +7,17 @@ has a memory of its own.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from txnlog.errors import ObjectNotFound
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failures import failure
+from txnlog.storage.fork_safe_lock import ForkSafeLock
+from txnlog.storage.uploads import BufferedUpload
 
-_LOCK = threading.RLock()
-
-
-def _after_fork() -> None:
-    # Another thread of the parent may have held the lock; in the child it would never let go.
-    global _LOCK  # noqa: PLW0603 - one per process
-    _LOCK = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_LOCK = ForkSafeLock()
 
 
 class MemoryStorage(Storage):
@@ -45,13 +37,13 @@ class MemoryStorage(Storage):
         files: dict[str, Any] = MemoryFileSystem.store
         return files
 
-    def _full(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         return f"{self._path.rstrip('/')}/{check_name(name)}"
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
-        full = self._full(name)
+        full = self._full_name(name)
         file = MemoryFile(MemoryFileSystem(), full, bytes(data))
         with _LOCK:
             return self._files.setdefault(full, file) is file
@@ -62,10 +54,10 @@ class MemoryStorage(Storage):
             raise failure("creating", self.url, name, taken) from taken
 
     def upload(self, name: str) -> Upload:
-        return _MemoryUpload(self, name)
+        return BufferedUpload(partial(self.put, check_name(name)))
 
-    def _buffer(self, name: str) -> memoryview:
-        full = self._full(name)
+    def _find_buffer(self, name: str) -> memoryview:
+        full = self._full_name(name)
         with _LOCK:
             try:
                 buffer: memoryview = self._files[full].getbuffer()
@@ -74,59 +66,35 @@ class MemoryStorage(Storage):
             return buffer
 
     def get(self, name: str) -> bytes:
-        return bytes(self._buffer(name))
+        return bytes(self._find_buffer(name))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
-        return bytes(self._buffer(name)[start : max(stop, start)])
+        return bytes(self._find_buffer(name)[start : max(stop, start)])
 
     def size(self, name: str) -> int:
-        return len(self._buffer(name))
+        return len(self._find_buffer(name))
 
-    def _below(self, folder: str) -> list[str]:
-        prefix = f"{self._full(folder)}/" if folder else f"{self._path.rstrip('/')}/"
+    def _names_below(self, folder: str) -> list[str]:
+        prefix = f"{self._full_name(folder)}/" if folder else f"{self._path.rstrip('/')}/"
         with _LOCK:
             return [name[len(prefix) :] for name in self._files if name.startswith(prefix)]
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        return sorted(n for n in self._below(folder) if "/" not in n and n > start_after)
+        return sorted(n for n in self._names_below(folder) if "/" not in n and n > start_after)
 
     def list_folders(self, folder: str) -> list[str]:
-        return sorted({name.partition("/")[0] for name in self._below(folder) if "/" in name})
+        return sorted({name.partition("/")[0] for name in self._names_below(folder) if "/" in name})
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
-        for name in sorted(self._below(folder)):
+        for name in sorted(self._names_below(folder)):
             try:
                 yield prefix + name, self.size(prefix + name)
             except ObjectNotFound:
                 continue  # deleted since the names were taken down
 
     def delete(self, names: Iterable[str]) -> None:
-        doomed = [self._full(name) for name in names]
+        doomed = [self._full_name(name) for name in names]
         with _LOCK:
             for full in doomed:
                 self._files.pop(full, None)
-
-
-class _MemoryUpload(Upload):
-    """Bytes that become an object when they are complete."""
-
-    def __init__(self, storage: MemoryStorage, name: str) -> None:
-        check_name(name)
-        self._storage = storage
-        self._name = name
-        self._data: bytearray | None = bytearray()
-
-    def write(self, data: bytes) -> int:
-        if self._data is None:
-            raise ValueError("the upload is closed")
-        self._data += data
-        return len(data)
-
-    def close(self) -> None:
-        data, self._data = self._data, None
-        if data is not None:
-            self._storage.put(self._name, bytes(data))
-
-    def discard(self) -> None:
-        self._data = None

@@ -43,7 +43,7 @@ class ProbeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Raced:
+class _RaceResult:
     """What one racer was told, and what it saw right after it was refused, if it looked."""
 
     won: bool
@@ -73,7 +73,7 @@ def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
         raise
     storage.delete(files)
     _expect(storage, storage.list_names(folder) == [], _LISTING)
-    storage.trust()
+    storage.trust(probed=True)
     return ProbeReport(
         storage.url, ("create twice", "race", "read", "ranged read", "list", "delete")
     )
@@ -168,18 +168,18 @@ def _check_races(storage: Storage, folder: str, rounds: int) -> int:
     return len(races)
 
 
-def _race(storage: Storage, folder: str, number: int, racer: int) -> _Raced:
+def _race(storage: Storage, folder: str, number: int, racer: int) -> _RaceResult:
     name = _race_name(number)
     if storage.put_if_absent(f"{folder}/{name}", _offer(number, racer)):
-        return _Raced(won=True)
+        return _RaceResult(won=True)
     if (racer + number) % _LOOK_EVERY:
-        return _Raced(won=False)
+        return _RaceResult(won=False)
     try:
         found = _get(storage, f"{folder}/{name}")
         listed = name in storage.list_names(folder)
     except StorageError as error:
-        return _Raced(won=False, error=error)
-    return _Raced(won=False, looked=True, found=found, listed=listed)
+        return _RaceResult(won=False, error=error)
+    return _RaceResult(won=False, looked=True, found=found, listed=listed)
 
 
 def _race_name(number: int) -> str:

@@ -8,10 +8,8 @@ retries stay s3fs's. Knows keys and requests, and nothing of what objects mean.
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import (
@@ -22,9 +20,11 @@ from txnlog.errors import (
 )
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, secrets_of
-from txnlog.storage.first_write import check_once, passed
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.probe import FOLDER, check_before_first_write
+from txnlog.storage.server_checks import check_once, mark_passed, was_probed
 from txnlog.storage.spool import Spool
+from txnlog.storage.uploads import SpooledUpload
 
 if TYPE_CHECKING:
     from txnlog.storage.s3_client import S3Client
@@ -63,7 +63,7 @@ _HINTS_BY_STATUS = {
     503: "the server is overloaded or down: try again later",
 }
 
-_TEMPORARY = frozenset({408, 409, 429, 500})
+_RETRIABLE_STATUSES = frozenset({408, 409, 429, 500})
 """Statuses below 502 with which the same request may succeed later."""
 _PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
@@ -111,7 +111,7 @@ class S3Storage(Storage):
                 f"{self.url} needs s3fs: pip install 'txnlog[s3]'"
             ) from error
         try:
-            with _CONNECTING:
+            with _CONNECT_LOCK:
                 client = S3Client(**{**self._options, "use_listings_cache": False})
                 conditional = client.knows_conditional_create()
         except Exception as error:
@@ -134,7 +134,7 @@ class S3Storage(Storage):
 
         status = status_of(error)
         hint = _HINTS_BY_CODE.get(code_of(error)) or _HINTS_BY_STATUS.get(status or 0)
-        retriable = status is None or status in _TEMPORARY or status >= 502
+        retriable = status is None or status in _RETRIABLE_STATUSES or status >= 502
         return failure(
             operation,
             self.url,
@@ -147,17 +147,20 @@ class S3Storage(Storage):
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def trust(self) -> None:
-        passed(self._server)
+    def trust(self, *, probed: bool = False) -> None:
+        mark_passed(self._server, probed=probed)
+
+    def was_probed(self) -> bool:
+        return was_probed(self._server)
 
     @property
     def _server(self) -> tuple[str, str, str]:
-        """What stands or falls together: an endpoint and a bucket."""
+        """What one check covers: an endpoint and a bucket."""
         nested = self._options.get("client_kwargs") or {}
         endpoint = self._options.get("endpoint_url") or nested.get("endpoint_url") or ""
         return "s3", str(endpoint), self._bucket
 
-    def _check(self) -> None:
+    def _probe_before_first_write(self) -> None:
         try:
             check_before_first_write(self)
         except PutIfAbsentBroken as error:
@@ -178,7 +181,7 @@ class S3Storage(Storage):
 
         key, client = self._key(name), self.client
         if not name.startswith(f"{FOLDER}/"):
-            check_once(self._server, self._check)
+            check_once(self._server, self._probe_before_first_write)
         for attempt in range(1, _CONFLICTS + 1):
             try:
                 client.call_s3(
@@ -202,7 +205,14 @@ class S3Storage(Storage):
             raise self._failure("creating", name, error) from error
 
     def upload(self, name: str) -> Upload:
-        return _S3Upload(self, name)
+        put_spooled = partial(self._put_spooled, check_name(name))
+        return SpooledUpload(self.url, name, put_spooled)
+
+    def _put_spooled(self, name: str, spool: Spool) -> None:
+        if spool.size_bytes > _SMALL_BYTES:
+            self.put_file(name, spool.name)
+        else:
+            self.put(name, spool.read())
 
     def put_file(self, name: str, path: str) -> None:
         """Upload a local file, in parts if it is large; it shows when it is complete."""
@@ -259,7 +269,7 @@ class S3Storage(Storage):
         try:
             data: bytes = client.read_object(self._bucket, key, byte_range)
         except Exception as error:
-            raise self._not_read(name, error) from error
+            raise self._read_failure(name, error) from error
         return data
 
     def size(self, name: str) -> int:
@@ -267,7 +277,7 @@ class S3Storage(Storage):
         try:
             return int(client.call_s3("head_object", Bucket=self._bucket, Key=key)["ContentLength"])
         except Exception as error:
-            raise self._not_read(name, error) from error
+            raise self._read_failure(name, error) from error
 
     def modified_ms(self, name: str) -> int | None:
         key, client = self._key(name), self.client
@@ -275,9 +285,9 @@ class S3Storage(Storage):
             head = client.call_s3("head_object", Bucket=self._bucket, Key=key)
             return int(head["LastModified"].timestamp() * 1000)
         except Exception as error:
-            raise self._not_read(name, error) from error
+            raise self._read_failure(name, error) from error
 
-    def _not_read(self, name: str, error: BaseException) -> StorageError:
+    def _read_failure(self, name: str, error: BaseException) -> StorageError:
         from txnlog.storage.s3_client import code_of, status_of
 
         # A missing bucket is a 404 too, but nothing that a reader of one object should expect.
@@ -322,54 +332,5 @@ class S3Storage(Storage):
             arguments["ContinuationToken"] = page["NextContinuationToken"]
 
 
-class _S3Upload(Upload):
-    """Spooled to a local temporary file, so that memory stays small, and uploaded at the end."""
-
-    def __init__(self, storage: S3Storage, name: str) -> None:
-        check_name(name)
-        self._storage = storage
-        self._name = name
-        self._size_bytes = 0
-        try:
-            self._spool = Spool()
-        except OSError as error:
-            raise self._spooling_failed(error) from error
-
-    def write(self, data: bytes) -> int:
-        try:
-            self._size_bytes += len(data)
-            return self._spool.write(data)
-        except OSError as error:
-            raise self._spooling_failed(error) from error
-
-    def close(self) -> None:
-        if self._spool.closed:
-            return
-        with closing(self._spool):
-            if self._size_bytes > _SMALL_BYTES:
-                self._storage.put_file(self._name, self._spool.name)
-                return
-            try:
-                data = self._spool.read()
-            except OSError as error:
-                raise self._spooling_failed(error) from error
-            self._storage.put(self._name, data)
-
-    def discard(self) -> None:
-        self._spool.close()
-
-    def _spooling_failed(self, error: OSError) -> StorageError:
-        where = f"spooling to {tempfile.gettempdir()} (set TMPDIR for another folder) for"
-        return failure(where, self._storage.url, self._name, error)
-
-
-_CONNECTING = threading.Lock()
+_CONNECT_LOCK = ForkSafeLock()
 """Sixteen threads that begin at once make one client, not sixteen."""
-
-
-def _after_fork() -> None:
-    global _CONNECTING  # noqa: PLW0603 - one per process
-    _CONNECTING = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

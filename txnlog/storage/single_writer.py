@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC
 from functools import partial
 from typing import Any
@@ -18,19 +17,13 @@ from typing import Any
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.failures import failure, redact, redact_url, secrets_of
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.spool import Spool
+from txnlog.storage.uploads import SpooledUpload
 
 _TEMPORARY = ".tmp"
-_LOCK = threading.Lock()
+_LOCK = ForkSafeLock()
 """Keeps the threads of the one writing process apart."""
-
-
-def _after_fork() -> None:
-    global _LOCK  # noqa: PLW0603 - one per process
-    _LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class SingleWriterStorage(Storage):
@@ -124,7 +117,11 @@ class SingleWriterStorage(Storage):
             raise
 
     def upload(self, name: str) -> Upload:
-        return _SingleWriterUpload(self, name)
+        put_spooled = partial(self._put_spooled, check_name(name))
+        return SpooledUpload(self.url, name, put_spooled)
+
+    def _put_spooled(self, name: str, spool: Spool) -> None:
+        self.put_file(name, spool.name)
 
     def put_file(self, name: str, local_path: str) -> None:
         """Copy a local file to a name."""
@@ -177,7 +174,7 @@ class SingleWriterStorage(Storage):
             at = at.replace(tzinfo=UTC)
         return int(at.timestamp() * 1000)
 
-    def _entries(self, folder: str) -> list[tuple[str, str]]:
+    def _list_entries(self, folder: str) -> list[tuple[str, str]]:
         filesystem, path = self._locate(folder)
         try:
             found = filesystem.ls(path, detail=True)
@@ -188,19 +185,19 @@ class SingleWriterStorage(Storage):
         return [(item["name"].rstrip("/").rpartition("/")[2], item["type"]) for item in found]
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        names = [name for name, kind in self._entries(folder) if kind == "file"]
+        names = [name for name, kind in self._list_entries(folder) if kind == "file"]
         return sorted(name for name in names if name > start_after)
 
     def list_folders(self, folder: str) -> list[str]:
         return sorted(
             name
-            for name, kind in self._entries(folder)
+            for name, kind in self._list_entries(folder)
             if kind == "directory" and (folder or name != _TEMPORARY)
         )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
-        for name, kind in sorted(self._entries(folder)):
+        for name, kind in sorted(self._list_entries(folder)):
             if kind == "directory":
                 yield from self.list_all(prefix + name)
             else:
@@ -231,31 +228,3 @@ def _check_moved(filesystem: Any, path: str) -> None:
     """Some filesystems answer that they refuse, and the client does not look."""
     if not _is_there(filesystem, path):
         raise OSError("the filesystem took the move, and did not make it")
-
-
-class _SingleWriterUpload(Upload):
-    """Collected in a local temporary file and copied at the end."""
-
-    def __init__(self, storage: SingleWriterStorage, name: str) -> None:
-        check_name(name)
-        self._storage = storage
-        self._name = name
-        try:
-            self._spool = Spool()
-        except OSError as error:
-            raise failure("spooling", storage.url, name, error) from error
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._spool.write(data)
-        except OSError as error:
-            raise failure("spooling", self._storage.url, self._name, error) from error
-
-    def close(self) -> None:
-        if self._spool.closed:
-            return
-        with closing(self._spool):
-            self._storage.put_file(self._name, self._spool.name)
-
-    def discard(self) -> None:
-        self._spool.close()

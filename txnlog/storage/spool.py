@@ -20,6 +20,7 @@ class Spool:
 
     def __init__(self) -> None:
         descriptor, self.name = tempfile.mkstemp(prefix="txnlog-")
+        self.size_bytes = 0
         self._descriptor = descriptor
         self._end = weakref.finalize(self, _remove, descriptor, self.name, os.getpid())
 
@@ -32,6 +33,7 @@ class Spool:
         if self.closed:
             raise ValueError("the upload is closed")
         write_all(self._descriptor, data)
+        self.size_bytes += len(data)
         return len(data)
 
     def read(self) -> bytes:

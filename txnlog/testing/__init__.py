@@ -1,4 +1,4 @@
-"""For tests of what is built on txnlog: storages that fail on purpose, time that tests own.
+"""For tests of what is built on txnlog: storages that fail on purpose, clocks that tests control.
 
     from txnlog.testing import FaultRates, Process, Simulation
 
@@ -12,7 +12,7 @@
     simulation.run()
 
 Everything is decided by the seed: the same seed, the same run, request by request. docs/TESTING.md
-tells more. Nothing here is imported by ``import txnlog``, and nothing beyond txnlog is needed.
+has the details. Nothing here is imported by ``import txnlog``, and nothing beyond txnlog is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can go wrong at a storage request or with a clock, and how often it shall."""
+"""What can go wrong at a storage request or with a clock, and how often it does."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _SYNCED = ("put", "put_if_absent", "upload", "confirm")
 class FaultRates:
     """How often each thing happens, as a probability per request; times in milliseconds.
 
-    ``stop`` is divided evenly between before and after the request. A delay lasts for any time
-    between the two numbers of ``delay_ms``, and so a pause and a late landing.
+    ``stop`` is divided evenly between before and after the request. A delay takes any time between
+    the two numbers of ``delay_ms``; likewise a pause and a late landing.
 
     ``partial`` is a probability per deletion, ``sync_fails`` per put, upload and confirmation. What
-    is no fault, but the way of storages, has rates of its own: ``tear_listing`` for listings and
-    ``tear_delete`` for deletions that take several steps, each ``tear_ms`` after the one before it
-    at least, with other processes in between. ``power_cut`` is a probability per step of the
-    whole simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; the rates of single
-    processes have no part in it.
+    is no fault but normal for storages has rates of its own: ``tear_listing`` for listings and
+    ``tear_delete`` for deletions that take several steps, each at least ``tear_ms`` after the one
+    before it, with other processes in between. ``power_cut`` is a probability per step of the
+    whole simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; it is not taken from the
+    rates of single processes.
     """
 
     fail: float = 0.0
@@ -82,7 +82,7 @@ class FaultRates:
         )
 
     def draw(self, chance: random.Random, request: str = "") -> Fault | None:
-        """What happens at one request, whose text tells what kind it is; None if nothing does."""
+        """The fault at one request, whose text tells its kind; None if there is none."""
         drawn = chance.random()
         for fault, rate in self._rates():
             if drawn < rate:
@@ -113,10 +113,10 @@ class ClockFaults:
         most_ms: no jump or drift takes a wall clock further than this from the true time; one
             that :meth:`~txnlog.testing.Simulation.spawn` sets wrong by more stays as wrong.
         drift_ppm: a wall clock is fast or slow by up to this.
-        monotonic_ppm: and so a monotonic clock. It never goes backwards.
-        jump: how often a wall clock is set to another time, back or forth, per request.
-        asleep: how many of the pauses are those of a machine that sleeps: its monotonic clock
-            stands still, and its wall clock goes on.
+        monotonic_ppm: likewise a monotonic clock. It never goes backwards.
+        jump: how often, per request, a wall clock is set to another time, back or forth.
+        asleep: in which share of the pauses the machine sleeps: its monotonic clock stands still,
+            and its wall clock goes on.
     """
 
     most_ms: int = 0

@@ -13,26 +13,28 @@ from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.uploads import BufferedUpload
 from txnlog.testing.faults import Fault
-from txnlog.testing.heap_storage import HeapStorage, one_by_one, one_race
+from txnlog.testing.heap_storage import HeapStorage, gather_in_order, race_in_order
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
 class ProcessStopped(BaseException):
-    """What a process that is no more raises at whatever it tries."""
+    """Raised by every request of a process that was stopped."""
 
 
-class FaultyStorage(Storage):
+class FaultyStorage(ForwardingStorage):
     """Passes requests on to a real storage, unless a fault is due.
 
     Requests run one by one, so that their order is the program's; an upload is one request, made
     when it is closed. After a stop every request raises :class:`ProcessStopped`.
 
-    Listings and deletions are not atomic where ``amid`` is given. A listing looks twice, with
-    ``amid`` in between: what was there both times shows, and what came or went does or does not, as
-    :attr:`shows` decides name by name. A deletion calls it between its objects.
+    With ``amid`` listings and deletions are not atomic. A listing looks twice, with ``amid`` in
+    between: what was there both times shows; what came or went shows or not, as :attr:`shows`
+    decides name by name. A deletion calls it between its objects.
 
     Args:
         inner: the real storage.
@@ -52,8 +54,7 @@ class FaultyStorage(Storage):
         amid: Callable[[str], None] | None = None,
         seed: int = 0,
     ) -> None:
-        self.inner = inner
-        self.url = inner.url
+        super().__init__(inner)
         self.faults = dict(faults or {})
         self.requests: list[str] = []
         """The text of every request so far: the kind, then the name."""
@@ -63,7 +64,7 @@ class FaultyStorage(Storage):
         self.chance = random.Random(seed)
         self.shows: Callable[[str], bool] = lambda _: self.chance.random() < 0.5
         """Whether a listing shows a name that came or went while it was made."""
-        self.deletes: Callable[[Sequence[str]], Sequence[str]] = self._some
+        self.deletes: Callable[[Sequence[str]], Sequence[str]] = self._choose_some
         """Which objects a PARTIAL deletion deletes."""
         self._before_request = before_request
         self._on_wait = on_wait
@@ -75,7 +76,7 @@ class FaultyStorage(Storage):
             with suppress(StorageError):
                 self.in_flight.pop(0)()
 
-    # -- what a subclass may decide otherwise ----------------------------------------------------
+    # -- what a subclass may override ------------------------------------------------------------
 
     def _before(self, text: str) -> None:
         if self._before_request is not None:
@@ -95,12 +96,12 @@ class FaultyStorage(Storage):
         if self._in_between is not None:
             self._in_between(text)
 
-    def _looks(self) -> int:
-        """How often a listing looks."""
+    def _listing_looks(self) -> int:
+        """How many times a listing looks."""
         return 1 if self._in_between is None else 2
 
-    def _portions(self, names: Sequence[str]) -> list[Sequence[str]]:
-        """What a deletion deletes at once, one portion after the other."""
+    def _split_deletion(self, names: Sequence[str]) -> list[Sequence[str]]:
+        """Split the objects of a deletion into what is deleted at once."""
         return [names] if self._in_between is None else [[name] for name in names]
 
     # -- requests --------------------------------------------------------------------------------
@@ -118,8 +119,8 @@ class FaultyStorage(Storage):
         Args:
             text: what it is.
             call: its effect.
-            puts: the name of the object if it is a put: it can land late, and be synced or not.
-            part: what a part of it does, if it has parts.
+            puts: the name of the object if it is a put, which can land late or stay unsynced.
+            part: the effect of a part of it, if it can be partial.
         """
         self._check_running(text)
         self._before(text)
@@ -131,7 +132,7 @@ class FaultyStorage(Storage):
                 self.stopped = True
             case Fault.STOP_AFTER:
                 with suppress(StorageError):
-                    self._unsynced(puts, call)
+                    self._make_unsynced(puts, call)
                 self.stopped = True
             case Fault.FAIL:
                 raise StorageError(f"injected failure of {text}")
@@ -140,7 +141,7 @@ class FaultyStorage(Storage):
                     part()
                 raise StorageError(f"injected failure in the middle of {text}")
             case Fault.SYNC_FAILS:
-                if puts and (result := self._unsynced(puts, call)) is False:
+                if puts and (result := self._make_unsynced(puts, call)) is False:
                     return result  # the name is taken: there is nothing to sync
                 raise StorageError(f"injected failure of the sync of {text}")
             case Fault.LAND_LATE:
@@ -153,7 +154,7 @@ class FaultyStorage(Storage):
                 pass
         self._check_running(text)
         if fault is Fault.DELAY:
-            result = self._unsynced(puts, call)
+            result = self._make_unsynced(puts, call)
             self._wait(fault)
             self._check_running(text)
             if puts and result is not False:
@@ -169,24 +170,24 @@ class FaultyStorage(Storage):
         if self.stopped:
             raise ProcessStopped(text)
 
-    def _unsynced(self, puts: str, call: Callable[[], T]) -> T:
-        """Make a request; a put shows, as on a disk, before it is durable."""
+    def _make_unsynced(self, puts: str, call: Callable[[], T]) -> T:
+        """Make a request; a put shows before it is durable, as on a disk."""
         if puts and isinstance(self.inner, HeapStorage):
             with self.inner.failing_sync():
                 return call()
         return call()
 
-    def _some(self, names: Sequence[str]) -> Sequence[str]:
+    def _choose_some(self, names: Sequence[str]) -> Sequence[str]:
         """Any of them, but neither none nor all if there are several."""
         fewest, most = (1, len(names) - 1) if len(names) > 1 else (0, 1)
         return self.chance.sample(names, self.chance.randint(fewest, most))
 
-    def _listing(
+    def _tear_listing(
         self, text: str, look: Callable[[], Iterable[K]], name_of: Callable[[K], str]
     ) -> list[K]:
-        """A listing of several looks; what changes between them shows or not, name by name."""
+        """List in several looks; what changes between them shows or not, name by name."""
         looks = [list(look())]
-        for _ in range(1, self._looks()):
+        for _ in range(1, self._listing_looks()):
             self._amid(text)
             self._check_running(text)
             looks.append(list(look()))
@@ -201,14 +202,11 @@ class FaultyStorage(Storage):
         ]
 
     def _delete(self, text: str, names: Sequence[str]) -> None:
-        for number, portion in enumerate(self._portions(names)):
+        for number, portion in enumerate(self._split_deletion(names)):
             if number:
                 self._amid(text)
                 self._check_running(text)
             self.inner.delete(portion)
-
-    def folds_case(self) -> bool:
-        return self.inner.folds_case()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self._request(
@@ -219,7 +217,11 @@ class FaultyStorage(Storage):
         self._request(f"put {name}", lambda: self.inner.put(name, data), puts=name)
 
     def upload(self, name: str) -> Upload:
-        return _FaultyUpload(self, name)
+        return BufferedUpload(
+            lambda data: self._request(
+                f"upload {name}", lambda: self.inner.put(name, data), puts=name
+            )
+        )
 
     def get(self, name: str) -> bytes:
         return self._request(f"get {name}", lambda: self.inner.get(name))
@@ -242,20 +244,24 @@ class FaultyStorage(Storage):
         text = f"list {folder}"
         return self._request(
             text,
-            lambda: self._listing(text, lambda: self.inner.list_names(folder, start_after), str),
+            lambda: self._tear_listing(
+                text, lambda: self.inner.list_names(folder, start_after), str
+            ),
         )
 
     def list_folders(self, folder: str) -> list[str]:
         text = f"list_folders {folder}"
         return self._request(
-            text, lambda: self._listing(text, lambda: self.inner.list_folders(folder), str)
+            text, lambda: self._tear_listing(text, lambda: self.inner.list_folders(folder), str)
         )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         text = f"list_all {folder}"
         found = self._request(
             text,
-            lambda: self._listing(text, lambda: self.inner.list_all(folder), lambda item: item[0]),
+            lambda: self._tear_listing(
+                text, lambda: self.inner.list_all(folder), lambda item: item[0]
+            ),
         )
         return iter(found)
 
@@ -270,33 +276,7 @@ class FaultyStorage(Storage):
             )
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        return one_by_one(calls)
+        return gather_in_order(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
-        return one_race(call)
-
-
-class _FaultyUpload(Upload):
-    """An upload is one request, made when it is closed."""
-
-    def __init__(self, storage: FaultyStorage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-        self._data: bytearray | None = bytearray()
-
-    def write(self, data: bytes) -> int:
-        if self._data is None:
-            raise ValueError("the upload is closed")
-        self._data += data
-        return len(data)
-
-    def close(self) -> None:
-        taken, self._data = self._data, None
-        if taken is not None:
-            data, name, inner = bytes(taken), self._name, self._storage.inner
-            self._storage._request(  # noqa: SLF001 - two halves of one thing
-                f"upload {name}", lambda: inner.put(name, data), puts=name
-            )
-
-    def discard(self) -> None:
-        self._data = None
+        return race_in_order(call)

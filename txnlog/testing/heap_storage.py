@@ -1,6 +1,6 @@
-"""A storage of its own in this process's memory: quick to make, quick to list, gone when unused.
+"""A storage in this process's memory: quick to make, quick to list, gone when unused.
 
-Unlike ``memory://`` it is no part of fsspec's memory filesystem, whose listings take time with
+Unlike ``memory://`` each is separate: listings of fsspec's memory filesystem get slower with
 everything that any test has put there. For one process.
 """
 
@@ -18,15 +18,16 @@ from weakref import WeakValueDictionary
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
+from txnlog.storage.uploads import BufferedUpload
 
 T = TypeVar("T")
 
 _COUNTER = itertools.count()
-_LIVING: WeakValueDictionary[str, HeapStorage] = WeakValueDictionary()
+_LIVE: WeakValueDictionary[str, HeapStorage] = WeakValueDictionary()
 
 
-def one_by_one(calls: Iterable[Callable[[], T]]) -> list[T]:
-    """What :meth:`Storage.gather` does, in the program's order instead of in parallel.
+def gather_in_order(calls: Iterable[Callable[[], T]]) -> list[T]:
+    """Do what :meth:`Storage.gather` does, in the program's order instead of in parallel.
 
     As with real parallel requests, one that fails does not keep the others from running.
     """
@@ -42,9 +43,9 @@ def one_by_one(calls: Iterable[Callable[[], T]]) -> list[T]:
     return results
 
 
-def one_race(call: Callable[[int, int], T]) -> list[list[T]]:
-    """What :meth:`Storage.race` does where requests are made one by one."""
-    return [one_by_one(partial(call, 0, racer) for racer in range(PARALLEL_REQUESTS))]
+def race_in_order(call: Callable[[int, int], T]) -> list[list[T]]:
+    """Do what :meth:`Storage.race` does where requests are made one by one."""
+    return [gather_in_order(partial(call, 0, racer) for racer in range(PARALLEL_REQUESTS))]
 
 
 class HeapStorage(Storage):
@@ -58,17 +59,17 @@ class HeapStorage(Storage):
     def __init__(self) -> None:
         self.url = f"heap://{next(_COUNTER)}"
         self.time_ms: Callable[[], int] | None = None
-        """The storage's own clock, for :meth:`modified_ms`; None if it does not tell."""
+        """The storage's own clock, for :meth:`modified_ms`; None if it has none."""
         self._lock = threading.Lock()
         self._folders: dict[str, dict[str, bytes]] = {}
         self._created_ms: dict[str, int] = {}
         self._unsynced: dict[str, set[str]] = {}
         self._syncs = True
-        _LIVING[self.url] = self
+        _LIVE[self.url] = self
 
     def __reduce__(self) -> tuple[Callable[[str], HeapStorage], tuple[str]]:
-        # Within one process: it is still the same one where it arrives.
-        return _living, (self.url,)
+        # Within one process: unpickled, it is the same storage.
+        return _find_living, (self.url,)
 
     def copy(self) -> HeapStorage:
         """Another storage with the same objects: a state to begin from again and again."""
@@ -150,7 +151,7 @@ class HeapStorage(Storage):
             raise StorageError(f"creating {self.url}/{name} failed: the name is taken")
 
     def upload(self, name: str) -> Upload:
-        return _HeapUpload(self, check_name(name))
+        return BufferedUpload(partial(self.put, check_name(name)))
 
     def get(self, name: str) -> bytes:
         folder, _, last = check_name(name).rpartition("/")
@@ -205,34 +206,11 @@ class HeapStorage(Storage):
                 self._created_ms.pop(f"{folder}/{last}" if folder else last, None)
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        return one_by_one(calls)
+        return gather_in_order(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
-        return one_race(call)
+        return race_in_order(call)
 
 
-def _living(url: str) -> HeapStorage:
-    return _LIVING[url]
-
-
-class _HeapUpload(Upload):
-    """Bytes that become an object when they are complete."""
-
-    def __init__(self, storage: HeapStorage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-        self._data: bytearray | None = bytearray()
-
-    def write(self, data: bytes) -> int:
-        if self._data is None:
-            raise ValueError("the upload is closed")
-        self._data += data
-        return len(data)
-
-    def close(self) -> None:
-        data, self._data = self._data, None
-        if data is not None:
-            self._storage.put(self._name, bytes(data))
-
-    def discard(self) -> None:
-        self._data = None
+def _find_living(url: str) -> HeapStorage:
+    return _LIVE[url]

@@ -53,22 +53,22 @@ class MachineClock:
         self._ahead_ms = self._chance.randint(-self._most_ms, self._most_ms)
         return self.now_ms() - before_ms
 
-    def falls_asleep(self, for_ms: int) -> bool:
-        """Whether the machine sleeps in a pause that begins now."""
+    def fall_asleep(self, for_ms: int) -> bool:
+        """Let the machine sleep in a pause that begins now, or not; returns whether it does."""
         if not self._faults.asleep or self._chance.random() >= self._faults.asleep:
             return False
         self.monotonic_s()
         self._asleep_until_ms = self._true.time_ms + for_ms
         return True
 
-    def wakes_up(self) -> None:
-        """It is switched on, whatever it did before."""
+    def wake_up(self) -> None:
+        """It is switched on again, after a sleep or a power cut."""
         self.monotonic_s()
         self._asleep_until_ms = self._true.time_ms
 
 
-class Waiting(Protocol):
-    """Whoever can wait, and lets others go on meanwhile."""
+class Waiter(Protocol):
+    """Can wait, and lets others go on meanwhile."""
 
     def wait(self, for_ms: int = 0) -> None: ...
 
@@ -76,7 +76,7 @@ class Waiting(Protocol):
 class ProcessClock:
     """The clocks of its machine as one process sees them, and a process's own randomness."""
 
-    def __init__(self, actor: Waiting, machine: MachineClock, chance: random.Random) -> None:
+    def __init__(self, actor: Waiter, machine: MachineClock, chance: random.Random) -> None:
         self._actor = actor
         self._machine = machine
         self._chance = chance

@@ -1,4 +1,4 @@
-"""Who goes on next: any order by a seed, or every order up to a number of preemptions."""
+"""Which process goes on next: by a seed, or every order up to a number of preemptions."""
 
 from __future__ import annotations
 

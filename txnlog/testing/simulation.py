@@ -1,4 +1,4 @@
-"""Several processes over one storage, in one thread of control that a seed decides.
+"""Several processes over one storage, interleaved as a seed decides.
 
 Each process runs its body, the real code, in a thread of its own, and waits before every storage
 request until the simulation lets it go on: only one runs at any time. Between the requests faults
@@ -116,7 +116,7 @@ class Simulation:
         self.order: list[int] = []
         """Which process went on at each step, by its number."""
         self.shuffles = True
-        """Whether parallel requests of one process are sent in any order; else in the program's."""
+        """Whether parallel requests of one process are sent in a random order, or the program's."""
         self._step_ms = step_ms
         self._actors: list[_Actor] = []
         self._landings: list[tuple[int, str, Callable[[], object]]] = []
@@ -217,7 +217,7 @@ class Simulation:
             if actor.process is not None and not actor.done:
                 actor.process.storage.stopped = True
                 actor.wake_ms = min(actor.wake_ms, self.clock.time_ms)
-                actor.machine.wakes_up()
+                actor.machine.wake_up()
         if self.on_power_cut is not None:
             self.on_power_cut()
 
@@ -262,7 +262,7 @@ class _Actor:
         self._restart = restart
         self._ending = False
         self._stuck = False
-        # Two locks as gates, held by whoever waits: much quicker than semaphores.
+        # Two locks as gates: much quicker than semaphores.
         self._turn = threading.Lock()
         self._parked = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -354,12 +354,12 @@ class _ProcessStorage(FaultyStorage):
 
     def _wait(self, fault: Fault) -> None:
         for_ms = self._actor.rates.duration_ms(fault, self.chance)
-        if fault is Fault.PAUSE and self._actor.machine.falls_asleep(for_ms):
+        if fault is Fault.PAUSE and self._actor.machine.fall_asleep(for_ms):
             self._note(f"sleeps for {for_ms} ms, and so does its machine")
         self._actor.wait(for_ms)
 
     def _amid(self, text: str) -> None:
-        """Others go on; what goes wrong at requests can go wrong here too."""
+        """Let others go on; the faults of requests can happen here too."""
         self._actor.wait(self.chance.randint(*self._actor.rates.tear_ms))
         self._check_running(text)
         fault = self._actor.rates.draw(self.chance)
@@ -374,11 +374,11 @@ class _ProcessStorage(FaultyStorage):
             case _:
                 raise StorageError(f"injected failure in the middle of {text}")
 
-    def _looks(self) -> int:
+    def _listing_looks(self) -> int:
         rate = self._actor.rates.tear_listing
         return self.chance.choice([2, 2, 3]) if rate and self.chance.random() < rate else 1
 
-    def _portions(self, names: Sequence[str]) -> list[Sequence[str]]:
+    def _split_deletion(self, names: Sequence[str]) -> list[Sequence[str]]:
         rate = self._actor.rates.tear_delete
         if not rate or self.chance.random() >= rate:
             return [names]

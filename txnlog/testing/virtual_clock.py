@@ -1,4 +1,4 @@
-"""A clock that tests own: the same seed, the same times and tokens."""
+"""A clock that tests control: the same seed, the same times and tokens."""
 
 from __future__ import annotations
 

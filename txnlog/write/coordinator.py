@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,
     ConcurrentTransactions,
@@ -39,6 +40,7 @@ from txnlog.state.transaction import (
     Outcome,
     Status,
     TransactionState,
+    Version,
 )
 
 _logger = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class _Decision:
 
     number: int
     state: TransactionState
-    since: tuple[float, int]
+    since: Moment
     in_doubt: bool = False
     cleaned_up: bool = False
 
@@ -161,7 +163,7 @@ class Coordinator:
                 self._initialized(Head(number, fresh), since)
                 return
 
-    def _initialized(self, head: Head, since: tuple[float, int]) -> None:
+    def _initialized(self, head: Head, since: Moment) -> None:
         self._adopt(head, since)
         self._entries = []
         self._decision = None
@@ -312,14 +314,14 @@ class Coordinator:
 
     # -- steps 4 to 6 ------------------------------------------------------------------------------
 
-    def commit(self, *, version: tuple[str, int] | None = None) -> None:
+    def commit(self, *, version: Version | None = None) -> None:
         """Decide to commit everything that was placed, write the markers, complete.
 
         After an unknown outcome this may be called again, and tells the true one.
 
         Args:
-            version: an application and its idempotence version, which the commit makes known;
-                also if nothing was placed.
+            version: an idempotence version, which the commit makes known; also if nothing was
+                placed.
 
         Raises:
             ProducerFenced: nothing was committed.
@@ -346,31 +348,32 @@ class Coordinator:
                     nonce=self._logs.clock.token(),
                 )
             )
-        self._put_decision()
-        self._finish_quietly()
+        self._end()
 
-    def abort(self) -> None:
+    def abort(self) -> Outcome:
         """Decide to abort, write the markers, complete. Nothing if nothing was begun.
+
+        Returns:
+            How the transaction has ended: ``COMMIT`` if an earlier commit, whose outcome was
+            unknown, has in truth succeeded.
 
         Raises:
             ProducerFenced: a newer instance has taken over; it aborts or has aborted this.
-            InvalidTxnState: an earlier commit whose outcome was unknown has in truth succeeded.
+            CommitStateUnknown: the storage failed during the decision.
         """
         self._find_lost_begin()
         if self.decided is Outcome.COMMIT:
             self._finish_quietly()
-            raise self._was_committed()
+            return Outcome.COMMIT
         decision = self._decision
-        if decision is not None and decision.state.status is Status.PREPARE_COMMIT:
+        if decision is not None and decision.state.outcome is Outcome.COMMIT:
             newest = self._logs.transactions.head(self.transactional_id)
             if newest is not None and newest.number >= decision.number:
-                self._put_decision()
-                self._finish_quietly()
-                raise self._was_committed()
+                return self._end()
             self._decision = None
         if self._decision is None:
             if not self.state.open:
-                return
+                return Outcome.ABORT
             self._decide(
                 transitions.prepare_abort(
                     self.state,
@@ -378,14 +381,14 @@ class Coordinator:
                     nonce=self._logs.clock.token(),
                 )
             )
+        return self._end()
+
+    def _end(self) -> Outcome:
+        """Put the decision at hand, or learn what became of it; then steps 5 and 6."""
         self._put_decision()
         self._finish_quietly()
-
-    def _was_committed(self) -> InvalidTxnState:
-        return InvalidTxnState(
-            f"{self.state.ref} cannot be aborted: its commit, whose outcome was unknown, "
-            "had succeeded"
-        )
+        assert self.decided is not None
+        return self.decided
 
     def _decide(self, state: TransactionState) -> None:
         assert self._head is not None
@@ -397,7 +400,7 @@ class Coordinator:
         if decision.cleaned_up:
             self._refuse_to_tell(decision)
         transactions = self._logs.transactions
-        since = transactions.now()
+        since = self._logs.transactions.now()
         try:
             ours = transactions.put(decision.number, decision.state, decision.since)
             newest = None if ours else transactions.head(self.transactional_id)
@@ -423,8 +426,7 @@ class Coordinator:
             if newest is not None and _committed_after_all(newest.state, decision.state):
                 self._adopt(newest, since)
                 self.decided = Outcome.COMMIT
-                self._finish_quietly()
-                raise self._was_committed()
+                return
             self._check_never_counted(decision)
             self._fenced(newest)
         else:
@@ -496,7 +498,7 @@ class Coordinator:
                 self._adopt(newest, self._logs.transactions.now())
             self._lost_begin = None
 
-    def _adopt(self, head: Head, since: tuple[float, int]) -> None:
+    def _adopt(self, head: Head, since: Moment) -> None:
         self._head = head
         self._since = since
 

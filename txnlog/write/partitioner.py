@@ -2,7 +2,8 @@
 
 Kafka's default: murmur2 of the key, so that a key lands where a Kafka producer with the same
 number of partitions would put it; by CRC-32 it lands where librdkafka's clients put it. Records
-without a key take turns. An explicit partition wins.
+without a key go round robin. An explicit partition wins; null is none, and a negative one is an
+error, as for Kafka's producer and Spark's Kafka sink.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, InvalidRecord
 
 Int32Array = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint32]
@@ -148,8 +150,8 @@ def _crc32_table() -> Hashes:
 _CRC32_TABLE = _crc32_table()
 
 
-class _Turns:
-    """Whose turn it is among records that no key binds to a partition."""
+class _RoundRobin:
+    """The next partition of records that no key binds to one."""
 
     def __init__(self, partitions: int, first: int = 0) -> None:
         self.partitions = partitions
@@ -170,7 +172,7 @@ class Partitioner(Protocol):
 
 
 class _KeyPartitioner:
-    """By a hash of the key; records without a key take turns."""
+    """By a hash of the key; records without a key go round robin."""
 
     def __init__(
         self,
@@ -178,36 +180,36 @@ class _KeyPartitioner:
         partitions: int,
         first: int,
         *,
-        empty_is_none: bool = False,
+        empty_key_is_none: bool = False,
     ) -> None:
-        self._hashed = hashed
-        self._turns = _Turns(partitions, first)
-        self._empty_is_none = empty_is_none
+        self._hash = hashed
+        self._keyless = _RoundRobin(partitions, first)
+        self._empty_key_is_none = empty_key_is_none
 
     def __call__(self, keys: pa.Array) -> Int32Array:
-        chosen = (self._hashed(keys) % np.uint32(self._turns.partitions)).astype(np.int32)
-        if self._empty_is_none:
+        chosen = (self._hash(keys) % np.uint32(self._keyless.partitions)).astype(np.int32)
+        if self._empty_key_is_none:
             keyless = np.flatnonzero(_layout(keys)[2] == 0)
-            chosen[keyless] = self._turns.take(keyless.size)
+            chosen[keyless] = self._keyless.take(keyless.size)
         elif keys.null_count:
             keyless = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
-            chosen[keyless] = self._turns.take(keyless.size)
+            chosen[keyless] = self._keyless.take(keyless.size)
         return chosen
 
 
 class _RoundRobinPartitioner:
-    """All records take turns, whatever their keys are."""
+    """All records go round robin, whatever their keys are."""
 
     def __init__(self, partitions: int, first: int = 0) -> None:
-        self._turns = _Turns(partitions, first)
+        self._keyless = _RoundRobin(partitions, first)
 
     def __call__(self, keys: pa.Array) -> Int32Array:
-        return self._turns.take(len(keys)).astype(np.int32)
+        return self._keyless.take(len(keys)).astype(np.int32)
 
 
 _PARTITIONERS: Mapping[str, Callable[[int, int], Partitioner]] = {
     "murmur2": partial(_KeyPartitioner, lambda keys: murmur2(keys) & np.uint32(0x7FFFFFFF)),
-    "crc32": partial(_KeyPartitioner, crc32, empty_is_none=True),
+    "crc32": partial(_KeyPartitioner, crc32, empty_key_is_none=True),
     "round_robin": _RoundRobinPartitioner,
 }
 """Kafka's own default; librdkafka's default, ``consistent_random``; and keys that do not count."""
@@ -223,5 +225,42 @@ def check_partitioner(name: str) -> str:
 
 
 def make_partitioner(name: str, partitions: int, first: int = 0) -> Partitioner:
-    """A partitioner for one topic; ``first`` is whose turn it is among records without a key."""
+    """A partitioner for one topic; ``first`` is the partition of the first record without a key."""
     return _PARTITIONERS[name](partitions, first)
+
+
+def check_explicit(column: pa.Array, topic: str, partitions: int) -> pa.Array:
+    """A column of explicit partitions as int32, null where there is none.
+
+    Raises InvalidRecord: it holds no integers, or one that is no partition of the topic.
+    """
+    if not pa.types.is_integer(column.type):
+        raise InvalidRecord(f"column 'partition' is {column.type}; an integer type is needed")
+    if column.null_count < len(column):
+        low, high = (bound.as_py() for bound in pc.min_max(column).values())
+        if low < 0 or high >= partitions:
+            raise InvalidRecord(
+                f"column 'partition' has {low if low < 0 else high}, but topic {topic!r} has "
+                f"{partitions} partitions, numbered from 0; null, or no such column, chooses by key"
+            )
+    return column.cast(pa.int32())
+
+
+def choose_partitions(
+    keys: pa.Array, explicit: pa.Array | None, partitioner: Partitioner
+) -> Int32Array:
+    """The partition of each record: the explicit one, and where there is none the partitioner's.
+
+    Args:
+        keys: of the records, binary.
+        explicit: int32, null where there is none; None if no record has one.
+        partitioner: sees the keys of records without an explicit partition, and no others.
+    """
+    if explicit is None or explicit.null_count == len(explicit):
+        return partitioner(keys)
+    if not explicit.null_count:
+        return np.asarray(explicit)
+    chosen = np.array(explicit.fill_null(0), dtype=np.int32)
+    free = explicit.is_null()
+    chosen[np.asarray(free)] = partitioner(keys.filter(free))
+    return chosen

@@ -1,7 +1,7 @@
-"""Placing records without a transaction: one entry per topic, recognisable if it is repeated.
+"""Places records without a transaction: one entry per topic, recognised if it is repeated.
 
-The part of a producer that has no transactional id. With acks=0 it works in a thread of its own,
-and nobody learns what became of it.
+For producers without a transactional id. With acks=0 it works in a thread of its own, and failures
+are only logged.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from txnlog.names import TopicPartition
 from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer
 
-_MOST_WAITING = 8
+_MAX_QUEUED_FLUSHES = 8
 """Flushes that may wait behind each other with acks=0; the next one waits for the first."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Unplaced:
-    """Segments that wait for their place in one topic.
+class _PendingAppend:
+    """Segments of one topic that are uploaded and not placed yet.
 
     ``since`` is an entry number that the topic's log had not passed before the first attempt.
     """
 
     topic: str
     segments: list[UploadedSegment]
-    since: int
+    since_entry: int
 
 
 class PlainWriter:
@@ -43,27 +43,27 @@ class PlainWriter:
     def __init__(self, logs: Logs, retries: Retries) -> None:
         self._logs = logs
         self._retries = retries
-        self._unplaced: list[_Unplaced] = []
+        self._pending: list[_PendingAppend] = []
         self._writers: dict[str, Writer] = {}
 
     def add(self, topic: str, segments: list[UploadedSegment]) -> None:
-        """Let segments of one topic wait for :meth:`place`."""
-        since = self._logs.topic(topic).state.next_entry
-        self._unplaced.append(_Unplaced(topic, segments, since))
+        """Add segments of one topic for the next :meth:`place`."""
+        since_entry = self._logs.topic(topic).next_entry
+        self._pending.append(_PendingAppend(topic, segments, since_entry))
 
     @property
     def waiting(self) -> str | None:
-        """The topic that is placed next; None if nothing waits."""
-        return self._unplaced[0].topic if self._unplaced else None
+        """The topic that is placed next; None if nothing is pending."""
+        return self._pending[0].topic if self._pending else None
 
     def place(self) -> dict[TopicPartition, range]:
-        """Place what waits for the first topic.
+        """Place what is pending for the first topic.
 
         Raises:
-            CommitStateUnknown: it goes on waiting, and may have been placed; call again.
-            TxnlogError: it was refused, and waits no more.
+            CommitStateUnknown: it stays pending, and may have been placed; call again.
+            TxnlogError: it was refused, and is no longer pending.
         """
-        waiting = self._unplaced[0]
+        waiting = self._pending[0]
         try:
             placed = self._retries.run(self._logs.clock, lambda: self._place(waiting))
         except StorageError as error:
@@ -74,11 +74,11 @@ class PlainWriter:
         except TxnlogError:
             self.give_up()
             raise
-        self._unplaced.pop(0)
+        self._pending.pop(0)
         self._logs.tidy([self._logs.topic(waiting.topic)])
         return placed
 
-    def _place(self, waiting: _Unplaced) -> dict[TopicPartition, range]:
+    def _place(self, waiting: _PendingAppend) -> dict[TopicPartition, range]:
         topic = waiting.topic
         if topic not in self._writers:
             self._writers[topic] = Writer.new(self._logs.clock.token())
@@ -87,21 +87,21 @@ class PlainWriter:
             .place(
                 waiting.segments,
                 writer=self._writers[topic],
-                since=waiting.since,
+                since_entry=waiting.since_entry,
                 timeout_ms=self._retries.delivery_timeout_ms,
             )
             .offsets
         )
 
     def give_up(self) -> None:
-        """Let the first topic's segments wait no more."""
-        topic = self._unplaced.pop(0).topic
+        """Drop what is pending for the first topic."""
+        topic = self._pending.pop(0).topic
         # The next append has an id of its own: it must not be taken for a repeat of this.
         self._writers.pop(topic, None)
 
 
-class UnawaitedWriter:
-    """What acks=0 does: finishes uploads and places them in the background, in their order."""
+class BackgroundWriter:
+    """For acks=0: finishes uploads and places them in the background, in order."""
 
     def __init__(self, plain: PlainWriter) -> None:
         self._plain = plain
@@ -109,15 +109,17 @@ class UnawaitedWriter:
         self._waiting: deque[Future[None]] = deque()
 
     def submit(self, buffers: Mapping[str, TopicBuffer]) -> None:
-        """Hand over buffers, which the caller uses no more."""
+        """Take over buffers; the caller must not use them any more."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="txnlog-acks0")
-        while self._waiting and (self._waiting[0].done() or len(self._waiting) >= _MOST_WAITING):
+        while self._waiting and (
+            self._waiting[0].done() or len(self._waiting) >= _MAX_QUEUED_FLUSHES
+        ):
             self._waiting.popleft().result()
         self._waiting.append(self._pool.submit(self._write, buffers))
 
     def close(self) -> None:
-        """Wait until everything was tried. What failed was only logged."""
+        """Wait until everything was tried. Failures were only logged."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -1,6 +1,6 @@
-"""Records that were sent to any topics and are not placed, in bounded memory.
+"""Records that were sent to any topics and are not placed yet, in bounded memory.
 
-What a producer has between its sends and its flush, and a Spark transaction for single records.
+Used by a producer between its sends and its flush, and by a Spark transaction for single records.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from txnlog.config import WriterCodec
 from txnlog.errors import InvalidRecord
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import UploadedSegment
-from txnlog.storage.base import Storage
-from txnlog.write.partitioner import DEFAULT_PARTITIONER
 from txnlog.write.record_checks import Headers
-from txnlog.write.topic_buffer import HowToWrite, TopicBuffer
-from txnlog.write.uploads import DEFAULT_MEMORY_BYTES, UploadBudget
+from txnlog.write.topic_buffer import TopicBuffer
+from txnlog.write.uploads import UploadBudget
+from txnlog.write.writer_settings import WriterSettings
 
 
 class RecordBuffers:
@@ -26,16 +24,11 @@ class RecordBuffers:
     def __init__(
         self,
         logs: Logs,
-        *,
-        memory_bytes: int | None = None,
-        codec: WriterCodec | None = None,
-        partitioner: str = DEFAULT_PARTITIONER,
-        storage: Storage | None = None,
+        settings: WriterSettings | None = None,
     ) -> None:
         self._logs = logs
-        self._memory_bytes = memory_bytes or DEFAULT_MEMORY_BYTES
-        self._how = HowToWrite(storage or logs.storage, codec, partitioner)
-        self._budget = UploadBudget(self._memory_bytes)
+        self._settings = settings or WriterSettings()
+        self._budget = UploadBudget(self._settings.memory_bytes)
         self._topics: dict[str, TopicBuffer] = {}
         self._interrupted = False
 
@@ -54,13 +47,13 @@ class RecordBuffers:
         headers: Headers | None = None,
     ) -> None:
         """Take one record. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
-        self._of(topic, partition).send(value, key, partition, timestamp_ms, headers)
+        self._buffer_of(topic, partition).send(value, key, partition, timestamp_ms, headers)
 
     def send_batch(
         self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
     ) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
-        buffer = self._of(topic, partition)
+        buffer = self._buffer_of(topic, partition)
         if isinstance(batch, pa.Table):
             batches = batch.to_batches()
         elif isinstance(batch, pa.RecordBatch):
@@ -71,21 +64,20 @@ class RecordBuffers:
             )
         buffer.send_batches(batches, partition)
 
-    def _of(self, topic: str, partition: int | None) -> TopicBuffer:
+    def _buffer_of(self, topic: str, partition: int | None) -> TopicBuffer:
         """The topic's buffer.
 
-        What it knows of the topic is looked up again once in a while, and for a partition that
-        it does not know.
+        Its metadata is refreshed once in a while, and for a partition that it does not know.
         """
         if topic not in self._topics:
             spec = self._logs.topic_spec(topic)
-            self._topics[topic] = TopicBuffer(self._logs, spec, self._how, self._budget)
+            self._topics[topic] = TopicBuffer(self._logs, spec, self._settings, self._budget)
         buffer = self._topics[topic]
         unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
         if unknown or buffer.outdated:
-            spec = buffer.look_again()
+            spec = buffer.refresh_spec()
             if spec != buffer.spec:
-                buffer.change(spec)
+                buffer.change_spec(spec)
         return buffer
 
     def finish(self) -> dict[str, list[UploadedSegment]]:
@@ -101,19 +93,19 @@ class RecordBuffers:
         return finished
 
     def hand_over(self) -> dict[str, TopicBuffer]:
-        """Give all buffers away; new ones go on with what is known of the topics."""
+        """Give all buffers away; new ones take over what is known of the topics."""
         for buffer in self._topics.values():
             buffer.flush_rows()
-        handed, self._budget = self._topics, UploadBudget(self._memory_bytes)
+        handed, self._budget = self._topics, UploadBudget(self._settings.memory_bytes)
         self._topics = {name: of.successor(self._budget) for name, of in handed.items()}
         return handed
 
     def forget(self, topic: str) -> None:
-        """Forget what is known of a topic; nothing is held for it."""
+        """Forget a topic's metadata; nothing is buffered for it."""
         self._topics.pop(topic, None)
 
     def forget_outdated(self, topics: Iterable[str]) -> None:
-        """Forget what was known of topics that have other partitions or settings by now."""
+        """Forget the metadata of topics that have other partitions or settings by now."""
         for topic in topics:
             buffer = self._topics.get(topic)
             if buffer and not buffer.is_current():

@@ -1,4 +1,4 @@
-"""What a user gives as a record: checked, and turned into what a segment takes."""
+"""Checks of what a user sends as a record, and its conversion to what a segment takes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from txnlog.config import check_whole_number
 from txnlog.errors import InvalidRecord
 from txnlog.log.topic_log import TopicSpec
-from txnlog.write.partitioner import Int32Array
+from txnlog.write.partitioner import check_explicit
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -28,10 +29,8 @@ def to_bytes(value: bytes | str | None, what: str) -> bytes | None:
 def check_timestamp(timestamp_ms: int | None) -> int | None:
     if timestamp_ms is None:
         return None
-    whole = isinstance(timestamp_ms, int) and not isinstance(timestamp_ms, bool)
-    if whole and -1 <= timestamp_ms < 1 << 53:
-        return timestamp_ms
-    raise InvalidRecord(f"timestamp_ms must be milliseconds since the epoch, not {timestamp_ms!r}")
+    what = "timestamp_ms (milliseconds since the epoch)"
+    return check_whole_number(timestamp_ms, what, InvalidRecord, least=-1, most=(1 << 53) - 1)
 
 
 def check_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
@@ -48,11 +47,10 @@ def check_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     return checked
 
 
-def check_partition(partition: int | None, spec: TopicSpec) -> int:
+def check_partition(partition: int | None, spec: TopicSpec) -> int | None:
     if partition is None:
-        return -1
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise InvalidRecord(f"partition must be a whole number, not {partition!r}")
+        return None
+    check_whole_number(partition, "partition", InvalidRecord)
     if not 0 <= partition < spec.partitions:
         raise InvalidRecord(
             f"topic {spec.topic!r} has no partition {partition}; it has {spec.partitions}"
@@ -60,22 +58,17 @@ def check_partition(partition: int | None, spec: TopicSpec) -> int:
     return partition
 
 
-def partition_column(
+def explicit_partitions(
     batch: pa.RecordBatch, partition: int | None, spec: TopicSpec
-) -> Int32Array | None:
-    """The explicit partition of each record, -1 where there is none; None if all have none."""
+) -> pa.Array | None:
+    """The explicit partition of each record (int32), null where there is none.
+
+    ``partition`` is that of all of them; else it is in the column of this name. None: no record
+    has one.
+    """
     if partition is not None:
-        return np.full(batch.num_rows, check_partition(partition, spec), dtype=np.int32)
+        same = np.full(batch.num_rows, check_partition(partition, spec), dtype=np.int32)
+        return pa.array(same)
     if "partition" not in batch.schema.names:
         return None
-    column = batch.column("partition")
-    if not pa.types.is_integer(column.type):
-        raise InvalidRecord(f"column 'partition' is {column.type}; an integer type is needed")
-    chosen = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    if chosen.size and (int(chosen.min()) < -1 or int(chosen.max()) >= spec.partitions):
-        raise InvalidRecord(
-            f"column 'partition' holds {int(chosen.min())} to {int(chosen.max())}, but topic "
-            f"{spec.topic!r} has {spec.partitions} partitions"
-        )
-    partitions: Int32Array = chosen.astype(np.int32)
-    return partitions
+    return check_explicit(batch.column("partition"), spec.topic, spec.partitions)

@@ -53,11 +53,13 @@ def read_lines(
         RecordTooLarge: a line is longer than ``max_line_bytes``.
     """
     first = 1
-    for chunk in _line_chunks(stream, max_line_bytes):
+    for chunk in _read_line_chunks(stream, max_line_bytes):
         lines = pc.list_flatten(pc.split_pattern(pa.array([chunk], pa.binary()), pattern=b"\n"))
-        keys, values = _split(lines, line_format, first)
+        keys, values = _split_keys(lines, line_format, first)
         if line_format.null_marker is not None:
-            keys, values = (_with_nulls(part, line_format.null_marker) for part in (keys, values))
+            keys, values = (
+                _replace_marker(part, line_format.null_marker) for part in (keys, values)
+            )
         headers = [{"key": key, "value": value} for key, value in line_format.headers]
         yield pa.record_batch(
             {
@@ -69,7 +71,7 @@ def read_lines(
         first += len(lines)
 
 
-def _split(lines: pa.Array, line_format: LineFormat, first: int) -> tuple[pa.Array, pa.Array]:
+def _split_keys(lines: pa.Array, line_format: LineFormat, first: int) -> tuple[pa.Array, pa.Array]:
     delimiter = line_format.key_delimiter
     if delimiter is None:
         return pa.repeat(pa.scalar(line_format.key, pa.binary()), len(lines)), lines
@@ -84,7 +86,7 @@ def _split(lines: pa.Array, line_format: LineFormat, first: int) -> tuple[pa.Arr
     return flat[::2] if len(flat) else flat, flat.take(pa.array(np.arange(1, len(flat), 2)))
 
 
-def _with_nulls(column: pa.Array, marker: bytes) -> pa.Array:
+def _replace_marker(column: pa.Array, marker: bytes) -> pa.Array:
     return pc.if_else(pc.equal(column, marker), pa.scalar(None, pa.binary()), column)
 
 
@@ -154,40 +156,40 @@ def read_json_lines(
     """
     decoder = msgspec.json.Decoder(_JsonRecord)
     number = 0
-    for chunk in _line_chunks(stream, max_line_bytes * _BINARY_FACTOR):
+    for chunk in _read_line_chunks(stream, max_line_bytes * _BINARY_FACTOR):
         records = []
         for line in chunk.split(b"\n"):
             number += 1
             if not line.strip():
                 continue
             try:
-                records.append(_row(decoder.decode(line), headers, partition_count))
+                records.append(_to_row(decoder.decode(line), headers, partition_count))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
                 raise InvalidRecord(
                     f"line {number} is no record: {error}; nothing was written. {_SHAPE}"
                 ) from error
         if records:
-            yield _batch(records)
+            yield _to_batch(records)
 
 
 _Row = tuple[bytes | None, bytes | None, list[dict[str, object]], int | None, int | None]
 
 
-def _row(record: _JsonRecord, headers: Headers, partition_count: int | None) -> _Row:
+def _to_row(record: _JsonRecord, headers: Headers, partition_count: int | None) -> _Row:
     if partition_count is not None and (record.partition or 0) >= partition_count:
         raise ValueError(
             f"there is no partition {record.partition}; the topic has {partition_count} "
             "partitions, numbered from 0"
         )
     own: list[dict[str, object]] = [
-        {"key": header.key, "value": _decoded(header.value)} for header in record.headers
+        {"key": header.key, "value": _decode_bytes(header.value)} for header in record.headers
     ]
     own += [{"key": key, "value": value} for key, value in headers]
     stamp = record.timestamp_ms
-    return _decoded(record.key), _decoded(record.value), own, stamp, record.partition
+    return _decode_bytes(record.key), _decode_bytes(record.value), own, stamp, record.partition
 
 
-def _decoded(data: str | _Bytes | None) -> bytes | None:
+def _decode_bytes(data: str | _Bytes | None) -> bytes | None:
     if data is None:
         return None
     if isinstance(data, str):
@@ -202,7 +204,7 @@ def _decoded(data: str | _Bytes | None) -> bytes | None:
         raise ValueError(f"bytes that cannot be decoded: {error}") from error
 
 
-def _batch(rows: Iterable[_Row]) -> pa.RecordBatch:
+def _to_batch(rows: Iterable[_Row]) -> pa.RecordBatch:
     keys, values, headers, stamps, partitions = zip(*rows, strict=True)
     return pa.record_batch(
         {
@@ -215,10 +217,10 @@ def _batch(rows: Iterable[_Row]) -> pa.RecordBatch:
     )
 
 
-def _line_chunks(stream: BufferedReader, max_line_bytes: int) -> Iterator[bytes]:
+def _read_line_chunks(stream: BufferedReader, max_line_bytes: int) -> Iterator[bytes]:
     """Whole lines, many at a time, without the last one's newline."""
     rest = b""
-    while data := _piece(stream):
+    while data := _read_chunk(stream):
         end = data.rfind(b"\n")
         if end < 0:
             rest += data
@@ -234,7 +236,7 @@ def _line_chunks(stream: BufferedReader, max_line_bytes: int) -> Iterator[bytes]
         yield rest
 
 
-def _piece(stream: BufferedReader) -> bytes:
+def _read_chunk(stream: BufferedReader) -> bytes:
     """About so many bytes as are taken at a time, fewer only at the end."""
     found = []
     missing = _CHUNK_BYTES

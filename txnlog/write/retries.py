@@ -1,4 +1,4 @@
-"""Trying again: which errors, after which pause, and for how long. Kafka's producer settings."""
+"""Retries: of which errors, after which pause, for how long. Kafka's producer settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from txnlog.clock import Clock
+from txnlog.config import check_whole_number
 from txnlog.errors import CommitStateUnknown, InvalidConfig, StorageError
 
 T = TypeVar("T")
@@ -17,9 +18,9 @@ _MAX_MS = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How a producer repeats what failed for the storage's sake. Milliseconds.
+    """How a producer retries what failed because of the storage. Milliseconds.
 
-    Only calls that may be repeated are made so: what they did before is recognised. The pause
+    Only of calls that are idempotent: what they did before is recognised. The pause
     doubles from ``backoff_ms`` up to ``backoff_max_ms``, each time give or take a fifth.
     """
 
@@ -36,10 +37,8 @@ class Retries:
             "retry.backoff.max.ms": backoff_max_ms,
         }
         for key, value in named.items():
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_MS:
-                raise InvalidConfig(
-                    f"{key} of a producer must be milliseconds from 0 to {_MAX_MS}, not {value!r}"
-                )
+            what = f"{key} of a producer"
+            check_whole_number(value, what, InvalidConfig, least=0, most=_MAX_MS)
         return cls(delivery_timeout_ms, min(backoff_ms, backoff_max_ms), backoff_max_ms)
 
     def run(self, clock: Clock, call: Callable[[], T], *, at_most_ms: int | None = None) -> T:

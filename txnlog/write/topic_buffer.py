@@ -1,4 +1,4 @@
-"""Records that were sent to one topic and are not placed: checked, gathered, uploaded as they grow.
+"""Records that were sent to one topic and are not placed yet; uploaded as they grow.
 
 Knows nothing of transactions.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from txnlog.config import TopicConfig, WriterCodec
+from txnlog.config import TopicConfig
 from txnlog.errors import (
     InvalidRecord,
     RecordTooLarge,
@@ -24,28 +22,28 @@ from txnlog.errors import (
 from txnlog.log.logs import Logs
 from txnlog.log.topic_log import TopicSpec, UploadedSegment
 from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size
-from txnlog.storage.base import Storage
-from txnlog.write.partitioner import DEFAULT_PARTITIONER, Int32Array, make_partitioner
+from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
     check_headers,
     check_partition,
     check_timestamp,
-    partition_column,
+    explicit_partitions,
     to_bytes,
 )
 from txnlog.write.uploads import SegmentUploader, UploadBudget, discard_segments
+from txnlog.write.writer_settings import WriterSettings
 
 METADATA_MAX_AGE_S = 300.0
-"""How long a producer relies on what it knows of a topic: Kafka's metadata.max.age.ms."""
+"""How long a producer relies on a topic's metadata: Kafka's metadata.max.age.ms."""
 
 _logger = logging.getLogger(__name__)
 
 _ROWS_PER_BATCH = 10_000
-"""Records sent one by one are made an Arrow batch when there are so many of one topic."""
+"""So many records of one topic that were sent one by one become an Arrow batch ..."""
 
 _BYTES_PER_BATCH = 4 << 20
-"""... or when their keys and values take so many bytes."""
+"""... or so many bytes of keys and values."""
 
 
 class _Rows:
@@ -56,7 +54,7 @@ class _Rows:
         self.values: list[bytes | None] = []
         self.timestamps: list[int | None] = []
         self.headers: list[list[tuple[str, bytes | None]]] = []
-        self.partitions: list[int] = []
+        self.partitions: list[int | None] = []
         self.size_bytes = 0
 
     def add(
@@ -65,7 +63,7 @@ class _Rows:
         value: bytes | None,
         timestamp_ms: int | None,
         headers: list[tuple[str, bytes | None]],
-        partition: int,
+        partition: int | None,
     ) -> None:
         self.keys.append(key)
         self.values.append(value)
@@ -90,66 +88,60 @@ class _Rows:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HowToWrite:
-    """How a producer writes to its topics. ``codec`` None: each topic's own."""
-
-    storage: Storage
-    codec: WriterCodec | None = None
-    partitioner: str = DEFAULT_PARTITIONER
-
-
 class TopicBuffer:
-    """What is buffered for one topic: rows, and the uploader that bounds memory.
+    """The buffer of one topic: rows, and the uploader that bounds memory.
 
     It is ``lost`` once an error has taken records that were sent.
     """
 
-    def __init__(self, logs: Logs, spec: TopicSpec, how: HowToWrite, budget: UploadBudget) -> None:
+    def __init__(
+        self, logs: Logs, spec: TopicSpec, settings: WriterSettings, budget: UploadBudget
+    ) -> None:
         self.lost = False
         self._rows = _Rows()
         self._logs = logs
-        self._how = how
+        self._settings = settings
+        self._storage = settings.uploads_to(logs.storage)
         self._budget = budget
         self._uploader: SegmentUploader | None = None
         self._finished: list[UploadedSegment] = []
-        self._use(spec)
+        self._use_spec(spec)
 
-    def _use(self, spec: TopicSpec) -> None:
-        self._written = spec.written_with(self._how.codec)
+    def _use_spec(self, spec: TopicSpec) -> None:
+        self._written = spec.written_with(self._settings.codec)
         self.spec = spec
-        self._partitioner = make_partitioner(self._how.partitioner, spec.partitions)
+        self._partitioner = make_partitioner(self._settings.partitioner, spec.partitions)
         self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
-        self._looked_at_s = self._logs.clock.monotonic_s()
+        self._refreshed_at_s = self._logs.clock.monotonic_s()
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
-        """An empty buffer that goes on with what is known of the topic."""
-        after = TopicBuffer(self._logs, self.spec, self._how, budget)
-        after._looked_at_s = self._looked_at_s
+        """An empty buffer with the same metadata of the topic."""
+        after = TopicBuffer(self._logs, self.spec, self._settings, budget)
+        after._refreshed_at_s = self._refreshed_at_s
         return after
 
     @property
     def outdated(self) -> bool:
-        """True if it is long since that the topic was looked at."""
-        return self._logs.clock.monotonic_s() - self._looked_at_s > METADATA_MAX_AGE_S
+        """True if the metadata is older than METADATA_MAX_AGE_S."""
+        return self._logs.clock.monotonic_s() - self._refreshed_at_s > METADATA_MAX_AGE_S
 
     def is_current(self) -> bool:
-        """True if the topic, which was refreshed just now, is as this buffer knows it."""
-        self._looked_at_s = self._logs.clock.monotonic_s()
+        """True if the metadata is that of the topic, which was refreshed just now."""
+        self._refreshed_at_s = self._logs.clock.monotonic_s()
         try:
             return self._logs.topic(self.spec.topic).spec() == self.spec
         except UnknownTopicOrPartition:
             return False
 
-    def look_again(self) -> TopicSpec:
-        """The topic as it is now; as it was known, if it cannot be read or was made anew.
+    def refresh_spec(self) -> TopicSpec:
+        """The topic as it is now; as it was known, if it cannot be read or was recreated.
 
-        What is buffered for a topic that was made anew is refused when it is placed.
+        What is buffered for a topic that was recreated is refused when it is placed.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted.
         """
-        self._looked_at_s = self._logs.clock.monotonic_s()
+        self._refreshed_at_s = self._logs.clock.monotonic_s()
         try:
             spec = self._logs.topic_spec(self.spec.topic)
         except StorageError as error:
@@ -157,11 +149,11 @@ class TopicBuffer:
             return self.spec
         return spec if spec.topic_id == self.spec.topic_id else self.spec
 
-    def change(self, spec: TopicSpec) -> None:
-        """Go on with the topic's new partitions and settings; uploads what is gathered so far."""
-        with self._losing():
+    def change_spec(self, spec: TopicSpec) -> None:
+        """Upload what is buffered, and go on with the topic's new partitions and settings."""
+        with self._lost_on_error():
             self._end_uploads()
-            self._use(spec)
+            self._use_spec(spec)
 
     def send(
         self,
@@ -197,18 +189,18 @@ class TopicBuffer:
     def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
         """Take batches. Raises InvalidRecord; then none of them was taken."""
         for batch in batches[1:]:
-            # Looked at before any of them is taken: all of a table is sent, or nothing.
-            self._records_of(batch, partition)
+            # Checked before any of them is taken: all of a table is sent, or nothing.
+            self._to_records(batch, partition)
         self.flush_rows()
         for batch in batches:
-            records, explicit = self._records_of(batch, partition)
+            records, explicit = self._to_records(batch, partition)
             self._add(records, explicit)
 
-    def _records_of(
+    def _to_records(
         self, batch: pa.RecordBatch, partition: int | None
-    ) -> tuple[pa.RecordBatch, Int32Array | None]:
-        """A user's batch as records, and the partitions that are named. Raises InvalidRecord."""
-        explicit = partition_column(batch, partition, self.spec)
+    ) -> tuple[pa.RecordBatch, pa.Array | None]:
+        """A user's batch as records, and their explicit partitions. Raises InvalidRecord."""
+        explicit = explicit_partitions(batch, partition, self.spec)
         if "partition" in batch.schema.names:
             batch = batch.drop_columns(["partition"])
         try:
@@ -217,36 +209,28 @@ class TopicBuffer:
             raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
 
     def flush_rows(self) -> None:
-        """Make Arrow of the records that came one by one."""
+        """Make an Arrow batch of the records that were sent one by one."""
         if not self._rows.keys:
             return
-        with self._losing():
+        with self._lost_on_error():
             rows, self._rows = self._rows, _Rows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-            self._add(records, np.array(rows.partitions, dtype=np.int32))
+            self._add(records, pa.array(rows.partitions, pa.int32()))
 
-    def _add(self, records: pa.RecordBatch, explicit: Int32Array | None) -> None:
-        """Upload records; -1 in ``explicit`` leaves the choice to the partitioner."""
-        with self._losing():
-            if explicit is None:
-                partitions = self._partitioner(records.column("key"))
-            else:
-                partitions = explicit
-                free = np.flatnonzero(explicit < 0)
-                if free.size:
-                    partitions = explicit.copy()
-                    keys = records.column("key").take(pa.array(free))
-                    partitions[free] = self._partitioner(keys)
+    def _add(self, records: pa.RecordBatch, explicit: pa.Array | None) -> None:
+        """Upload records, to their explicit partitions or where the partitioner sends them."""
+        with self._lost_on_error():
+            partitions = choose_partitions(records.column("key"), explicit, self._partitioner)
             if self._uploader is None:
-                clock = self._logs.clock
-                storage, budget = self._how.storage, self._budget
-                self._uploader = SegmentUploader(storage, self._written, clock, budget)
+                self._uploader = SegmentUploader(
+                    self._storage, self._written, self._logs.clock, self._budget
+                )
             self._uploader.write(records, partitions)
 
     def upload(self) -> None:
         """Upload everything that is held."""
         self.flush_rows()
-        with self._losing():
+        with self._lost_on_error():
             self._end_uploads()
 
     def finish(self) -> list[UploadedSegment]:
@@ -270,11 +254,11 @@ class TopicBuffer:
         uploader, self._uploader = self._uploader, None
         if uploader:
             uploader.discard()
-        discard_segments(self._how.storage, self._finished)
+        discard_segments(self._storage, self._finished)
         self._finished = []
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
+    def _lost_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:

@@ -30,10 +30,10 @@ _logger = logging.getLogger(__name__)
 DEFAULT_MEMORY_BYTES = 64 << 20
 
 
-def _most_open_segments() -> int:
-    """Half of the files that this process may open, and no more than 512: 128 where nobody tells.
+def _default_open_segments() -> int:
+    """Half of the files that this process may open, and no more than 512; 128 if that is unknown.
 
-    Past it the fullest segment is finished early, for each that begins: files get many and small.
+    Beyond it each new segment ends the fullest one early: files get many and small.
     """
     try:
         import resource
@@ -43,7 +43,7 @@ def _most_open_segments() -> int:
     return 512 if allowed == resource.RLIM_INFINITY else min(max(allowed // 2, 64), 512)
 
 
-MAX_OPEN_SEGMENTS = _most_open_segments()
+MAX_OPEN_SEGMENTS = _default_open_segments()
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class _OpenSegment:
 
 
 class UploadBudget:
-    """What uploaders may hold together: records in memory, and open files."""
+    """What several uploaders may hold together: records in memory, and open files."""
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
@@ -73,14 +73,14 @@ class UploadBudget:
         return self._held_bytes
 
     def open(self, segment: _OpenSegment) -> None:
-        """Take in a segment that begins; the fullest one is finished if there are too many."""
+        """Add a segment that begins; the fullest one is finished if there are too many."""
         if len(self._open) >= MAX_OPEN_SEGMENTS:
             fullest = max(self._open, key=lambda open_: open_.size_bytes)
             fullest.uploader.finish_early(fullest)
         self._open[segment] = None
 
     def close(self, segment: _OpenSegment) -> None:
-        """A segment ends; what it holds is about to be written. Twice is once."""
+        """Remove a segment that ends. Twice is once."""
         if segment in self._open:
             del self._open[segment]
             self._held_bytes -= segment.writer.buffered_bytes
@@ -91,8 +91,8 @@ class UploadBudget:
         segment.writer.append(records)
         self._held_bytes += segment.writer.buffered_bytes - before
 
-    def bound(self) -> None:
-        """Write what is held most of, until the rest is little enough."""
+    def flush_excess(self) -> None:
+        """Write the fullest buffers until the rest is within the budget."""
         while self._held_bytes > self._memory_bytes:
             largest = max(self._open, key=lambda open_: open_.writer.buffered_bytes)
             self._held_bytes -= largest.writer.buffered_bytes
@@ -151,7 +151,7 @@ class SegmentUploader:
             # Taken apart: a slice of one sorted batch would pin all of it while it waits.
             for partition, part in zip(chosen, take_groups(records, groups), strict=True):
                 self._append(int(partition), part)
-        self._budget.bound()
+        self._budget.flush_excess()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
         column = records.schema.get_field_index("timestamp")
@@ -173,7 +173,8 @@ class SegmentUploader:
     def _new_segment(self, partition: int) -> _OpenSegment:
         name = names.segment_name(self._writer_token, self._counter)
         self._counter += 1
-        upload = self._storage.upload(names.segment_file(self._spec.topic, partition, name))
+        ref = names.SegmentRef(self._spec.topic, partition, name)
+        upload = self._storage.upload(ref.paths.log)
         writer = SegmentWriter(
             upload,
             record_format=self._config.record_format,
@@ -198,10 +199,9 @@ class SegmentUploader:
         self._storage.gather(self._last_requests(segments))
 
     def _last_requests(self, segments: Iterable[_OpenSegment]) -> Iterator[Callable[[], None]]:
-        """What ends segments, which are encoded one after the other while others are sent."""
+        """The requests that finish segments; each is encoded while those before it are sent."""
         for segment in segments:
             summary = segment.writer.finish()
-            where = (self._spec.topic, segment.partition, segment.name)
             self._finished.append(
                 UploadedSegment(
                     topic=self._spec.topic,
@@ -219,9 +219,9 @@ class SegmentUploader:
             yield segment.upload.close
             if summary.batch_count > 1:
                 # Accelerators: a reader that does not find them reads the segment itself.
-                put = self._storage.put
-                yield partial(put, names.offset_index_file(*where), summary.index)
-                yield partial(put, names.time_index_file(*where), summary.time_index)
+                ref = names.SegmentRef(self._spec.topic, segment.partition, segment.name)
+                yield partial(self._storage.put, ref.paths.offset_index, summary.index)
+                yield partial(self._storage.put, ref.paths.time_index, summary.time_index)
 
     @property
     def written_bytes(self) -> int:
@@ -247,40 +247,16 @@ class SegmentUploader:
         self._finished.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFiles:
-    """Which files a segment has: it has indexes if it has more than one batch."""
-
-    topic: str
-    partition: int
-    name: str
-    batch_count: int
-    has_aborted: bool = False
-
-    def paths(self) -> list[str]:
-        where = (self.topic, self.partition, self.name)
-        paths = [names.segment_file(*where)]
-        if self.batch_count > 1:
-            paths += [names.offset_index_file(*where), names.time_index_file(*where)]
-        if self.has_aborted:
-            paths.append(names.transaction_index_file(*where))
-        return paths
+def discard_segments(storage: Storage, segments: Iterable[UploadedSegment]) -> None:
+    """Delete the files of segments that no log entry names, best effort; see discard_files."""
+    discard_files(storage, [file for segment in segments for file in segment.files])
 
 
-def discard_segments(storage: Storage, segments: Sequence[SegmentFiles | UploadedSegment]) -> None:
-    """Delete the files of segments that no log entry names (any more), best effort.
+def discard_files(storage: Storage, files: Sequence[str]) -> None:
+    """Delete files of segments that no log entry names (any more), best effort.
 
     Never after a commit whose outcome is unknown (hazard 2).
     """
-    files = [
-        path
-        for s in segments
-        for path in (
-            s
-            if isinstance(s, SegmentFiles)
-            else SegmentFiles(s.topic, s.partition, s.name, s.batch_count)
-        ).paths()
-    ]
     try:
         storage.delete(files)
     except StorageError as error:

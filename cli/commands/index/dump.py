@@ -63,18 +63,18 @@ def dump_indexes(
 
 
 def _dump_files(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry]:
-    from txnlog.inspect.file_indexes import dump_loose_indexes
+    from txnlog.inspect.file_indexes import dump_file_indexes
 
     for path in choice.files:
-        entries, padding = dump_loose_indexes(path, session.storage_options)
+        entries, padding = dump_file_indexes(path, session.storage_options)
         yield from entries
         if padding:
             warn(f"{path}: {padding} bytes of zeros at the end, made by a broker ahead of time")
 
 
 def _dump_placed(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry]:
-    from txnlog.inspect.indexes import dump_segment_indexes
+    from txnlog.inspect.indexes import dump_placed_indexes
 
     store = session.open_store()
     for segment in choice.find(store):
-        yield from dump_segment_indexes(store.storage, segment)
+        yield from dump_placed_indexes(store.storage, segment)

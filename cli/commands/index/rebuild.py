@@ -61,17 +61,17 @@ def rebuild_indexes(
 
 
 def _rebuild_files(choice: SegmentChoice, *, dry_run: bool) -> Iterator[_Rebuilt]:
-    from txnlog.inspect.file_indexes import rebuild_loose_indexes
+    from txnlog.inspect.file_indexes import rebuild_file_indexes
 
     for path in choice.files:
-        yield rebuild_loose_indexes(path, dry_run=dry_run)
+        yield rebuild_file_indexes(path, dry_run=dry_run)
 
 
 def _rebuild_placed(
     session: Session, choice: SegmentChoice, *, dry_run: bool
 ) -> Iterator[_Rebuilt]:
     from txnlog.config import TopicConfig
-    from txnlog.inspect.indexes import rebuild_segment_indexes
+    from txnlog.inspect.indexes import rebuild_placed_indexes
 
     store = session.open_store()
     segments = choice.find(store)
@@ -79,7 +79,7 @@ def _rebuild_placed(
         return
     interval = TopicConfig.of(store.topic_spec(segments[0].topic).config).index_interval_bytes
     for segment in segments:
-        yield rebuild_segment_indexes(store.storage, segment, interval, dry_run=dry_run)
+        yield rebuild_placed_indexes(store.storage, segment, interval, dry_run=dry_run)
 
 
 def _pass_on(rebuilds: Iterable[_Rebuilt], reporter: DamageReporter) -> Iterator[IndexRebuild]:

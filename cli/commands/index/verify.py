@@ -54,10 +54,10 @@ def verify_indexes(
 def _check_files(
     session: Session, choice: SegmentChoice, reporter: DamageReporter
 ) -> Iterator[IndexCheck]:
-    from txnlog.inspect.file_indexes import check_loose_indexes
+    from txnlog.inspect.file_indexes import check_file_indexes
 
     for path in choice.files:
-        checks, damage = check_loose_indexes(path, session.storage_options)
+        checks, damage = check_file_indexes(path, session.storage_options)
         yield from reporter.watch(checks, lambda check: check.damages)
         reporter.report(damage)
 
@@ -65,11 +65,11 @@ def _check_files(
 def _check_placed(
     session: Session, choice: SegmentChoice, reporter: DamageReporter
 ) -> Iterator[IndexCheck]:
-    from txnlog.inspect.indexes import check_segment_indexes
+    from txnlog.inspect.indexes import check_placed_indexes
 
     store = session.open_store()
     for segment in choice.find(store):
-        checks, damage = check_segment_indexes(store.storage, segment)
+        checks, damage = check_placed_indexes(store.storage, segment)
         yield from reporter.watch(checks, lambda check: check.damages)
         reporter.report(damage)
         for check in checks:

@@ -13,12 +13,6 @@ if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
 
 
-def _locate(segment: SegmentDescription) -> str:
-    from txnlog.inspect.segment_dump import segment_path
-
-    return segment_path(segment)
-
-
 def _hide_unknown(producer: int) -> int | None:
     return None if producer < 0 else producer
 
@@ -39,7 +33,7 @@ FIELDS: list[Field[SegmentDescription]] = [
     number("producer_epoch", None, lambda segment: _hide_unknown(segment.producer_epoch)),
     number("base_sequence", None, lambda segment: _hide_unknown(segment.base_sequence)),
     text("segment", "SEGMENT", lambda segment: segment.name),
-    text("path", None, _locate),
+    text("path", None, lambda segment: segment.paths.log),
 ]
 
 

@@ -17,7 +17,7 @@ from txnlog.cli.output.fields import Field, flag, names, number, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.inspect.segment_check import SegmentCheck
+    from txnlog.inspect.segments import SegmentCheck
 
 
 FIELDS: list[Field[SegmentCheck]] = [
@@ -53,19 +53,17 @@ def verify_segments(
 
 
 def _check_files(session: Session, choice: SegmentChoice) -> Iterator[SegmentCheck]:
-    from txnlog.inspect.files import open_loose_file
-    from txnlog.inspect.segment_check import check_batches
-    from txnlog.segments.inspect.dump import dump_segment
+    from txnlog.inspect.files import open_segment_file
+    from txnlog.inspect.segments import check_segment_file
 
     for path in choice.files:
-        with open_loose_file(path, session.storage_options) as file:
-            dumped = dump_segment(file.read, file.size_bytes, name=file.path)
-            yield check_batches(file.path, dumped)
+        with open_segment_file(path, session.storage_options) as file:
+            yield check_segment_file(file)
 
 
 def _check_placed(session: Session, choice: SegmentChoice) -> Iterator[SegmentCheck]:
-    from txnlog.inspect.segment_check import check_segment
+    from txnlog.inspect.segments import check_placed_segment
 
     store = session.open_store()
     for segment in choice.find(store):
-        yield check_segment(store.storage, segment)
+        yield check_placed_segment(store.storage, segment)

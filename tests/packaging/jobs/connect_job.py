@@ -64,8 +64,9 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
     def step(txn: SparkTransaction) -> None:
         txn.write(txn.read("in").drop("partition"), topic="caught-up")
 
-    names = {"transactional_id": "copy", "group_id": "copy"}
-    caught_up = catch_up(spark, root, step, max_records=60, **names)
+    caught_up = catch_up(
+        spark, root, step, max_records=60, transactional_id="copy", group_id="copy"
+    )
     done["catch_up"] = [caught_up.transactions, caught_up.written_records]
 
     save(shuffle_by_partition(rows, store, "shuffled"), root, "shuffled")
@@ -130,7 +131,7 @@ def texts_of_options(spark: SparkSession, settings: dict[str, Any]) -> dict[str,
         root = settings["s3_root"]
         with transaction(spark, root, transactional_id=name, storage_options=storage) as txn:
             txn.write(frame.select("value"), topic="in")
-        plans[f"plan {name}"] = frame._explain_string(extended=True)
+        plans[f"plan {name}"] = frame._explain_string(extended=True)  # type: ignore[operator]
     return plans
 
 

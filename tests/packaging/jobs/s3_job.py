@@ -67,9 +67,9 @@ def run(spark: SparkSession, root: str, name: str, storage: dict[str, str]) -> i
     spark.sql(f"{view}, subscribe 'in')")
     spark.sql(f"INSERT INTO v_{name} (value) SELECT CAST('10' AS BINARY)")
     plans(f"view {name}", spark.sql(f"SELECT * FROM v_{name}"))
-    rows = spark.sql(f"DESCRIBE EXTENDED v_{name}").collect()
-    rows += spark.sql(f"EXPLAIN EXTENDED INSERT INTO v_{name} (value) SELECT X'31'").collect()
-    TEXTS[f"sql {name}"] = "\n".join(map(str, rows))
+    described = spark.sql(f"DESCRIBE EXTENDED v_{name}").collect()
+    explained = spark.sql(f"EXPLAIN EXTENDED INSERT INTO v_{name} (value) SELECT X'31'").collect()
+    TEXTS[f"sql {name}"] = "\n".join(map(str, described + explained))
     return txn.result.written_records
 
 
@@ -97,6 +97,7 @@ def main(settings: dict[str, Any]) -> None:
     store.storage.delete([name for name, _ in store.storage.list_all("topics/out/data")])
     error("task", frame.collect)
     ui, application = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
+    assert ui is not None
     api = f"/api/v1/applications/{application}"
     sql = f"{api}/sql?details=true&planDescription=true&length=1000"
     executions = len(json.loads(page(ui, sql)))

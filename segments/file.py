@@ -1,0 +1,29 @@
+"""A segment's file, for whoever reads it: where its bytes come from, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from txnlog.segments.header import BytesLike
+from txnlog.segments.identity import SegmentIdentity
+
+# Bytes [start, stop) of a file. Fewer may be returned only if the file has ended.
+ReadRange: TypeAlias = Callable[[int, int], BytesLike]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """The file of one segment: in a store, on a broker's disk, or in memory.
+
+    ``name`` stands in messages. ``base_offset`` is what the indexes count from, as an offset in
+    the file: 0 in segments that txnlog writes, absolute in Kafka's. With an ``identity`` every
+    batch must be one of that segment.
+    """
+
+    read: ReadRange
+    size_bytes: int
+    name: str
+    base_offset: int = 0
+    identity: SegmentIdentity | None = None

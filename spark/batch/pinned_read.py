@@ -1,0 +1,202 @@
+"""Resolves what a read asks for into pinned segment ranges, on the driver's side.
+
+Opens logs, never a segment. What it returns is plain data that says the same wherever and however
+often it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from txnlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.names import TopicPartition
+from txnlog.read.isolation import check_isolation_level
+from txnlog.read.ranges import SegmentRange
+from txnlog.read.view import EARLIEST, LATEST
+from txnlog.snapshot import Snapshot, take_snapshot
+from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
+from txnlog.spark.options.read_options import ReadOptions
+from txnlog.state.group import GroupState
+from txnlog.state.transaction import ConsumedOffset
+from txnlog.store import Store
+
+Committed = Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRead:
+    """What a read returns: segment ranges, and by partition the offsets [start, stop) they span.
+
+    Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` tell the topics
+    from others of their names, ``entries`` what had moved the group's committed offsets last.
+    """
+
+    ranges: tuple[SegmentRange, ...]
+    offsets: Mapping[TopicPartition, range]
+    committed: Committed
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+
+    @property
+    def record_count(self) -> int:
+        return sum(part.record_count for part in self.ranges)
+
+    def consumed(self, group_id: str) -> list[ConsumedOffset]:
+        """What a transaction of this group must compare and move: partitions that were read."""
+        return [
+            ConsumedOffset(
+                group_id,
+                where.topic,
+                where.partition,
+                self.committed[where],
+                span.stop,
+                topic_id=self.topic_ids.get(where.topic, ""),
+                start_entry=self.entries.get(where),
+            )
+            for where, span in sorted(self.offsets.items())
+            if span or self.committed[where] not in (None, span.stop)
+        ]
+
+
+def committed_offsets(
+    state: GroupState, wanted: Sequence[TopicPartition], topic_ids: Mapping[str, str]
+) -> Committed:
+    """The group's committed offset of each partition, None where there is none."""
+    found = {where: state.offset_of(*where, topic_ids[where.topic]) for where in wanted}
+    return {where: at.offset if at else None for where, at in found.items()}
+
+
+def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
+    """Take a snapshot of the subscribed topics and choose the range between both ends.
+
+    Raises:
+        UnknownTopicOrPartition: a topic or partition does not exist.
+        OffsetOutOfRange: an offset is not in the log (unless failOnDataLoss is false).
+        InvalidOption: offsets for topics or partitions other than those subscribed.
+    """
+    # The group first: what it has committed then lies inside the snapshot.
+    group = _read_group(store, options.group_id) if options.group_id else None
+    subscribed = options.subscription.resolve(store)
+    snapshot = take_snapshot(
+        store.logs,
+        list(subscribed),
+        check_isolation_level(options.isolation_level),
+        leave_out_missing=options.subscription.pattern is not None,
+    )
+    wanted = wanted_partitions(snapshot, subscribed)
+    topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
+    _check_same_topics(topic_ids, options.topic_ids)
+    committed = committed_offsets(group, wanted, topic_ids) if group else {}
+    if options.starting is not None or group is None:
+        starting = options.starting or "earliest"
+        starts = resolve_position(store.storage, snapshot, wanted, "startingOffsets", starting)
+    else:
+        if options.fail_on_data_loss:
+            _check_not_recreated(options.group_id, group, wanted, topic_ids)
+        starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
+    stops = resolve_position(store.storage, snapshot, wanted, "endingOffsets", options.ending)
+    spans = {
+        where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
+    }
+    pinned = limit_records(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+    entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
+    return replace(pinned, topic_ids=topic_ids, entries=entries)
+
+
+def _check_same_topics(found: Mapping[str, str], pinned: Mapping[str, str]) -> None:
+    for topic, topic_id in pinned.items():
+        if found.get(topic, topic_id) != topic_id:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} was deleted and made anew while this read was planned; read again"
+            )
+
+
+def _check_not_recreated(
+    group_id: str | None,
+    group: GroupState,
+    wanted: Sequence[TopicPartition],
+    topic_ids: Mapping[str, str],
+) -> None:
+    for where in wanted:
+        known = group.offset_of(*where)
+        if known and group.offset_of(*where, topic_ids[where.topic]) is None:
+            raise OffsetOutOfRange(
+                f"topic {where.topic!r} was deleted and made anew since group {group_id!r} "
+                f"committed offset {known.offset} of partition {where.partition}: what the group "
+                "had not read of the old topic is lost. To go on with the new topic from its "
+                "start, give failOnDataLoss=false, startingOffsets, or reset the group's offsets"
+            )
+
+
+def _read_group(store: Store, group_id: str) -> GroupState:
+    """The group's committed offsets as they are now, apart from the state that goes on."""
+    with store.logs.fresh_group(group_id).reading() as state:
+        return state.apart()
+
+
+def cut_ranges(
+    snapshot: Snapshot, spans: Mapping[TopicPartition, range]
+) -> dict[TopicPartition, list[SegmentRange]]:
+    """The visible segment ranges inside each span."""
+    found: dict[TopicPartition, list[SegmentRange]] = {where: [] for where in spans}
+    for topic in dict.fromkeys(where.topic for where in spans):
+        mine = {w.partition: span for w, span in spans.items() if w.topic == topic}
+        scan = snapshot.scan(
+            topic,
+            {p: span.start for p, span in mine.items()} | _skip_others(snapshot, topic, mine),
+            {p: span.stop for p, span in mine.items()} | _skip_others(snapshot, topic, mine),
+        )
+        for part in scan.ranges:
+            found[TopicPartition(topic, part.partition)].append(part)
+    return found
+
+
+def limit_records(
+    ranges: Mapping[TopicPartition, Sequence[SegmentRange]],
+    spans: Mapping[TopicPartition, range],
+    committed: Committed,
+    max_records: int | None,
+) -> PinnedRead:
+    """Take at most ``max_records``, shared out so that no partition waits for another one.
+
+    Each partition gets an equal share; what one does not use goes to the others.
+    """
+    counts = {where: sum(part.record_count for part in parts) for where, parts in ranges.items()}
+    shares = counts if max_records is None else fair_shares(counts, max_records)
+    taken: list[SegmentRange] = []
+    offsets: dict[TopicPartition, range] = {}
+    for where in sorted(spans):
+        span, left = spans[where], shares[where]
+        if left == counts[where]:
+            taken += ranges[where]
+            offsets[where] = span
+            continue
+        stop = span.start
+        for part in ranges[where]:
+            if left == 0:
+                break
+            count = min(left, part.record_count)
+            left -= count
+            stop = part.start_offset + count
+            taken.append(replace(part, stop_offset=stop))
+        offsets[where] = range(span.start, stop)
+    return PinnedRead(tuple(taken), offsets, committed)
+
+
+def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """Share ``limit`` out: nobody gets more than their count, nor less than another one's share."""
+    shares: dict[TopicPartition, int] = {}
+    left = limit
+    waiting = sorted(counts, key=lambda where: (counts[where], where))
+    for position, where in enumerate(waiting):
+        # Rounded up, so that a limit below the number of partitions is still used.
+        share = -(-left // (len(waiting) - position))
+        shares[where] = min(counts[where], share)
+        left -= shares[where]
+    return shares
+
+
+def _skip_others(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
+    """Partitions that are not wanted: an empty range at their end."""
+    return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}

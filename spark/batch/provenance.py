@@ -1,0 +1,289 @@
+"""What was read with a ``transactional.id`` is written with it, or not at all.
+
+The offsets of such a read move with the write that names its id. A write that forgets the id would
+put the records where all can see them and leave the offsets: the next read has them again. Spark
+tells a sink nothing of the plan above it, but two things arrive, through Connect too:
+
+    the columns' metadata   of columns that pass through as they are, also out of a cache: what is
+                            wrong is said before any task runs
+    the execution           tasks that read and tasks that write for one action are told the same
+                            one: a task of such a read leaves a note of it in staging/ before its
+                            first row, and a write looks for notes before it places anything. This
+                            finds every row that was computed from such a read
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark import TaskContext
+
+from txnlog.errors import IllegalState, InvalidTxnState, TxnlogError
+from txnlog.names import STAGING, parse_read_note, read_note, read_note_owner
+from txnlog.state import envelope
+from txnlog.state.transaction import TransactionKey, TransactionRef, TransactionState
+from txnlog.storage.base import Storage
+from txnlog.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_logger = logging.getLogger(__name__)
+
+_METADATA = "txnlog.transaction"
+_EXECUTION_ID = "spark.sql.execution.id"
+_TAGS = "spark.job.tags"
+_SESSION = re.compile(r"spark-session-([0-9a-f-]{36})-execution-root-id-\d+")
+
+
+class Origin(msgspec.Struct, frozen=True, tag_field="kind", tag="handed-out"):
+    """The transaction that a read has begun, as its columns and its tasks' notes carry it.
+
+    ``until_ms``: when it has outlived its timeout, by the wall clock of who began it.
+    """
+
+    store_id: str
+    transaction: TransactionRef
+    until_ms: int
+
+
+_DECODER = msgspec.json.Decoder(Origin)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitScope:
+    """Whose offsets a write commits, and so which rows it may write.
+
+    Args:
+        transactional_id: of its options, or None.
+        continued: the transaction of a read that it is to commit, or None.
+        in_block: it belongs to a ``transaction(...)`` or to a streaming query.
+        outside: the option outsideTransaction: whatever it writes may go out without offsets.
+    """
+
+    transactional_id: str | None = None
+    continued: TransactionRef | None = None
+    in_block: bool = False
+    outside: bool = False
+
+    @property
+    def key(self) -> TransactionKey | None:
+        return self.continued.key if self.continued else None
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def origin_of(store: Store, state: TransactionState) -> Origin:
+    """What to tell of the transaction that a read has just begun."""
+    return Origin(store.store_id, state.ref, (state.started_at_ms or 0) + state.timeout_ms)
+
+
+def column_metadata(origin: Origin | None) -> dict[str, str]:
+    """The metadata that each column of a read carries."""
+    return {} if origin is None else {_METADATA: msgspec.json.encode(origin).decode()}
+
+
+def leave_note(storage: Storage, origin: Origin) -> None:
+    """In a task, before its first row: note which execution has rows of this read.
+
+    Outside of an execution, as under ``df.rdd``, there is no sink for them either. Raises
+    StorageError; then the task must not go on.
+    """
+    execution = current_execution()
+    if execution is not None:
+        name = read_note(origin.transaction.transactional_id, execution)
+        # Whoever began the transaction has checked the server: not each of Spark's workers anew.
+        storage.trust()
+        storage.put_if_absent(name, envelope.encode(origin))
+
+
+def delete_notes(store: Store, transactional_id: str) -> None:
+    """Delete the notes of an id's earlier reads, best effort: a new read is about to begin."""
+    owner = read_note_owner(transactional_id)
+    try:
+        _delete(store.storage, [n for n in _notes(store.storage) if n.owner == owner])
+    except TxnlogError as error:
+        _logger.warning("notes of earlier reads with %r were left: %s", transactional_id, error)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def current_execution() -> str | None:
+    """Which execution of a plan this task works for; None outside of one, as under ``df.rdd``.
+
+    Spark numbers them within an application, whose sessions have ids that are unique.
+    """
+    context = TaskContext.get()
+    number = context.getLocalProperty(_EXECUTION_ID) if context else None
+    # A session within another one has the tags of both; which one is taken is the same for all.
+    sessions = _SESSION.findall(context.getLocalProperty(_TAGS) or "") if context else []
+    return f"{min(sessions)}-{number}" if number and sessions else None
+
+
+def require_execution() -> str:
+    """The same for a task that writes, which always works for one; "" where Spark runs none.
+
+    Raises IllegalState: Spark does not tell, so that nothing could be said of the rows.
+    """
+    execution = current_execution()
+    if execution is None and TaskContext.get() is not None:
+        raise IllegalState(
+            f"Spark does not tell a task what it works for ({_EXECUTION_ID}, {_TAGS}), so nothing "
+            "tells whether its rows were read with a transactional.id"
+        )
+    return execution or ""
+
+
+def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
+    """Before any task runs: refuse columns of a read whose offsets this write would not move.
+
+    A column remembers its read for ever, also in a file that was made of it: what matters is if the
+    read's transaction is open.
+
+    Raises:
+        InvalidTxnState: they were read with a transactional.id that this write does not continue;
+            that transaction was aborted.
+    """
+    if scope.outside:
+        return
+    for origin in sorted(_origins_in(schema), key=lambda each: each.transaction):
+        ref = origin.transaction
+        if origin.store_id != store.store_id:
+            if origin.until_ms >= store.logs.clock.now_ms():
+                raise _refuse_other_store(ref, store, scope)
+        elif ref.key != scope.key:
+            head = store.logs.transactions.head(ref.transactional_id)
+            if head is not None and head.state.open and head.state.ref.key == ref.key:
+                raise _refuse(store, ref, scope)
+
+
+def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> None:
+    """Before anything is placed: refuse rows of a read whose offsets this write would not move.
+
+    Costs one listing, and one read for each note that is found. The notes have done their work
+    then and are deleted.
+
+    Raises:
+        InvalidTxnState: as :func:`check_columns`.
+        StorageError: it is not known; nothing must be placed.
+    """
+    if scope.outside:
+        return
+    mine = {*executions}
+    notes = [note for note in _notes(store.storage) if note.execution in mine]
+    if not notes:
+        return
+    found = zip(store.storage.get_many([note.name for note in notes]), notes, strict=True)
+    refs = [envelope.decode(data, _DECODER, note.name).transaction for data, note in found]
+    try:
+        for ref in sorted(refs):
+            if ref.key != scope.key:
+                raise _refuse(store, ref, scope)
+    finally:
+        try:
+            _delete(store.storage, notes)
+        except TxnlogError as error:
+            _logger.info("notes of reads were left: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    name: str
+    owner: str
+    execution: str
+
+
+def _notes(storage: Storage) -> list[_Note]:
+    parsed = ((name, parse_read_note(name)) for name in storage.list_names(STAGING))
+    return [_Note(f"{STAGING}/{name}", *found) for name, found in parsed if found]
+
+
+def _delete(storage: Storage, notes: list[_Note]) -> None:
+    if notes:
+        storage.delete([note.name for note in notes])
+
+
+def _origins_in(schema: StructType) -> set[Origin]:
+    texts = {field.metadata[_METADATA] for field in schema if _METADATA in (field.metadata or {})}
+    found = set()
+    for text in texts:
+        try:
+            found.add(_DECODER.decode(text))
+        except (msgspec.DecodeError, TypeError):
+            _logger.warning("a column has metadata %s that is not txnlog's own", _METADATA)
+    return found
+
+
+# -- refusing --------------------------------------------------------------------------------------
+
+_LOST = "they would go out without the group's offsets, and again after the next read"
+
+
+def _refuse(store: Store, ref: TransactionRef, scope: CommitScope) -> InvalidTxnState:
+    """Abort the read's transaction, and tell what happened and what to do."""
+    name = ref.transactional_id
+    if scope.in_block:
+        remedy = "Inside of transaction(...) read with txn.read(...); for a stream read without it"
+    else:
+        remedy = (
+            f'Load again, and give the write .option("transactional.id", "{name}"); for several '
+            "writes use txnlog.spark.transaction(...). If these rows may go out without the "
+            'offsets, give the write .option("outsideTransaction", "true") instead'
+        )
+    return InvalidTxnState(
+        f"the rows of this write were read with transactional.id {name!r}, but "
+        f"{_describe(scope)}: {_LOST}. Nothing was written, and {ref} {_abort_read(store, ref)}. "
+        f"{remedy}"
+    )
+
+
+def _refuse_other_store(ref: TransactionRef, store: Store, scope: CommitScope) -> InvalidTxnState:
+    outside = (
+        "write them to the store that they were read from"
+        if scope.transactional_id is not None or scope.in_block
+        else 'if they may, give the write .option("outsideTransaction", "true")'
+    )
+    return InvalidTxnState(
+        f"the rows of this write were read from another store with transactional.id "
+        f"{ref.transactional_id!r}, and a transaction cannot reach {store.url} from there: {_LOST}."
+        f" Nothing was written; {ref} is left to its timeout. Read without transactional.id; or, "
+        f"{outside}"
+    )
+
+
+def _describe(scope: CommitScope) -> str:
+    if scope.in_block:
+        return "it commits the offsets of its own transaction only"
+    if scope.transactional_id is None:
+        return "it names none"
+    if scope.continued is None:
+        return f"it has transactional.id {scope.transactional_id!r}"
+    return f"it commits {scope.continued}"
+
+
+def _abort_read(store: Store, ref: TransactionRef) -> str:
+    """Abort a transaction that nobody is going to commit; the rest of a sentence about it."""
+    transactions, settlement = store.logs.transactions, store.logs.settlement
+    try:
+        since = transactions.now()
+        head = transactions.head(ref.transactional_id)
+        if head is None or head.state.ref.key != ref.key:
+            return "was replaced by another one"
+        if not head.state.open:
+            return f"is {head.state.status.value}"
+        reason = "its records were about to be written without its transactional.id"
+        aborted = settlement.abort_for_another(head, since, reason)
+        if aborted is None:
+            return "was ended by somebody else"
+        settlement.finish(aborted, since)
+    except TxnlogError as error:
+        _logger.warning("%s could not be aborted: %s", ref, error)
+        return "is left to its timeout"
+    return "was aborted"

@@ -1,0 +1,91 @@
+"""Reading in Spark: a pinned plan becomes tasks, and a task streams its ranges as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.storage.base import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnlog.read.ranges import SegmentRange
+    from txnlog.spark.batch.provenance import Origin
+    from txnlog.spark.batch.read_plan import ReadPlan
+    from txnlog.state.transaction import TransactionRef
+
+
+class TxnlogPartition(InputPartition):
+    """What one task reads: segment ranges, in the order of topic, partition and offset."""
+
+    def __init__(self, ranges: tuple[SegmentRange, ...]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class TxnlogReader(DataSourceReader):
+    """Reads a pinned plan. A task opens segments of its own ranges and nothing else."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self._plan = plan
+
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
+        # Every task gets a copy of the reader: without the ranges, which may be many.
+        return TaskReader, (self._plan.storage, self._plan.columns, self._plan.origin)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks. Nothing is listed or opened to find them."""
+        groups = group_ranges(self._plan.ranges, self._plan.task_sizes)
+        return [TxnlogPartition(group) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        plan = self._plan
+        return TaskReader(plan.storage, plan.columns, plan.origin).read(partition)
+
+
+class TaskReader(DataSourceReader):
+    """The reader as it is in a task."""
+
+    def __init__(self, storage: Storage, columns: tuple[str, ...], origin: Origin | None) -> None:
+        self._storage = storage
+        self._columns = columns
+        self._origin = origin
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
+        from txnlog.read.ranges import read_range
+
+        if self._origin is not None:
+            from txnlog.spark.batch.provenance import leave_note
+
+            leave_note(self._storage, self._origin)
+            _check_not_replaced(self._storage, self._origin.transaction)
+        # Spark makes one empty partition of its own where there is nothing to read.
+        if isinstance(partition, TxnlogPartition):
+            for part in partition.ranges:
+                yield from read_range(self._storage, part, self._columns)
+
+
+def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:
+    """Raise ProducerFenced if the read's transactional id has moved on to something else.
+
+    A write knows only the id, not which read its rows come from. But its rows are read while it
+    runs: this check, and the write's own that the transaction is the same from its start to its
+    end, leave no way for one read's records to go out with another one's offsets.
+    """
+    from txnlog.clock import SystemClock
+    from txnlog.errors import ProducerFenced
+    from txnlog.log.transaction_log import TransactionLog
+    from txnlog.state.transaction import Status
+
+    head = TransactionLog(storage, SystemClock(), 0).head(begun.transactional_id)
+    if head is None or head.state.ref.key != begun.key or head.state.status is Status.EMPTY:
+        raise ProducerFenced(
+            f"{begun} was replaced: another read or job has used this transactional.id since the "
+            "DataFrame was loaded. Its records must not be written any more: load again, and let "
+            "only one job run"
+        )

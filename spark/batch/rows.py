@@ -1,0 +1,129 @@
+"""The row of Spark's Kafka source, in Spark's words, and what may be written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from txnlog.errors import InvalidOption, InvalidRecord
+
+_HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": _HEADERS,
+}
+
+_TEXT = "cast it to string or binary, or encode it, for example with to_json(struct(...))"
+_WRITABLE: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "key": ((StringType, BinaryType), _TEXT),
+    "value": ((StringType, BinaryType), _TEXT),
+    "topic": ((StringType,), "cast it to string"),
+    "partition": ((IntegerType, ShortType, ByteType), "cast it to int"),
+    "timestamp": ((TimestampType,), "cast it to timestamp"),
+}
+_NOT_WRITTEN = ("offset", "timestampType")
+"""A read has them and a write decides them anew, so they may be there and mean nothing."""
+
+
+def row_schema(columns: Sequence[str], metadata: Mapping[str, str] | None = None) -> StructType:
+    """The Spark schema of these columns; everything is nullable, as in the Kafka source.
+
+    ``metadata`` is that of each column: it says what the rows belong to.
+    """
+    return StructType([StructField(n, _TYPES[n], metadata=dict(metadata or {})) for n in columns])
+
+
+def check_row_schema(schema: StructType, columns: Sequence[str]) -> None:
+    """Raise InvalidOption unless a schema that the user gave is the one that a read has."""
+    expected = row_schema(columns)
+    if StructType([StructField(f.name, f.dataType, f.nullable) for f in schema]) != expected:
+        raise InvalidOption(
+            f"a read has the schema {expected.simpleString()}; leave out .schema(...), which asks "
+            f"for {schema.simpleString()}, and parse the value column instead"
+        )
+
+
+def check_writable(
+    schema: StructType, topic: str | None, include_headers: bool | None
+) -> list[str]:
+    """Check what is to be written; return the names of the columns that count.
+
+    Raises:
+        InvalidRecord: a column is missing, unknown or of a wrong type; the message says what to do.
+        InvalidOption: there is neither an option nor a column for the topic.
+    """
+    names = schema.names
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRecord(f"there are two columns {name!r}; drop or rename one")
+        if name not in _TYPES:
+            raise InvalidRecord(
+                f"column {name!r} is no part of a record, which has key, value, topic, partition, "
+                "timestamp and headers; drop it, or put it into the value, for example with "
+                "to_json(struct(...))"
+            )
+    if "value" not in names:
+        raise InvalidRecord(
+            f"column 'value' is missing; there are {', '.join(names) or 'no columns'}. Select one, "
+            "for example to_json(struct('*')).alias('value')"
+        )
+    if topic is None and "topic" not in names:
+        raise InvalidOption(
+            "no topic to write to. Give the option topic, or a string column 'topic' for several "
+            "topics"
+        )
+    if include_headers and "headers" not in names:
+        raise InvalidRecord("option includeHeaders is true, but there is no column 'headers'")
+    ignored = {*_NOT_WRITTEN, *(() if topic is None else ("topic",))}
+    ignored |= {"headers"} if include_headers is False else set()
+    used = [name for name in names if name not in ignored]
+    for name in used:
+        _check_type(name, schema[name].dataType)
+    return used
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    if name == "headers":
+        _check_headers(kind)
+        return
+    types, remedy = _WRITABLE[name]
+    if not isinstance(kind, types):
+        wanted = " or ".join(t().simpleString() for t in types)
+        raise InvalidRecord(
+            f"column {name!r} is {kind.simpleString()}; {wanted} is needed: {remedy}"
+        )
+
+
+def _check_headers(kind: DataType) -> None:
+    item = kind.elementType if isinstance(kind, ArrayType) else None
+    fits = (
+        isinstance(item, StructType)
+        and item.names == ["key", "value"]
+        and isinstance(item["key"].dataType, StringType)
+        and isinstance(item["value"].dataType, StringType | BinaryType)
+    )
+    if not fits:
+        raise InvalidRecord(
+            f"column 'headers' is {kind.simpleString()}; {_HEADERS.simpleString()} is needed"
+        )

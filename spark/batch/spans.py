@@ -1,0 +1,128 @@
+"""The offsets of each partition that a read is about: from where it starts to where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.names import TopicPartition
+from txnlog.read.view import EARLIEST, LATEST, OffsetAndTimestamp
+from txnlog.snapshot import Snapshot
+from txnlog.spark.options.positions import ByTime, Numbers, Position
+from txnlog.spark.options.read_options import ReadOptions
+from txnlog.spark.options.subscription import Partitions
+from txnlog.storage.base import Storage
+
+
+def wanted_partitions(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition]:
+    """The partitions that a subscription is about. Raises UnknownTopicOrPartition."""
+    wanted = []
+    for topic, chosen in subscription.items():
+        known = snapshot.partitions(topic)
+        for number in chosen if chosen is not None else known:
+            if number not in known:
+                raise UnknownTopicOrPartition(
+                    f"option assign: topic {topic!r} has no partition {number}; it has "
+                    f"{len(known)}, numbered from 0"
+                )
+            wanted.append(TopicPartition(topic, number))
+    return wanted
+
+
+def resolve_position(
+    storage: Storage,
+    snapshot: Snapshot,
+    wanted: Sequence[TopicPartition],
+    option: str,
+    position: Position,
+) -> dict[TopicPartition, int]:
+    """The offset of each partition; -2 and -1 stand for the edges of the snapshot.
+
+    Raises:
+        InvalidOption: numbers for partitions other than those wanted, or not for all of them.
+        OffsetOutOfRange: no record is as late as a time that was given.
+    """
+    if isinstance(position, str):
+        return dict.fromkeys(wanted, EARLIEST if position == "earliest" else LATEST)
+    if isinstance(position, ByTime):
+        return _find_times(storage, snapshot, wanted, position)
+    return _flatten_numbers(snapshot, wanted, option, position)
+
+
+def _find_times(
+    storage: Storage, snapshot: Snapshot, wanted: Sequence[TopicPartition], position: ByTime
+) -> dict[TopicPartition, int]:
+    times = (
+        dict.fromkeys(wanted, position.times)
+        if isinstance(position.times, int)
+        else _flatten_numbers(snapshot, wanted, position.option, position.times)
+    )
+    found: Sequence[OffsetAndTimestamp | None] = storage.gather(
+        [partial(snapshot.offset_for_time, where, times[where]) for where in wanted]
+    )
+    late = [where for where, at in zip(wanted, found, strict=True) if at is None]
+    if late and not position.or_latest:
+        raise OffsetOutOfRange(
+            f"option {position.option}: {late[0]} has no record at or after {times[late[0]]} ms"
+            f"{f', nor have {len(late) - 1} other partitions' if len(late) > 1 else ''}; give an "
+            "earlier time, or startingOffsetsByTimestampStrategy=latest to start at the end there"
+        )
+    return {w: LATEST if at is None else at.offset for w, at in zip(wanted, found, strict=True)}
+
+
+def _flatten_numbers(
+    snapshot: Snapshot, wanted: Sequence[TopicPartition], option: str, numbers: Numbers
+) -> dict[TopicPartition, int]:
+    flat = {TopicPartition(t, p): at for t, parts in numbers.items() for p, at in parts.items()}
+    known = set(wanted)
+    for where in flat:
+        if where not in known:
+            reason = (
+                "has no such partition, or it is not assigned"
+                if where.topic in snapshot.topics
+                else "is not subscribed"
+            )
+            raise InvalidOption(
+                f"option {option} names {where}, but topic {where.topic!r} {reason}"
+            )
+    missing = [str(where) for where in wanted if where not in flat]
+    if missing:
+        edges = "" if option.endswith("ByTimestamp") else " (-2 is earliest, -1 latest)"
+        raise InvalidOption(
+            f"option {option} must have a number for every partition{edges}; it has none for "
+            f"{', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}"
+        )
+    return flat
+
+
+def span_of(
+    snapshot: Snapshot, where: TopicPartition, start: int, stop: int, options: ReadOptions
+) -> range:
+    """The offsets between two ends, of which -2 and -1 are edges. Raises OffsetOutOfRange."""
+    begin = snapshot.beginning_offsets(where.topic)[where.partition]
+    end = snapshot.end_offsets(where.topic)[where.partition]
+    edges = {EARLIEST: begin, LATEST: end}
+    start, stop = edges.get(start, start), edges.get(stop, stop)
+    if options.fail_on_data_loss:
+        _check_span(where, start, stop, begin, end)
+    start = min(max(start, begin), end)
+    return range(start, max(start, min(stop, end)))
+
+
+def _check_span(where: TopicPartition, start: int, stop: int, begin: int, end: int) -> None:
+    if start < begin:
+        reason = f"is below the log start offset {begin}: those records were deleted"
+    elif start > end:
+        reason = f"is beyond the end {end}"
+    elif stop > end:
+        raise OffsetOutOfRange(f"the ending offset {stop} of {where} is beyond the end {end}")
+    elif stop < start:
+        raise InvalidOption(f"{where} would end at offset {stop}, before its start {start}")
+    else:
+        return
+    raise OffsetOutOfRange(
+        f"the starting offset {start} of {where} {reason}. Was the topic trimmed, or deleted and "
+        "made anew? Give startingOffsets that are in the log, or failOnDataLoss=false to go on "
+        "with what is there"
+    )

@@ -1,0 +1,58 @@
+"""Segment ranges are cut and bundled into the tasks of a read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from txnlog.read.ranges import SegmentRange
+from txnlog.spark.options.task_sizes import TaskSizes
+
+
+def group_ranges(
+    ranges: Sequence[SegmentRange], sizes: TaskSizes | None = None
+) -> list[tuple[SegmentRange, ...]]:
+    """Cut and bundle ranges into tasks of about equal bytes, keeping their order.
+
+    Nothing is opened: a range is cut by offsets, in proportion to its bytes.
+    """
+    sizes = sizes or TaskSizes()
+    target = sizes.target_bytes(sum(part.size_bytes for part in ranges))
+    # A rest, or a piece, that is small beside a task is not worth opening the segment again; but
+    # a task that takes it leaves fewer tasks than were asked for.
+    slack = 0 if sizes.min_partitions else target // 8
+    tasks: list[tuple[SegmentRange, ...]] = []
+    task: list[SegmentRange] = []
+    room, records = target, sizes.max_records
+    for part in ranges:
+        rest: SegmentRange | None = part
+        while rest is not None:
+            piece, rest = _split(rest, room + slack, room, records)
+            task.append(piece)
+            room -= piece.size_bytes
+            records = None if records is None else records - piece.record_count
+            if room <= 0 or records == 0 or rest is not None:
+                tasks.append(tuple(task))
+                task, room, records = [], target, sizes.max_records
+    if task:
+        tasks.append(tuple(task))
+    return tasks
+
+
+def _split(
+    part: SegmentRange, whole: int, room: int, records: int | None
+) -> tuple[SegmentRange, SegmentRange | None]:
+    """The piece of a range that fits into ``room`` bytes and ``records``, and the rest.
+
+    A range of up to ``whole`` bytes is not cut for its bytes.
+    """
+    size = part.size_bytes
+    count = part.record_count
+    if size > whole and count > 1:
+        count = min(max(count * room // max(size, 1), 1), count - 1)
+    if records is not None:
+        count = min(count, records)
+    if count == part.record_count:
+        return part, None
+    middle = part.start_offset + count
+    return replace(part, stop_offset=middle), replace(part, start_offset=middle)

@@ -1,0 +1,122 @@
+"""What the tasks of a write upload, and what becomes of it on the driver's side.
+
+Every attempt of a task writes under names of its own, and only what the messages of the successful
+attempts name is placed: retries and stragglers leave orphan files, never records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from txnlog.log.topic_log import UploadedSegment
+from txnlog.spark.batch import commit, provenance
+from txnlog.spark.batch.provenance import CommitScope
+from txnlog.spark.batch.write_plan import WritePlan
+from txnlog.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnlog.spark.batch.records import TopicRecords
+    from txnlog.write.uploads import SegmentUploader
+
+
+@dataclass
+class Uploaded(WriterCommitMessage):
+    """What one task attempt has uploaded, and which execution of Spark's it worked for."""
+
+    segments: tuple[UploadedSegment, ...]
+    execution: str
+
+
+def upload(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> tuple[UploadedSegment, ...]:
+    """Upload the rows of a task. On an error what was uploaded is deleted, best effort."""
+    from txnlog.spark.batch.records import coalesce, select_used, split_by_topic, work_bytes
+
+    uploaders = _TopicUploaders(plan)
+    try:
+        at_once_bytes = work_bytes(plan.spec.partitions if plan.spec else 0)
+        for batch in coalesce(batches, at_once_bytes):
+            rows = select_used(batch, plan.columns, plan.used)
+            for topic, part in split_by_topic(rows, plan.options.topic):
+                uploaders.write(topic, part)
+        return uploaders.finish()
+    except BaseException:
+        uploaders.discard()
+        raise
+
+
+def discard_unplaced(store: Store, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Delete what the tasks uploaded, if it is certain that it was not placed.
+
+    A missing message proves it: then the commit never began. With all of them there, the commit
+    itself has failed. It has deleted the files if it knew its outcome; if it did not, they may be
+    placed and must stay.
+    """
+    if any(message is None for message in messages):
+        commit.discard(store, segments_of(messages))
+
+
+def segments_of(
+    messages: Iterable[WriterCommitMessage | None],
+) -> dict[str, list[UploadedSegment]]:
+    """What the messages name, by topic, in the order of the tasks."""
+    uploaded = (message for message in messages if isinstance(message, Uploaded))
+    return commit.group_by_topic(segment for message in uploaded for segment in message.segments)
+
+
+def check_segments(
+    store: Store, messages: Sequence[WriterCommitMessage | None], scope: CommitScope
+) -> dict[str, list[UploadedSegment]]:
+    """What the messages name, unless its rows must not be written; then it is deleted.
+
+    Raises InvalidTxnState, StorageError.
+    """
+    segments = segments_of(messages)
+    with commit.discard_on_error(store, segments):
+        executions = {m.execution for m in messages if isinstance(m, Uploaded)}
+        provenance.check_rows(store, executions, scope)
+    return segments
+
+
+class _TopicUploaders:
+    """The uploaders of one task, one for each topic, within one budget of memory and files."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        from txnlog.write.uploads import UploadBudget
+
+        self._store = plan.store
+        self._options = plan.options
+        self._budget = UploadBudget()
+        self._specs = {plan.spec.topic: plan.spec} if plan.spec else {}
+        self._topics: dict[str, tuple[TopicRecords, SegmentUploader]] = {}
+
+    def write(self, topic: str, rows: pa.RecordBatch) -> None:
+        records, uploader = self._topics.get(topic) or self._open(topic)
+        uploader.write(*records(rows))
+
+    def _open(self, topic: str) -> tuple[TopicRecords, SegmentUploader]:
+        from txnlog.spark.batch.records import TopicRecords
+        from txnlog.write.uploads import SegmentUploader
+
+        spec = self._specs.get(topic) or self._store.topic_spec(topic)
+        clock = self._store.logs.clock
+        opened = (
+            TopicRecords(spec, clock, self._options.partitioner),
+            SegmentUploader(
+                self._store.storage, spec.written_with(self._options.codec), clock, self._budget
+            ),
+        )
+        self._topics[topic] = opened
+        return opened
+
+    def finish(self) -> tuple[UploadedSegment, ...]:
+        return tuple(s for _, uploader in self._topics.values() for s in uploader.finish())
+
+    def discard(self) -> None:
+        for _, uploader in self._topics.values():
+            uploader.discard()

@@ -1,0 +1,98 @@
+"""Writing in Spark: tasks upload segments, the driver places all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from txnlog.spark.batch import commit, provenance
+from txnlog.spark.batch.provenance import CommitScope
+from txnlog.spark.batch.uploads import Uploaded, check_segments, discard_unplaced, upload
+from txnlog.spark.batch.write_plan import WritePlan, plan_write
+from txnlog.spark.options.write_options import WriteOptions, parse_write
+from txnlog.state.transaction import TransactionRef
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
+    """Check a write before any task runs.
+
+    Raises:
+        InvalidOption, InvalidRecord: the options or columns are not those of a write.
+        InvalidTxnState: the rows were read in a transaction that this write does not commit.
+        TxnlogError: the store or a topic is not there.
+    """
+    parsed = parse_write(options)
+    plan = plan_write(parsed, schema)
+    continued = None
+    if parsed.transactional_id is not None and parsed.staging is None:
+        continued = commit.find_open_transaction(plan.store, parsed.transactional_id)
+    provenance.check_columns(plan.store, schema, _scope_of(parsed, continued))
+    return TxnlogWriter(plan, continued)
+
+
+def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> CommitScope:
+    """Whose offsets a batch write commits."""
+    in_block = options.staging is not None
+    return CommitScope(options.transactional_id, continued, in_block, options.outside_transaction)
+
+
+class TxnlogWriter(DataSourceArrowWriter):
+    """One write, as Spark carries it to the tasks and to the commit.
+
+    Args:
+        plan: as checked.
+        continued: the open transaction that the write is to commit, begun by a read.
+    """
+
+    def __init__(self, plan: WritePlan, continued: TransactionRef | None = None) -> None:
+        super().__init__()
+        self._plan = plan
+        self._continued = continued
+
+    # -- in a task -------------------------------------------------------------------------------
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
+        """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
+        execution = provenance.require_execution()
+        return Uploaded(upload(self._plan, iterator), execution)
+
+    # -- on the driver's side --------------------------------------------------------------------
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Place everything that the messages name, all at once.
+
+        Raises:
+            InvalidTxnState: the rows were read in a transaction that this write does not commit.
+            CommitStateUnknown: the storage failed; nothing was deleted.
+            TxnlogError: nothing was committed.
+        """
+        store, options = self._plan.store, self._plan.options
+        segments = check_segments(store, messages, _scope_of(options, self._continued))
+        if options.staging is not None:
+            from txnlog.spark.batch.manifests import write_manifest
+
+            write_manifest(store.storage, options.staging, segments)
+        elif options.transactional_id is not None:
+            if segments or self._continued:
+                commit.commit_transaction(
+                    store,
+                    options.transactional_id,
+                    options.transaction_timeout_ms or commit.DEFAULT_TIMEOUT_MS,
+                    segments,
+                    self._continued,
+                )
+        elif len(segments) == 1:
+            commit.append(store, segments)
+        elif segments:
+            # One append is atomic over one topic; several need a transaction, under any id.
+            any_id = f"spark-{store.logs.clock.token()}"
+            commit.commit_transaction(store, any_id, commit.DEFAULT_TIMEOUT_MS, segments)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        discard_unplaced(self._plan.store, messages)

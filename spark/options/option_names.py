@@ -1,0 +1,66 @@
+"""The names of options, as they are documented, and those that txnlog sets for itself."""
+
+from __future__ import annotations
+
+STORAGE_PREFIX = "storage."
+TYPED_STORAGE = "storage.json"
+"""Set by txnlog itself: JSON of the storage options that are no text, or whose names are not in
+lower case, in which Spark hands all names on."""
+
+KAFKA_GROUP_ID = "kafka.group.id"
+"""The one name that means something else with ``kafka.`` in front, as in Spark's Kafka source: the
+group that a client calls itself by. It says nothing of where a read starts."""
+KAFKA_SPELLINGS = (
+    "isolation.level",
+    "transactional.id",
+    "transaction.timeout.ms",
+    "compression.type",
+)
+"""What jobs of the Kafka connector carry with ``kafka.`` in front, and means the same here."""
+
+STAGING = "txnlog.staging"
+"""Set by ``transaction(...)`` on its writes, never by people: where to leave the manifest."""
+
+PINNED_TOPICS = "txnlog.topics"
+"""Set by ``transaction(...)`` on its reads: JSON of the topics' ids, which must be the same."""
+
+READ_OPTIONS = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "isolation.level",
+    "group.id",
+    KAFKA_GROUP_ID,
+    "transactional.id",
+    "transaction.timeout.ms",
+    "maxRecords",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxBytesPerPartition",
+    "includeHeaders",
+    "columns",
+    "failOnDataLoss",
+    "unsafeSingleWriter",
+)
+WRITE_OPTIONS = (
+    "path",
+    "topic",
+    "includeHeaders",
+    "partitioner",
+    "compression.type",
+    "compression.level",
+    "transactional.id",
+    "transaction.timeout.ms",
+    "outsideTransaction",
+    "unsafeSingleWriter",
+)
+RATE_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+"""How fast a stream reads: no batch has them."""

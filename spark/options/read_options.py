@@ -1,0 +1,142 @@
+"""The options of a batch read: Spark's Kafka names, parsed into typed values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txnlog.errors import InvalidOption
+from txnlog.names import check_group_id, check_transactional_id
+from txnlog.read.isolation import ISOLATION_LEVELS
+from txnlog.spark.options.columns import parse_columns
+from txnlog.spark.options.option_names import (
+    KAFKA_GROUP_ID,
+    PINNED_TOPICS,
+    RATE_OPTIONS,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+)
+from txnlog.spark.options.option_values import OptionValues
+from txnlog.spark.options.positions import GROUP, Position, parse_ending, parse_starting
+from txnlog.spark.options.store_options import parse_address
+from txnlog.spark.options.subscription import Subscription, parse_subscription
+from txnlog.spark.options.task_sizes import TaskSizes
+from txnlog.storage.base import Address
+
+SNAPSHOT = "snapshot"
+"""The isolation level that batches alone have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read asks for. ``starting`` None: where the group is, else at the earliest."""
+
+    address: Address
+    subscription: Subscription
+    starting: Position | None
+    ending: Position
+    isolation_level: str
+    group_id: str | None
+    transactional_id: str | None
+    transaction_timeout_ms: int | None
+    max_records: int | None
+    task_sizes: TaskSizes
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool
+    topic_ids: Mapping[str, str]
+
+
+def parse_read(options: Mapping[str, str]) -> ReadOptions:
+    """Parse the options of a read. Raises InvalidOption and what the checks of names raise."""
+    others = {"write": WRITE_OPTIONS, "stream": RATE_OPTIONS}
+    mine = {name: value for name, value in options.items() if name != PINNED_TOPICS}
+    values = OptionValues(mine, READ_OPTIONS, "read", others)
+    include_headers = values.boolean("includeHeaders") or False
+    starting = parse_starting(values)
+    group_id = _choose_group(values, starting)
+    parsed = ReadOptions(
+        address=parse_address(values),
+        subscription=parse_subscription(values),
+        starting=None if starting == GROUP else starting,
+        ending=parse_ending(values),
+        isolation_level=values.get("isolation.level") or "read_committed",
+        group_id=group_id,
+        transactional_id=values.get("transactional.id"),
+        transaction_timeout_ms=values.positive("transaction.timeout.ms"),
+        max_records=values.positive("maxRecords"),
+        task_sizes=TaskSizes.parse(values),
+        columns=parse_columns(values.get("columns"), include_headers),
+        fail_on_data_loss=values.boolean("failOnDataLoss") is not False,
+        topic_ids=_parse_topic_ids(options.get(PINNED_TOPICS)),
+    )
+    _check_read(parsed, kafka_group=values.get(KAFKA_GROUP_ID) is not None)
+    return parsed
+
+
+def _parse_topic_ids(text: str | None) -> Mapping[str, str]:
+    if text is None:
+        return {}
+    try:
+        found: dict[str, str] = dict(json.loads(text))
+    except (ValueError, TypeError):
+        raise InvalidOption(f"option {PINNED_TOPICS} is set by txnlog itself; remove it") from None
+    return found
+
+
+def _choose_group(values: OptionValues, starting: Position | str | None) -> str | None:
+    """The group whose offsets count. ``kafka.group.id`` by itself does not say that they do."""
+    own, kafka = values.get("group.id"), values.get(KAFKA_GROUP_ID)
+    if own is not None and kafka is not None and own != kafka:
+        raise InvalidOption(f"options group.id and {KAFKA_GROUP_ID} contradict each other")
+    if kafka is not None:
+        check_group_id(kafka)
+    if starting != GROUP:
+        return own
+    if own is None and kafka is None:
+        raise InvalidOption(
+            "option startingOffsets=group starts at a group's offsets: give group.id, which one"
+        )
+    return kafka if own is None else own
+
+
+def _check_read(options: ReadOptions, *, kafka_group: bool) -> None:
+    if options.isolation_level not in ISOLATION_LEVELS:
+        raise InvalidOption(
+            "option isolation.level must be read_committed, read_uncommitted or snapshot, "
+            f"not {options.isolation_level!r:.100}"
+        )
+    if options.group_id is not None:
+        check_group_id(options.group_id)
+        if options.isolation_level == SNAPSHOT:
+            raise InvalidOption(
+                "option isolation.level=snapshot is for a read that follows no group: it shows "
+                "what is committed behind a transaction that is still open, and a group's offsets "
+                "cannot tell what of it was read. Remove group.id (and startingOffsets=group), or "
+                "read with read_committed"
+            )
+    if options.transactional_id is None:
+        if options.transaction_timeout_ms is not None:
+            raise InvalidOption(
+                "option transaction.timeout.ms has no effect without transactional.id"
+            )
+        return
+    check_transactional_id(options.transactional_id)
+    if options.isolation_level != "read_committed":
+        raise InvalidOption(
+            "option isolation.level must be read_committed for a read with transactional.id: what "
+            "is not committed cannot be consumed exactly once"
+            if options.isolation_level != SNAPSHOT
+            else "option isolation.level must be read_committed for a read with transactional.id: "
+            "a group's offsets cannot tell what of a snapshot was read"
+        )
+    if options.group_id is None:
+        kafka = (
+            f"; {KAFKA_GROUP_ID} does not say that, as it does not in Spark's Kafka source"
+            if kafka_group
+            else ""
+        )
+        raise InvalidOption(
+            "option transactional.id on a read also needs group.id: the group whose offsets the "
+            f"transaction moves{kafka}"
+        )

@@ -1,0 +1,79 @@
+"""How Spark's tasks open the store that the user's process has opened: as options of the format.
+
+Spark's options are text, their names in lower case. What is text already stays an option of its
+own, so that Spark hides what is called a secret; the rest travels as JSON. Messages name options
+and never show their values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from txnlog.errors import InvalidOption
+from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
+from txnlog.spark.options.option_values import OptionValues
+from txnlog.storage.base import Address
+from txnlog.store import Store, open_store
+
+
+def parse_address(values: OptionValues) -> Address:
+    """Where the store is, and how its filesystem is reached."""
+    unsafe = values.boolean("unsafeSingleWriter") or False
+    return Address(values.path(), values.storage, unsafe)
+
+
+def open_at(address: Address) -> Store:
+    """The store at an address."""
+    return open_store(
+        address.url,
+        storage_options=address.options,
+        unsafe_single_writer=address.unsafe_single_writer,
+    )
+
+
+def store_options(
+    store: Store, storage_options: Mapping[str, object] | None = None
+) -> dict[str, str]:
+    """The options with which ``format("txnlog")`` opens a store that is open here.
+
+    Args:
+        store: which.
+        storage_options: instead of, or beside those that it was opened with.
+
+    Raises:
+        InvalidOption: an option is no plain data, or the URL has a password in it.
+    """
+    address = store.storage.address()
+    parts = urlsplit(address.url)
+    if "@" in parts.netloc or parts.query:
+        raise InvalidOption(
+            f"the URL of {store.url} holds credentials, which Spark would show in its plans; open "
+            "the store with them in storage_options"
+        )
+    options = {"path": address.url}
+    typed: dict[str, object] = {}
+    for name, value in {**address.options, **(storage_options or {})}.items():
+        if isinstance(value, str) and name == name.lower():
+            options[STORAGE_PREFIX + name] = value
+        else:
+            typed[name] = _plain(name, value)
+    if typed:
+        options[TYPED_STORAGE] = json.dumps(typed, sort_keys=True)
+    if address.unsafe_single_writer:
+        options["unsafeSingleWriter"] = "true"
+    return options
+
+
+def _plain(name: str, value: object) -> object:
+    """The value, if JSON gives the same back."""
+    try:
+        if json.loads(json.dumps(value, allow_nan=False)) == value:
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise InvalidOption(
+        f"storage option {name} is of a kind that cannot be handed to Spark's tasks: give text, "
+        "numbers, true, false, and lists or mappings of them, whose names are text"
+    )

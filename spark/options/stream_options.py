@@ -1,0 +1,95 @@
+"""The options of a streaming read: those of a batch that mean something here, and the rates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txnlog.errors import InvalidOption
+from txnlog.spark.options.option_names import RATE_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
+from txnlog.spark.options.option_values import OptionValues
+from txnlog.spark.options.positions import GROUP, Position
+from txnlog.spark.options.read_options import SNAPSHOT, ReadOptions, parse_read
+
+_BATCH_ONLY = (
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "transactional.id",
+    "transaction.timeout.ms",
+    "maxRecords",
+)
+_STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in _BATCH_ONLY), *RATE_OPTIONS)
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE | re.ASCII)
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DEFAULT_DELAY_MS = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How much a micro-batch takes, in offsets: at least, at most, and how long it waits for it.
+
+    Whatever there is goes ahead once ``max_delay_ms`` have passed since the last batch.
+    """
+
+    least: int | None = None
+    most: int | None = None
+    max_delay_ms: int = _DEFAULT_DELAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a streaming read asks for; ``starting`` is where a new query begins."""
+
+    read: ReadOptions
+    starting: Position
+    rates: Rates
+
+
+def is_stream(options: Mapping[str, str]) -> bool:
+    """True if there is an option that only streams have."""
+    rates = {name.lower() for name in RATE_OPTIONS}
+    return any(name.lower() in rates for name in options)
+
+
+def parse_stream(options: Mapping[str, str]) -> StreamOptions:
+    """Parse the options of a stream. Raises InvalidOption and what the checks of names raise."""
+    others = {"batch read": READ_OPTIONS, "write": WRITE_OPTIONS}
+    values = OptionValues(options, _STREAM_OPTIONS, "stream", others)
+    rates = {name.lower() for name in RATE_OPTIONS}
+    if (values.get("startingOffsets") or "").strip().lower() == GROUP:
+        raise InvalidOption(
+            "option startingOffsets=group is for a batch read: a stream goes on from its "
+            "checkpoint, and where a new one starts is earliest, latest or offsets"
+        )
+    read = parse_read({k: v for k, v in options.items() if k.lower() not in rates})
+    if read.isolation_level == SNAPSHOT:
+        raise InvalidOption(
+            "option isolation.level=snapshot is for a batch read: a stream goes on by offsets, "
+            "which cannot tell what was read behind an open transaction; leave it at "
+            "read_committed"
+        )
+    return StreamOptions(read, read.starting or "latest", _parse_rates(values))
+
+
+def _parse_rates(values: OptionValues) -> Rates:
+    least = values.positive("minOffsetsPerTrigger")
+    most = values.positive("maxOffsetsPerTrigger")
+    delay = values.get("maxTriggerDelay")
+    if least is not None and most is not None and least > most:
+        raise InvalidOption(
+            f"option minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is "
+            f"{most}"
+        )
+    if delay is None:
+        return Rates(least, most)
+    if least is None:
+        raise InvalidOption("option maxTriggerDelay has no effect without minOffsetsPerTrigger")
+    found = _DURATION.fullmatch(delay.strip())
+    if not found:
+        raise InvalidOption(
+            f"option maxTriggerDelay must be a time such as 90s, 15m or 1h, not {delay!r:.100}"
+        )
+    return Rates(least, most, int(found[1]) * _UNIT_MS[(found[2] or "ms").lower()])

@@ -1,0 +1,42 @@
+"""How large the tasks of a read are to be: by bytes, by records, by how many tasks are wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnlog.spark.options.option_values import OptionValues
+
+MAX_TASK_BYTES = 128 << 20
+"""A task reads about so many stored bytes: Spark's own spark.sql.files.maxPartitionBytes."""
+MIN_TASK_BYTES = 32 << 20
+"""Smaller tasks would spend their time on being started: 30 ms of CPU in Spark's Python worker,
+while this many bytes take 0.2 s."""
+_TASKS_WANTED = 16
+"""What is less than 16 full tasks is split finer: the planner does not know how many cores wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSizes:
+    """How much a task reads at most (stored bytes: about), and how many tasks to make at least."""
+
+    min_partitions: int | None = None
+    max_records: int | None = None
+    max_bytes: int | None = None
+
+    @classmethod
+    def parse(cls, values: OptionValues) -> TaskSizes:
+        return cls(
+            values.positive("minPartitions"),
+            values.positive("maxRecordsPerPartition"),
+            values.size_bytes("maxBytesPerPartition"),
+        )
+
+    def target_bytes(self, total_bytes: int) -> int:
+        """How many bytes to put into a task, so that there are enough tasks."""
+        if self.max_bytes is not None:
+            target = self.max_bytes
+        else:
+            target = min(MAX_TASK_BYTES, max(MIN_TASK_BYTES, total_bytes // _TASKS_WANTED))
+        if self.min_partitions is not None:
+            target = min(target, total_bytes // self.min_partitions)
+        return max(target, 1)

@@ -1,0 +1,99 @@
+"""The options of a batch or streaming write: Spark's Kafka names, parsed into typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txnlog.config import WriterCodec
+from txnlog.errors import InvalidOption
+from txnlog.names import check_topic, check_transactional_id
+from txnlog.spark.options.option_names import (
+    KAFKA_SPELLINGS,
+    RATE_OPTIONS,
+    READ_OPTIONS,
+    STAGING,
+    WRITE_OPTIONS,
+)
+from txnlog.spark.options.option_values import OptionValues
+from txnlog.spark.options.store_options import parse_address
+from txnlog.storage.base import Address
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
+
+_CHECKPOINT = "checkpointLocation"
+"""Spark hands it to a streaming write, with the options that are for us."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write asks for. ``include_headers`` None: if there is such a column."""
+
+    address: Address
+    topic: str | None
+    include_headers: bool | None
+    partitioner: str
+    codec: WriterCodec | None
+    transactional_id: str | None
+    transaction_timeout_ms: int | None
+    staging: str | None
+    outside_transaction: bool
+
+
+def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
+    """Parse the options of a write. Raises InvalidOption and what the checks of names raise.
+
+    A streaming write is a transaction in any case: it has a transactional id of its own.
+    """
+    staging = options.get(STAGING)
+    mine, viewed = _split_view_options(
+        {name: value for name, value in options.items() if name != STAGING}
+    )
+    known = (*WRITE_OPTIONS, _CHECKPOINT) if streaming else WRITE_OPTIONS
+    values = OptionValues(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
+    topic, transactional_id = values.get("topic") or viewed, values.get("transactional.id")
+    timeout_ms = values.positive("transaction.timeout.ms")
+    if topic is not None:
+        check_topic(topic)
+    if transactional_id is not None:
+        check_transactional_id(transactional_id)
+    elif timeout_ms is not None and not streaming:
+        raise InvalidOption("option transaction.timeout.ms has no effect without transactional.id")
+    outside = values.boolean("outsideTransaction") or False
+    if outside and (streaming or staging is not None or transactional_id is not None):
+        raise InvalidOption(
+            "option outsideTransaction is for a write that is no part of a transaction; this one "
+            "is: "
+            + (
+                f"it has transactional.id {transactional_id!r}"
+                if transactional_id
+                else "a batch of a stream, or a write of transaction(...)"
+            )
+        )
+    return WriteOptions(
+        address=parse_address(values),
+        topic=topic,
+        include_headers=values.boolean("includeHeaders"),
+        partitioner=check_partitioner(values.get("partitioner") or DEFAULT_PARTITIONER),
+        codec=WriterCodec.parse(
+            values.get("compression.type"), values.integer("compression.level")
+        ),
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        staging=staging,
+        outside_transaction=outside,
+    )
+
+
+def _split_view_options(options: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+    """The options of a write, and the topic of the SQL view that is written to, if it is one.
+
+    ``INSERT INTO`` a temporary view arrives with the options that the view reads with.
+    """
+    by_name = {name.lower(): value for name, value in options.items()}
+    if "subscribe" not in by_name:
+        return options, None
+    for_reads = {name.lower() for name in READ_OPTIONS} - {name.lower() for name in WRITE_OPTIONS}
+    for_reads |= {f"kafka.{name}" for name in for_reads & {*KAFKA_SPELLINGS}}
+    topics = [topic.strip() for topic in by_name["subscribe"].split(",")]
+    rest = {name: value for name, value in by_name.items() if name not in for_reads}
+    return rest, topics[0] if len(topics) == 1 else None

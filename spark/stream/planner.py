@@ -1,0 +1,373 @@
+"""What a stream's micro-batches hold: looks at the topics at each trigger, and never at a segment.
+
+One planner lives as long as its query runs. It keeps the topics' logs open, so a trigger that finds
+nothing new costs one listing per topic, however long their histories are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txnlog import names
+from txnlog.errors import (
+    ConcurrentTransactions,
+    OffsetOutOfRange,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
+from txnlog.log.topic_log import TopicLog
+from txnlog.names import TopicPartition
+from txnlog.read.isolation import check_reading_on
+from txnlog.read.ranges import SegmentRange
+from txnlog.read.view import LATEST, TopicView
+from txnlog.snapshot import Snapshot, take_snapshot
+from txnlog.spark.batch.pinned_read import cut_ranges
+from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
+from txnlog.spark.options.stream_options import Rates, StreamOptions
+from txnlog.spark.options.subscription import Partitions
+from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
+from txnlog.state.group import OffsetCommit
+from txnlog.store import Store
+
+_logger = logging.getLogger(__name__)
+
+_Mark = tuple[str, int]
+"""A topic's id and next entry, where nothing is undecided: while it stays, nothing is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """The topics as they were last looked at: at one consistent cut."""
+
+    snapshot: Snapshot | None = None
+    marks: Mapping[str, _Mark | None] | None = None
+    subscribed: Partitions | None = None
+
+    def view(self, topic: str) -> TopicView | None:
+        if self.snapshot is None or topic not in self.snapshot.topics:
+            return None
+        return self.snapshot.view(topic)
+
+    def wanted(self) -> list[TopicPartition]:
+        """The subscribed partitions of the topics that there are."""
+        if self.snapshot is None or self.subscribed is None:
+            return []
+        there = {t: parts for t, parts in self.subscribed.items() if self.view(t) is not None}
+        return wanted_partitions(self.snapshot, there)
+
+
+class StreamPlanner:
+    """Where a stream may go, and the segment ranges on its way there."""
+
+    def __init__(self, store: Store, options: StreamOptions) -> None:
+        self._store = store
+        self._options = options
+        self._topics = _Topics()
+        self._end_is_pinned = False
+        self._initial: StreamOffset | None = None
+        self._committed: StreamOffset | None = None
+        self._last_batch_s: float | None = None
+        self._warned: set[str] = set()
+
+    # -- what Spark asks -------------------------------------------------------------------------
+
+    def pin_end(self) -> None:
+        """Look once, and take whatever comes later for not there: Trigger.AvailableNow."""
+        self._refresh()
+        self._end_is_pinned = True
+
+    def initial(self) -> StreamOffset:
+        """Where a new query begins: the same however often it is asked.
+
+        Raises:
+            UnknownTopicOrPartition: a topic or an assigned partition does not exist.
+            OffsetOutOfRange, InvalidOption: see :func:`txnlog.spark.batch.pinned_read.pin_read`.
+        """
+        if self._initial is None:
+            self._refresh()
+            self._check_topics_exist({})
+            self._initial = self._resolve_starts()
+        return self._initial
+
+    def latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
+        """Where the batch that starts at ``start`` ends: ``start`` itself if there is none to make.
+
+        Without a limit the end is one consistent cut over all topics. With one it is what the
+        shares give, so a batch may hold a part of a transaction; the rest comes with the next ones.
+
+        Raises:
+            OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
+            UnknownTopicOrPartition: a subscribed topic, never read, does not exist.
+        """
+        self._refresh()
+        self._check_topics_exist(start.offsets)
+        self._check_start(start)
+        begins = {where: self._start_of(start, where) for where in self._topics.wanted()}
+        counts = {where: max(self._end(where) - at, 0) for where, at in begins.items()}
+        total = sum(counts.values())
+        if rates.least is not None and total < rates.least and not self._is_overdue(rates):
+            return start
+        shares = counts if rates.most is None else proportional_shares(counts, rates.most)
+        kept = {w: at for w, at in start.partitions() if self._keeps_place(start, w)}
+        topic_ids = {w.topic: start.topic_ids[w.topic] for w in kept} | self._topic_ids()
+        offsets = kept | {where: at + shares[where] for where, at in begins.items()}
+        since = None
+        if start.begins and start.since is not None:
+            since = {t: at for t, at in start.since.items() if topic_ids[t] == start.topic_ids[t]}
+        end = StreamOffset.of(offsets, topic_ids, since)
+        if (end.offsets, end.topic_ids) == (start.offsets, start.topic_ids):
+            return start
+        self._last_batch_s = self._store.logs.clock.monotonic_s()
+        return end
+
+    def newest(self) -> StreamOffset | None:
+        """The ends of all that was there at the last look; None before it."""
+        if self._topics.snapshot is None:
+            return None
+        ends = {where: self._end(where) for where in self._topics.wanted()}
+        return StreamOffset.of(ends, self._topic_ids())
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> tuple[SegmentRange, ...]:
+        """What the batch between two offsets holds: the same whenever it is asked.
+
+        Raises:
+            OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
+        """
+        if not self._covers(end):
+            self._refresh()
+        begin = end.start_of_batch(start)
+        spans: dict[TopicPartition, range] = {}
+        for where, stop in end.partitions():
+            span = self._readable_span(where, end.topic_ids[where.topic], begin, stop)
+            if span:
+                spans[where] = span
+        if not spans:
+            return ()
+        assert self._topics.snapshot is not None
+        found = cut_ranges(self._topics.snapshot, spans)
+        return tuple(part for where in sorted(found) for part in found[where])
+
+    def commit_group(self, done: StreamOffset) -> None:
+        """Move the group's offsets to ``done``, for tools that show lag.
+
+        The query's place is its checkpoint: nothing is read from the group, and if it cannot be
+        moved that is logged and the query goes on.
+        """
+        group_id = self._options.read.group_id
+        if group_id is None or done.begins or done == self._committed:
+            return
+        before = self._committed
+        moved = [
+            OffsetCommit(*where, offset, topic_id=done.topic_ids[where.topic])
+            for where, offset in done.partitions()
+            if before is None or before.at(where, done.topic_ids[where.topic]) != offset
+        ]
+        try:
+            if moved:
+                log = self._store.logs.fresh_group(group_id)
+                log.commit(moved, refreshed=True)
+                self._store.logs.tidy([log])
+            self._committed = done
+        except TxnlogError as error:
+            _logger.warning("the offsets of group %r were not moved: %s", group_id, error)
+
+    # -- refreshing ------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """One listing per topic; more only where something has come."""
+        if self._end_is_pinned:
+            return
+        logs = self._store.logs
+        subscribed = self._subscribed()
+        topics = [logs.topic(topic) for topic in subscribed]
+        logs.storage.gather([log.refresh for log in topics])
+        marks = {log.name: _mark(log) for log in topics}
+        if marks == self._topics.marks and None not in marks.values():
+            return
+        try:
+            snapshot = self._snapshot(list(subscribed)) if any(map(_exists, topics)) else None
+        except ConcurrentTransactions as error:
+            if self._topics.snapshot is None:
+                raise
+            _logger.info("nothing new can be read yet: %s", error)
+            return
+        self._topics = _Topics(snapshot, marks, subscribed)
+
+    def _snapshot(self, topics: list[str]) -> Snapshot:
+        return take_snapshot(
+            self._store.logs,
+            topics,
+            check_reading_on(self._options.read.isolation_level),
+            leave_out_missing=True,
+            refreshed=True,
+        )
+
+    def _subscribed(self) -> Partitions:
+        subscription = self._options.read.subscription
+        if subscription.pattern is None:
+            return subscription.topics
+        return subscription.match(self._store.storage.list_folders(names.TOPICS))
+
+    def _topic_ids(self) -> dict[str, str]:
+        topics = dict.fromkeys(where.topic for where in self._topics.wanted())
+        assert self._topics.snapshot is not None or not topics
+        return {t: view.topic_id for t in topics if (view := self._topics.view(t)) is not None}
+
+    def _partition(self, where: TopicPartition) -> tuple[int, int]:
+        """Where a partition starts, and ends at the cut."""
+        view = self._topics.view(where.topic)
+        assert view is not None
+        partition = view.partitions[where.partition]
+        return partition.log_start_offset, partition.end_offset
+
+    def _end(self, where: TopicPartition) -> int:
+        return self._partition(where)[1]
+
+    def _resolve_starts(self) -> StreamOffset:
+        snapshot = self._topics.snapshot
+        if snapshot is None:
+            return StreamOffset.initial({}, {})
+        read = self._options.read
+        wanted = self._topics.wanted()
+        chosen = resolve_position(
+            self._store.storage, snapshot, wanted, "startingOffsets", self._options.starting
+        )
+        starts = {w: span_of(snapshot, w, chosen[w], LATEST, read).start for w in wanted}
+        return StreamOffset.initial(starts, self._topic_ids())
+
+    def _start_of(self, start: StreamOffset, where: TopicPartition) -> int:
+        """Where a batch begins in a partition: what was found since the last one, at its start."""
+        view = self._topics.view(where.topic)
+        assert view is not None
+        begin, _ = self._partition(where)
+        known = start.at(where, view.topic_id)
+        if known is None:
+            return begin
+        return min(max(known, begin), view.log_end_offsets[where.partition])
+
+    def _is_overdue(self, rates: Rates) -> bool:
+        """True if a batch must not wait for more; with Trigger.AvailableNow none ever waits."""
+        if self._end_is_pinned or self._last_batch_s is None:
+            return True
+        waited_s = self._store.logs.clock.monotonic_s() - self._last_batch_s
+        return waited_s * 1000 >= rates.max_delay_ms
+
+    def _covers(self, end: StreamOffset) -> bool:
+        for where, stop in end.partitions():
+            view = self._topics.view(where.topic)
+            if view is None or view.topic_id != end.topic_ids[where.topic]:
+                return False
+            if where.partition >= len(view.partitions) or self._end(where) < stop:
+                return False
+        return True
+
+    # -- what is lost ----------------------------------------------------------------------------
+
+    def _check_topics_exist(self, known: Mapping[str, object]) -> None:
+        for topic in self._topics.subscribed or ():
+            if self._topics.view(topic) is None and topic not in known:
+                if self._options.read.subscription.pattern is not None:
+                    continue  # a folder of a topic that is gone
+                raise UnknownTopicOrPartition(
+                    f"topic {topic!r} does not exist in {self._store.url}; create it first"
+                )
+
+    def _check_start(self, start: StreamOffset) -> None:
+        """Find out what was lost behind ``start``."""
+        wanted = {*self._topics.wanted()}
+        for topic, topic_id in start.topic_ids.items():
+            view = self._topics.view(topic)
+            if topic not in (self._topics.subscribed or ()):
+                self._report_loss(_unsubscribed_reason(f"topic {topic!r}"))
+            elif view is None:
+                self._report_loss(_deleted_reason(f"topic {topic!r}"))
+            elif view.topic_id != topic_id:
+                self._report_loss(_recreated_reason(topic, topic_id, view.topic_id))
+            else:
+                for partition, offset in start.offsets[topic].items():
+                    where = TopicPartition(topic, partition)
+                    if where in wanted:
+                        self._check_in_log(where, offset, view)
+                    else:
+                        self._report_loss(_unsubscribed_reason(f"{where}"))
+
+    def _keeps_place(self, start: StreamOffset, where: TopicPartition) -> bool:
+        """True if the stream keeps its place in a partition that this batch has nothing of."""
+        view = self._topics.view(where.topic)
+        return view is None or view.topic_id == start.topic_ids[where.topic]
+
+    def _check_in_log(self, where: TopicPartition, offset: int, view: TopicView) -> None:
+        begin, end = self._partition(where)[0], view.log_end_offsets[where.partition]
+        if offset < begin:
+            self._report_loss(
+                f"the records of {where} from offset {offset} to {begin - 1} were deleted before "
+                f"the query had read them: its log starts at {begin} now"
+            )
+        elif offset > end:
+            self._report_loss(
+                f"{where} ends at offset {end}, but the query has read up to {offset}: the topic "
+                "is shorter than it was. Was the store restored from an older copy?"
+            )
+
+    def _readable_span(
+        self, where: TopicPartition, topic_id: str, begin: StreamOffset, stop: int
+    ) -> range:
+        """The offsets of a batch in one partition, as far as they are (still) there."""
+        start = begin.at(where, topic_id)
+        if start is not None and start >= stop:
+            return range(0)
+        view = self._topics.view(where.topic)
+        if view is None or where.partition >= len(view.partitions):
+            self._report_loss(_deleted_reason(f"{where}"))
+            return range(0)
+        if view.topic_id != topic_id:
+            self._report_loss(_recreated_reason(where.topic, topic_id, view.topic_id))
+            return range(0)
+        log_start, cut = self._partition(where)
+        start = log_start if start is None else start
+        self._check_in_log(where, start, view)
+        self._check_in_log(where, max(stop, log_start), view)
+        if cut < stop <= view.log_end_offsets[where.partition]:
+            raise OffsetOutOfRange(
+                f"a batch that was planned ends at offset {stop} of {where}, but only what is "
+                f"below {cut} is committed: give the isolation.level that the query was started "
+                "with, until this batch is done"
+            )
+        return range(max(start, log_start), min(stop, cut))
+
+    def _report_loss(self, what: str) -> None:
+        if self._options.read.fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{what}. To go on with what is there, give failOnDataLoss=false; to begin anew, "
+                "give the query a new checkpoint"
+            )
+        if what not in self._warned:
+            self._warned.add(what)
+            _logger.warning("%s; going on with what is there", what)
+
+
+def _unsubscribed_reason(what: str) -> str:
+    return f"the query has read {what}, which its options do not name any more"
+
+
+def _deleted_reason(what: str) -> str:
+    return f"{what} was deleted: what was not read of it is gone"
+
+
+def _recreated_reason(topic: str, old: str, new: str) -> str:
+    return (
+        f"topic {topic!r} was deleted and made anew (its id was {old}, and is {new} now): what was "
+        "not read of the old topic is gone, and the new one begins at its own start"
+    )
+
+
+def _mark(log: TopicLog) -> _Mark | None:
+    with log.reading() as state:
+        return None if state.undecided_entries() else (state.topic_id or "", state.next_entry)
+
+
+def _exists(log: TopicLog) -> bool:
+    with log.reading() as state:
+        return state.exists

@@ -1,0 +1,101 @@
+"""The streaming source as Spark calls it: offsets and tasks of micro-batches.
+
+Spark keeps one of these in a process beside the driver for as long as the query runs, and pickles
+another for the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from txnlog.spark.batch.reader import TaskReader, TxnlogPartition
+from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.options.store_options import open_at
+from txnlog.spark.options.stream_options import Rates, StreamOptions
+from txnlog.spark.stream.offsets import StreamOffset
+from txnlog.spark.stream.planner import StreamPlanner
+from txnlog.storage import open_storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnlog.storage.base import Storage
+
+
+class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as a stream. Nothing is opened before Spark asks for an offset."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        super().__init__()
+        self._options = options
+
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
+        return TaskReader, (self._storage(), self._options.read.columns, None)
+
+    def _storage(self) -> Storage:
+        at = self._options.read.address
+        return open_storage(at.url, at.options, unsafe_single_writer=at.unsafe_single_writer)
+
+    @cached_property
+    def _planner(self) -> StreamPlanner:
+        return StreamPlanner(open_at(self._options.read.address), self._options)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        """Where a new query begins."""
+        return self._planner.initial().to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that this run will read."""
+        self._planner.pin_end()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        rates = self._options.rates
+        if rates.most is not None:
+            return ReadMaxRows(rates.most)
+        return ReadAllAvailable() if rates.least is None else ReadMinRows(rates.least)
+
+    def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+        """Where the next batch ends.
+
+        Everything before ``start`` is done: that is told to the group here, since Spark calls
+        ``commit`` only when it has planned another batch, and so never for the last one.
+        """
+        done = StreamOffset.parse(start)
+        self._planner.commit_group(done)
+        # A limit of Spark's holds one of our two; it asks for all where ours must not count.
+        rates = Rates() if isinstance(limit, ReadAllAvailable) else self._options.rates
+        return self._planner.latest(done, rates).to_json()
+
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
+        """All that there was at the last trigger, for the query's progress."""
+        newest = self._planner.newest()
+        return None if newest is None else newest.to_json()
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        self._planner.commit_group(StreamOffset.parse(end))
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def partitions(
+        self, start: Mapping[str, object], end: Mapping[str, object]
+    ) -> Sequence[InputPartition]:
+        """The tasks of one batch, the same however often it is run."""
+        ranges = self._planner.ranges(StreamOffset.parse(start), StreamOffset.parse(end))
+        groups = group_ranges(ranges, self._options.read.task_sizes)
+        return [TxnlogPartition(group) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return TaskReader(self._storage(), self._options.read.columns, None).read(partition)

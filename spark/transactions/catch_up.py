@@ -1,0 +1,107 @@
+"""Running a step in transactions until a group has read everything there is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
+from txnlog.spark.options.option_values import check_positive
+from txnlog.spark.transactions.transaction import SparkTransaction, transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txnlog.store import Store
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """What :func:`catch_up` has done: committed transactions, records read and written in them."""
+
+    transactions: int
+    consumed_records: int
+    written_records: int
+
+
+def catch_up(
+    spark: SparkSession,
+    path: str | Store,
+    step: Callable[[SparkTransaction], None],
+    *,
+    transactional_id: str,
+    group_id: str,
+    max_records: int | None = None,
+    max_transactions: int | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    transaction_timeout_ms: int = 60_000,
+) -> CaughtUp:
+    """Run ``step`` in one transaction after the other until the group has caught up.
+
+        def step(txn):
+            orders = txn.read("orders")
+            txn.write(orders.where("value is not null"), topic="paid")
+
+        catch_up(spark, root, step, transactional_id="etl", group_id="etl", max_records=1_000_000)
+
+    The step that finds nothing to read is the last one: what it wrote is dropped, not committed.
+    Where another job of the group has committed the same records first, they are its own, and the
+    next transaction goes on behind them.
+
+    Args:
+        spark: the session that reads and writes.
+        path: the store's folder or URL, or an open store.
+        step: reads with ``txn.read`` and writes with ``txn.write``, as inside a ``with`` block.
+        transactional_id: names the job, as in :func:`transaction`.
+        group_id: the group that is to catch up.
+        max_records: the most that one ``read`` returns.
+        max_transactions: stop after so many, also if there is more to read.
+        storage_options: for the filesystem, as in :func:`transaction`.
+        transaction_timeout_ms: the most that placing and deciding may take.
+
+    Raises:
+        InvalidOption: the step reads nothing, or from where it says itself, so it would never end.
+        TxnlogError: of a transaction; those before it are committed.
+    """
+    check_positive("max_transactions", max_transactions)
+    count = consumed = written = 0
+    while max_transactions is None or count < max_transactions:
+        block = transaction(
+            spark,
+            path,
+            transactional_id=transactional_id,
+            group_id=group_id,
+            max_records=max_records,
+            storage_options=storage_options,
+            transaction_timeout_ms=transaction_timeout_ms,
+        )
+        try:
+            with block as txn:
+                step(txn)
+                if not txn.has_read:
+                    raise InvalidOption(
+                        "the step of catch_up() did not call txn.read(): nothing would ever tell "
+                        "it that it has caught up; use transaction(...) for a job without a read"
+                    )
+                if not txn.follows_group:
+                    raise InvalidOption(
+                        "the step of catch_up() tells txn.read() where to start, so it would read "
+                        "the same records in every transaction, without end; set the group's "
+                        "offsets before, with store.reset_group_offsets(...)"
+                    )
+                if txn.consumed_records == 0:
+                    # Offsets may move all the same, over what was aborted.
+                    txn.discard_writes()
+        except (CommitFailed, ConcurrentTransactions) as error:
+            _logger.info("another job was faster, going on behind it: %s", error)
+            continue
+        if txn.consumed_records == 0:
+            break
+        count += 1
+        consumed += txn.consumed_records
+        written += txn.result.written_records
+    return CaughtUp(count, consumed, written)

@@ -1,0 +1,75 @@
+"""``foreach_batch``: every micro-batch of a streaming query in a transaction of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from txnlog.errors import InvalidOption
+from txnlog.spark.stream.versions import QUERY_ID, default_transactional_id, query_batch
+from txnlog.spark.transactions.transaction import SparkTransaction, transaction
+from txnlog.store import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def foreach_batch(
+    path: str | Store,
+    function: Callable[[SparkTransaction, DataFrame], None],
+    *,
+    transactional_id: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    transaction_timeout_ms: int = 60_000,
+) -> Callable[[DataFrame, int], None]:
+    """Make of a function what ``writeStream.foreachBatch`` takes.
+
+        def fan_out(txn, batch):
+            txn.write(batch.where(...), topic="paid")
+            txn.write(batch.where(...), topic="dead-letters")
+
+        stream.writeStream.foreachBatch(foreach_batch("/data/store", fan_out)).start()
+
+    Whatever ``function`` writes through ``txn`` is committed when it returns, all of it at once and
+    once only: a batch that Spark repeats after a failure is recognised by the query's id and its
+    own, and ``function`` is not called for it. An exception commits nothing and fails the query.
+
+    Args:
+        path: the store that is written to: its folder or URL, or an open store.
+        function: called with an open transaction and the batch.
+        transactional_id: instead of one made from the query's id. It can serve one query only.
+        storage_options: as for :func:`txnlog.spark.transaction`.
+        transaction_timeout_ms: the same.
+
+    Raises:
+        StoreNotFound; and when a batch comes, what fails the query:
+        InvalidTxnState: the transactional id belongs to another query, or the query's checkpoint
+            was set back.
+        InvalidOption: it is no streaming query that calls.
+    """
+    options = dict(storage_options or {})
+    store = path if isinstance(path, Store) else open_store(path, storage_options=options)
+
+    def process(batch: DataFrame, batch_id: int) -> None:
+        spark = batch.sparkSession
+        context = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none
+        query_id = context.getLocalProperty(QUERY_ID) if context else None
+        if not query_id:
+            raise InvalidOption(
+                "foreach_batch(...) makes a function for writeStream.foreachBatch; it was called "
+                "outside of a streaming query, or on Spark Connect, which does not tell the query"
+            )
+        application_id, version = query_batch(query_id, batch_id)
+        with transaction(
+            spark,
+            store,
+            transactional_id=transactional_id or default_transactional_id(query_id),
+            storage_options=options,
+            transaction_timeout_ms=transaction_timeout_ms,
+            application_id=application_id,
+            version=version,
+        ) as txn:
+            if not txn.already_committed:
+                function(txn, batch)
+
+    return process

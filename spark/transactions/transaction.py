@@ -1,0 +1,453 @@
+"""``transaction(...)``: reads, transforms and writes of Spark, committed with the group's offsets.
+
+The transaction is held by the user's own process. Writes only upload and leave manifests; when the
+block ends everything is placed and decided at once, so nothing shows and nobody waits before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from txnlog.errors import (
+    IllegalState,
+    InvalidOption,
+    InvalidTxnState,
+)
+from txnlog.names import TopicPartition, check_group_id, check_topic
+from txnlog.spark.batch import commit
+from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
+from txnlog.spark.options.option_names import STAGING
+from txnlog.spark.options.option_values import check_positive
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.store_options import store_options
+from txnlog.spark.stream.versions import take_over
+from txnlog.spark.transactions.read_options import merge_read_options, pin_options
+from txnlog.spark.transactions.staged_writes import StagedWrites
+from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
+from txnlog.store import Store, open_store
+from txnlog.write.coordinator import Coordinator, Placed
+from txnlog.write.producer_lock import ProducerLock, exclusive
+from txnlog.write.record_buffers import RecordBuffers
+from txnlog.write.record_checks import Headers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txnlog.spark.options.positions import OffsetsOption
+    from txnlog.spark.options.read_options import ReadOptions
+
+_STOPPED = (
+    "the SparkSession was stopped inside this transaction's block, so nothing was committed; stop "
+    "it after the block"
+)
+
+
+class _Phase(Enum):
+    NEW = "not entered yet"
+    OPEN = "open"
+    FAILED = "failed: it can only be aborted"
+    COMMITTED = "committed"
+    ENDED = "ended without a commit"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """What a transaction has committed.
+
+    ``written`` has the offsets that its records were given, ``consumed`` the offsets [start, stop)
+    that it read, both by partition.
+    """
+
+    written: Mapping[TopicPartition, Sequence[range]]
+    consumed: Mapping[TopicPartition, range]
+
+    @property
+    def written_records(self) -> int:
+        """How many records were written, to all topics together."""
+        return sum(len(span) for spans in self.written.values() for span in spans)
+
+
+def transaction(
+    spark: SparkSession,
+    path: str | Store,
+    *,
+    transactional_id: str,
+    group_id: str | None = None,
+    max_records: int | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    transaction_timeout_ms: int = 60_000,
+    application_id: str | None = None,
+    version: int | None = None,
+) -> SparkTransaction:
+    """Read, transform and write in one transaction.
+
+        with transaction(spark, "/data/store", transactional_id="etl", group_id="etl") as txn:
+            orders = txn.read("orders")
+            txn.write(orders.where(...), topic="paid")
+
+    Leaving the block commits everything that was written and the group's offsets, at the same
+    instant; an exception commits nothing.
+
+    Args:
+        spark: the session that reads and writes.
+        path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
+        transactional_id: names the job: entering the block ends what an earlier run left behind,
+            and fences it off.
+        group_id: the consumer group whose offsets say where to read from.
+        max_records: the most that one ``read`` returns; see :meth:`SparkTransaction.read`.
+        storage_options: for the filesystem, also of Spark's tasks, as ``txnlog.open`` takes them.
+            Beside an open store: for the tasks, over those that it was opened with.
+        transaction_timeout_ms: the most that placing and deciding at the end may take; how long the
+            block runs does not matter.
+        application_id: with ``version``: makes the commit idempotent, and says who counts.
+        version: say, a day's number; it grows with each commit of the application.
+            ``txn.already_committed`` tells if it, or a greater one, was committed before with this
+            transactional id.
+
+    Raises:
+        StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout.
+    """
+    options = dict(storage_options or {})
+    store = path if isinstance(path, Store) else open_store(path, storage_options=options)
+    if store.url.startswith("memory:"):
+        raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
+    if group_id is not None:
+        check_group_id(group_id)
+    check_positive("max_records", max_records)
+    checked = check_version(application_id, version)
+    reached = store_options(store, options)
+    coordinator = Coordinator(store.logs, transactional_id, transaction_timeout_ms)
+    return SparkTransaction(spark, store, coordinator, group_id, max_records, reached, checked)
+
+
+class SparkTransaction:
+    """An open ``transaction(...)`` block."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        coordinator: Coordinator,
+        group_id: str | None,
+        max_records: int | None,
+        store_options: Mapping[str, str],
+        version: Version | None = None,
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._coordinator = coordinator
+        self._group_id = group_id
+        self._max_records = max_records
+        self._store_options = dict(store_options)  # secrets among them
+        self._version = version
+        self._already_committed = False
+        self._phase = _Phase.NEW
+        self._reads: list[PinnedRead] = []
+        self._follows_group = True
+        self._lock = ProducerLock("transaction")  # writes may run in threads of the user's
+        self._staged = StagedWrites(store)
+        self._records = RecordBuffers(store.logs)
+        self._result: TransactionResult | None = None
+
+    # -- the block -------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._phase is not _Phase.NEW:
+            raise IllegalState(f"this transaction is {self._phase.value}; make a new one")
+        self._lock.check()
+        from txnlog.spark.registration import register
+
+        register(self._spark)
+        self._already_committed = take_over(self._coordinator, self._version)
+        self._phase = _Phase.OPEN
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._lock.inherited:
+            # The block, and what was uploaded in it, stays with the parent.
+            if kind is None:
+                self._lock.check()
+            return
+        with self._lock.mutex:
+            phase, self._phase = self._phase, _Phase.ENDED
+            running = not self._staged.close()
+        if phase not in (_Phase.OPEN, _Phase.FAILED):
+            return
+        stopped = self._has_changes() and _is_stopped(self._spark)
+        if kind is None and phase is _Phase.OPEN and not stopped and not running:
+            if not self._already_committed:
+                self._commit()
+            return
+        self._discard()
+        if kind is None and phase is _Phase.FAILED:
+            raise InvalidTxnState(
+                "a read or write of this transaction failed, so nothing was committed; let its "
+                "exception leave the block"
+            )
+        if kind is None and running:
+            raise InvalidTxnState(
+                "a write() of this transaction still runs in another thread, so nothing was "
+                "committed; wait for it inside the block"
+            )
+        if kind is None:
+            raise InvalidTxnState(_STOPPED)
+
+    @property
+    def result(self) -> TransactionResult:
+        """What was committed. Raises IllegalState if nothing was (yet)."""
+        if self._result is None:
+            raise IllegalState(f"the transaction is {self._phase.value}: there is no result")
+        return self._result
+
+    @property
+    def consumed_records(self) -> int:
+        """How many records the reads so far return: 0 means that the group has caught up."""
+        return sum(read.record_count for read in self._reads)
+
+    @property
+    def has_read(self) -> bool:
+        """True once a topic was read, also if there was nothing new in it."""
+        return bool(self._reads)
+
+    @property
+    def follows_group(self) -> bool:
+        """True unless a read was told where to start, instead of at the group's offsets."""
+        return self._follows_group
+
+    @property
+    def already_committed(self) -> bool:
+        """True if the version was committed before: there is nothing to do, and nothing is done."""
+        return self._already_committed
+
+    # -- reading and writing ---------------------------------------------------------------------
+
+    def read(
+        self,
+        *topics: str,
+        starting_offsets: OffsetsOption | None = None,
+        columns: Sequence[str] | None = None,
+        include_headers: bool = False,
+        options: Mapping[str, bool | int | str] | None = None,
+    ) -> DataFrame:
+        """Topics from the group's committed offsets (where none, from the start) to now.
+
+        Topics that are given together are read at one consistent cut: of every transaction all or
+        nothing is in it. The range is pinned: the DataFrame returns the same records however often
+        it is run. With ``max_records`` every partition gives an equal share, and those with less
+        leave theirs to the others; such a cut may fall inside a transaction, whose rest comes with
+        the next run.
+
+        Args:
+            topics: their names; a topic can be read once in a transaction.
+            starting_offsets: in place of the group's: 'earliest', 'latest' or
+                {topic: {partition: offset}}. The group is moved all the same.
+            columns: of the row schema, to bring less over to Spark.
+            include_headers: add the column ``headers``.
+            options: of a batch read, with the names that docs/SPARK.md lists: how it is split into
+                tasks, where it starts and ends by time, ``failOnDataLoss``.
+
+        Raises:
+            UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
+        """
+        self._require_open("read")
+        self._require_session()
+        with self._fail_on_error():
+            names = [check_topic(topic) for topic in topics]
+            done = {where.topic for read in self._reads for where in read.offsets}
+            for name in names:
+                if name in done or names.count(name) > 1:
+                    raise InvalidOption(
+                        f"topic {name!r} is read twice in one transaction; use its DataFrame again"
+                    )
+            merged = merge_read_options(
+                options or {},
+                columns=columns,
+                include_headers=include_headers,
+                starting_offsets=starting_offsets,
+            )
+            parsed = self._parse(names, merged)
+            pinned = pin_read(self._store, parsed)
+            at = {**pin_options(merged, pinned), **self._store_options}
+            frame = self._spark.read.format("txnlog").options(**at).load()
+            self._reads.append(pinned)
+            self._follows_group &= parsed.starting is None
+            return frame
+
+    def write(
+        self,
+        frame: DataFrame,
+        topic: str | None = None,
+        *,
+        include_headers: bool | None = None,
+        compression_type: str | None = None,
+    ) -> None:
+        """Run the DataFrame and upload its rows; they are committed when the block ends.
+
+        Several may run at once, in threads of yours; wait for them inside the block. The records of
+        one follow those of the writes that have ended before it.
+
+        Args:
+            frame: with the columns value and, as wanted, key, topic, partition, timestamp, headers.
+            topic: where to; None takes the column ``topic``.
+            include_headers: False leaves the column ``headers`` out.
+            compression_type: a codec for these records instead of the topics' own.
+        """
+        self._require_open("write")
+        self._require_session()
+        from txnlog.spark.registration import register
+
+        with self._fail_on_error():
+            register(self._spark)  # also in a thread that has written nothing yet
+            path = self._staged.begin_write()
+            options = {**self._store_options, STAGING: path}
+            if topic is not None:
+                options["topic"] = topic
+            if include_headers is not None:
+                options["includeHeaders"] = str(include_headers).lower()
+            if compression_type is not None:
+                options["compression.type"] = compression_type
+            frame.write.format("txnlog").options(**options).mode("append").save()
+            self._staged.end_write(path)
+
+    @exclusive
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Write one record from this process, as :meth:`txnlog.Producer.send` does.
+
+        For what a job says of itself: a summary, a marker, an alert. It follows the DataFrames that
+        are written to the same topic, and is committed with them.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
+        """
+        self._require_open("send")
+        with self._fail_on_error():
+            self._records.send(topic, value, key, partition, timestamp_ms, headers)
+
+    @exclusive
+    def send_batch(
+        self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
+    ) -> None:
+        """Write Arrow data from this process, as :meth:`txnlog.Producer.send_batch` does."""
+        self._require_open("send_batch")
+        with self._fail_on_error():
+            self._records.send_batch(topic, batch, partition)
+
+    @exclusive
+    def discard_writes(self) -> None:
+        """Drop what was written so far, as if it had not been; what was read stays consumed."""
+        self._require_open("discard_writes")
+        self._discard()
+
+    def _parse(self, topics: Sequence[str], options: Mapping[str, str]) -> ReadOptions:
+        if not topics:
+            raise InvalidOption("read() needs the name of a topic")
+        merged = {**options, "path": self._store.url, "subscribe": ",".join(topics)}
+        if self._group_id is not None:
+            merged["group.id"] = self._group_id
+        if self._max_records is not None:
+            merged["maxRecords"] = str(self._max_records)
+        return parse_read(merged)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        consumed = self._consumed()
+        self._take_records()
+        coordinator, segments = self._coordinator, self._staged.segments
+        placed: Placed = {}
+        try:
+            with commit.abort_on_error(self._store, coordinator, segments):
+                placed = coordinator.place(segments, commit.offset_commits(consumed))
+                coordinator.commit(version=self._version)
+        except BaseException:
+            if coordinator.decided is not Outcome.COMMIT:
+                raise
+            self._set_result(placed, consumed)  # it is committed; an interrupt goes on all the same
+            raise
+        self._set_result(placed, consumed)
+
+    def _set_result(self, placed: Placed, consumed: Sequence[ConsumedOffset]) -> None:
+        self._result = TransactionResult(placed, self._spans(consumed))
+        self._phase = _Phase.COMMITTED
+
+    def _has_changes(self) -> bool:
+        return bool(self._staged.segments or self._consumed())
+
+    def _consumed(self) -> list[ConsumedOffset]:
+        if self._group_id is None:
+            return []
+        return [item for read in self._reads for item in read.consumed(self._group_id)]
+
+    def _spans(self, consumed: Sequence[ConsumedOffset]) -> dict[TopicPartition, range]:
+        spans = {where: span for read in self._reads for where, span in read.offsets.items()}
+        moved = [TopicPartition(item.topic, item.partition) for item in consumed]
+        return {where: spans[where] for where in moved}
+
+    def _take_records(self) -> None:
+        """Upload what was sent from this process."""
+        try:
+            self._staged.add(self._records.finish())
+        except BaseException:
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        """Delete what was uploaded, before anything was placed; best effort."""
+        self._records.discard()
+        self._staged.discard()
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def _require_open(self, call: str) -> None:
+        self._lock.check()
+        if self._phase is not _Phase.OPEN:
+            hint = "use it in a with statement" if self._phase is _Phase.NEW else "make a new one"
+            raise InvalidTxnState(f"{call}(): the transaction is {self._phase.value}; {hint}")
+        if self._already_committed:
+            assert self._version is not None
+            application_id, number = self._version
+            raise InvalidTxnState(
+                f"{call}(): version {number} of application {application_id!r}, or a greater one, "
+                "was committed before; look at already_committed first"
+            )
+
+    def _require_session(self) -> None:
+        if _is_stopped(self._spark):
+            self._phase = _Phase.FAILED
+            raise InvalidTxnState(_STOPPED)
+
+    @contextmanager
+    def _fail_on_error(self) -> Iterator[None]:
+        """A failed read or write leaves only abort, as a failed send does in Kafka's producer."""
+        try:
+            yield
+        except BaseException:
+            with self._lock.mutex:
+                if self._phase is _Phase.OPEN:
+                    self._phase = _Phase.FAILED
+            raise
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Spark Connect tells; elsewhere a stopped context has let go of its JVM's half."""
+    told: bool | None = getattr(spark, "is_stopped", None)
+    return getattr(spark.sparkContext, "_jsc", None) is None if told is None else told

@@ -1,0 +1,137 @@
+"""Nothing is wrong with a sound store: after a crash at any request, while others write."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+from broken_store import DAY_MS, SMALL, BrokenStore, examine
+from copy_job import PREPARED, TOTAL, copy_all
+from long_runs.readers import settle
+from long_runs.run import CALM, ROUGH, STALLING, STORMY
+from long_runs.world import World, prepare, survived
+from long_runs.writers import copy as copying
+from long_runs.writers import feed, transfer
+
+from txnlog.errors import TxnlogError, UnknownTopicOrPartition
+from txnlog.names import TopicPartition
+from txnlog.store import attach
+from txnlog.testing import (
+    Fault,
+    FaultRates,
+    FaultyStorage,
+    Process,
+    ProcessStopped,
+    Simulation,
+    VirtualClock,
+)
+
+
+def test_a_sound_store_has_nothing_wrong() -> None:
+    """The store that the cases below are made from; everything was looked at."""
+    assert examine(SMALL.copy()) == []
+    store = attach(SMALL.copy(), clock=VirtualClock(seed=9))
+    looked = [(f.check, f.subject) for f in store.examine(with_probe=False)]
+    assert looked == [
+        ("transactions", ""),
+        ("topic", "a"),
+        ("data", "a"),
+        ("topic", "b"),
+        ("data", "b"),
+        ("group", "g"),
+        ("files", ""),
+    ]
+
+
+def test_single_topics_and_unknown_ones() -> None:
+    """Only the topics that are named, with the ids; a topic that never was is refused."""
+    store = attach(SMALL.copy(), clock=VirtualClock(seed=9))
+    looked = [(f.check, f.subject) for f in store.examine(["b"], with_probe=False)]
+    assert looked == [("transactions", ""), ("topic", "b"), ("data", "b")]
+    with pytest.raises(UnknownTopicOrPartition):
+        list(store.examine(["nope"], with_probe=False))
+
+
+def test_honest_checkpoints_agree() -> None:
+    """One after each step of any sort: undecided, decided late, trimmed, deleted, made anew."""
+    broken = BrokenStore()
+    store = attach(broken.storage, clock=VirtualClock(seed=6))
+
+    def step() -> None:
+        for kind, name in (("topic", "a"), ("topic", "b"), ("group", "g"), ("group", "h")):
+            log = store.logs.log(kind, name)  # type: ignore[arg-type]
+            log.refresh()
+            if log.next_entry:
+                store.logs.settlement.settle([log])
+                log.checkpoint()
+        assert {finding.state for finding in examine(broken.storage)} <= {"note"}
+
+    step()
+    late = store.producer(transactional_id="late")
+    late.init_transactions()
+    for ends in (late.commit_transaction, late.abort_transaction):
+        late.begin_transaction()
+        for where in ("a", "b"):
+            late.send(where, "late", partition=0)
+        late.send_offsets_to_transaction({TopicPartition("b", 0): 2}, "h")
+        late.flush()
+        step()
+        ends()
+        step()
+    store.delete_group_offsets("h", ["b"])
+    step()
+    store.delete_group("g")
+    step()
+    store.abort_transaction("open", reason="it is in the way")
+    step()
+    store.delete_records({TopicPartition("b", 0): 4})
+    step()
+    store.delete_topic("a")
+    step()
+    store.create_topic("a")
+    with store.producer() as producer:
+        producer.send("a", "anew")
+    step()
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LAND_LATE])
+def test_a_crash_is_no_damage(fault: Fault) -> None:
+    """Wherever a process stops, what it leaves breaks no rule; nor does what lands late."""
+    for number in range(TOTAL):
+        storage = PREPARED.copy()
+        faulty = FaultyStorage(storage, {number: fault})
+        with suppress(ProcessStopped, TxnlogError):
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        for _ in range(2):
+            found = examine(storage, with_contents=True)
+            assert {finding.state for finding in found} <= {"note"}, (number, found)
+            faulty.land()
+
+
+@pytest.mark.parametrize("rates", [CALM, ROUGH, STORMY, STALLING], ids="crsS")
+def test_looking_while_others_write(rates: FaultRates) -> None:
+    """Eight writers with faults, and somebody who examines all the while: no false alarm."""
+    seed = 4
+    simulation = Simulation(seed, rates=rates, step_ms=(0, 30))
+    cleanup_age_ms = random.Random(seed).choice((DAY_MS, 40_000))
+    world = prepare(simulation, cleanup_age_ms, 25, 0)
+    looked = 0
+
+    def look(world: World, process: Process) -> None:
+        nonlocal looked
+        while world.running:
+            with survived():
+                for finding in process.store().examine(with_probe=False):
+                    looked += 1
+                    assert finding.state != "damage", finding
+            process.clock.sleep(1)
+
+    for number, body in enumerate([transfer] * 3 + [copying] * 2 + [feed]):
+        world.spawn(f"{body.__name__}-{number}", body, writes=True)
+    world.spawn("look", look, writes=False)
+    simulation.run()
+    settle(world)
+    assert looked > 0
+    store = simulation.store()
+    assert all(f.state != "damage" for f in store.examine(with_probe=False, with_contents=True))

@@ -1,0 +1,158 @@
+"""Every rule that entries, markers and states can show is seen when it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from broken_store import A_LOG, B_LOG, G_LOG, BrokenStore, offsets, violated_rules, wrong_offset
+
+from txnlog.log.state_log import Marker
+from txnlog.names import LogFile, TopicPartition
+from txnlog.state import envelope
+from txnlog.state import topic as topic_state
+from txnlog.state.topic import TopicState, Trimmed
+from txnlog.state.transaction import EntryRef, Outcome, Status
+
+
+def lost_entry(broken: BrokenStore) -> None:
+    broken.storage.delete([broken.path(B_LOG, 2), broken.path(B_LOG, 2, LogFile.COMMIT)])
+
+
+def flipped_bit(broken: BrokenStore) -> None:
+    data = bytearray(broken.storage.get(broken.path(A_LOG, 40)))
+    data[-20] ^= 1
+    broken.replace(broken.path(A_LOG, 40), bytes(data))
+
+
+def two_outcomes(broken: BrokenStore) -> None:
+    broken.storage.put(
+        broken.path(A_LOG, 41, LogFile.ABORT),
+        broken.storage.get(broken.path(A_LOG, 41, LogFile.COMMIT)),
+    )
+
+
+def wrong_sequence(broken: BrokenStore) -> None:
+    broken.change_append("a", 40, base_sequence=1234)
+
+
+def trimmed_too_far(broken: BrokenStore) -> None:
+    broken.put_entry(
+        B_LOG, broken.entries(B_LOG)[-1] + 1, Trimmed("0" * 32, 1_700_000_000_000, {0: 99})
+    )
+
+
+def wrong_checkpoint(broken: BrokenStore) -> None:
+    path = next(
+        f"{A_LOG}/{n}" for n in broken.storage.list_names(A_LOG) if n.endswith("checkpoint")
+    )
+    state = envelope.decode(broken.storage.get(path), topic_state.CHECKPOINT_DECODER, path)
+    assert isinstance(state, TopicState)
+    state.partitions[1].segments.pop()
+    broken.replace(path, envelope.encode(state))
+
+
+def lower_epoch(broken: BrokenStore) -> None:
+    number, state = broken.state("open")
+    changed = msgspec.structs.replace(state, producer_epoch=state.producer_epoch - 1)
+    broken.put_state("open", number, changed)
+
+
+def no_bump(broken: BrokenStore) -> None:
+    number, state = broken.state("done")
+    empty = msgspec.structs.replace(state, status=Status.EMPTY, entries=(), topics=(), groups=())
+    broken.put_state("done", number + 1, empty)
+
+
+def unnamed_topic(broken: BrokenStore) -> None:
+    number, state = broken.state("open")
+    broken.put_state("open", number, msgspec.structs.replace(state, topics=("a",)))
+
+
+def not_on_the_list(broken: BrokenStore) -> None:
+    for back in (0, 1):
+        number, state = broken.state("done", back)
+        kept = tuple(ref for ref in state.entries if ref.name != "b")
+        broken.put_state("done", number, msgspec.structs.replace(state, entries=kept))
+
+
+def other_list(broken: BrokenStore) -> None:
+    number, state = broken.state("done")
+    more = (*state.entries, EntryRef("topic", "zzz", 1))
+    broken.put_state("done", number, msgspec.structs.replace(state, entries=more))
+
+
+def unmarked(broken: BrokenStore) -> None:
+    broken.storage.delete([broken.path(B_LOG, broken.entries(B_LOG)[2], LogFile.COMMIT)])
+
+
+def marked_while_open(broken: BrokenStore) -> None:
+    last = broken.entries(B_LOG)[-1]
+    entry = broken.append("b", last)
+    assert entry.transaction is not None
+    marker = Marker(Outcome.COMMIT, entry.transaction)
+    broken.storage.put(broken.path(B_LOG, last, LogFile.COMMIT), envelope.encode(marker))
+
+
+def marker_of_another(broken: BrokenStore) -> None:
+    broken.replace(
+        broken.path(B_LOG, 1, LogFile.COMMIT),
+        broken.storage.get(broken.path(B_LOG, 3, LogFile.ABORT)),
+    )
+
+
+def skipped_state(broken: BrokenStore) -> None:
+    number, state = broken.state("open")
+    done = msgspec.structs.replace(state, status=Status.COMPLETE_ABORT)
+    broken.put_state("open", number + 1, done)
+
+
+def forgotten_version(broken: BrokenStore) -> None:
+    number, state = broken.state("done")
+    broken.put_state("done", number, msgspec.structs.replace(state, versions={}))
+
+
+def moved_from_elsewhere(broken: BrokenStore) -> None:
+    moved = offsets(TopicPartition("a", 0), 7, 9)
+    broken.put_entry(G_LOG, broken.entries(G_LOG)[-1] + 1, moved)
+
+
+def moved_while_held(broken: BrokenStore) -> None:
+    moved, end = offsets(TopicPartition("b", 0), None, 9), broken.entries(G_LOG)[-1] + 1
+    _, state = broken.state("open")
+    broken.put_entry(G_LOG, end, msgspec.structs.replace(moved, transaction=state.ref))
+    broken.put_entry(G_LOG, end + 1, moved)
+
+
+BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
+    lost_entry: {"L1"},
+    flipped_bit: {"L1"},
+    wrong_offset: {"L2"},
+    two_outcomes: {"L3"},
+    wrong_sequence: {"L4"},
+    trimmed_too_far: {"L5"},
+    wrong_checkpoint: {"L7"},
+    lower_epoch: {"T1"},
+    no_bump: {"T1"},
+    unnamed_topic: {"T2"},
+    not_on_the_list: {"T3"},
+    other_list: {"T3"},
+    unmarked: {"T4"},
+    marked_while_open: {"T5"},
+    marker_of_another: {"T5"},
+    skipped_state: {"T6"},
+    forgotten_version: {"T8"},
+    moved_from_elsewhere: {"G1"},
+    moved_while_held: {"G2"},
+}
+
+
+@pytest.mark.parametrize("breaks", BREAKS, ids=lambda breaks: breaks.__name__)
+def test_a_broken_rule_is_seen_by_its_number(breaks: Callable[[BrokenStore], None]) -> None:
+    """Each rule that files can show; nothing but files is broken, every checksum holds."""
+    broken = BrokenStore()
+    breaks(broken)
+    before = dict(broken.storage.list_all(""))
+    assert BREAKS[breaks] <= violated_rules(broken.storage)
+    assert dict(broken.storage.list_all("")) == before

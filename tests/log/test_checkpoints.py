@@ -1,0 +1,123 @@
+"""Checkpoints of a topic's log, and the cleaning behind them."""
+
+from __future__ import annotations
+
+import pytest
+from disturbed_storages import HookedStorage
+from steps import another, append, begin, checkpoint, new_store, values
+
+from txnlog.storage.base import Storage
+from txnlog.store import Store
+from txnlog.testing import VirtualClock
+
+AGE_MS = 3_600_000
+
+
+@pytest.fixture
+def store(memory_storage: Storage, clock: VirtualClock) -> Store:
+    return new_store(memory_storage, clock, config={"log.cleanup.age.ms": AGE_MS})
+
+
+@pytest.fixture
+def hooked(store: Store) -> HookedStorage:
+    return HookedStorage(store.storage)
+
+
+def test_checkpoints_stand_in_for_deleted_entries(store: Store, clock: VirtualClock) -> None:
+    """Old entries go only behind a checkpoint that is old enough; nothing is lost with them."""
+    for turn in range(70):
+        append(store, b"%d" % turn)
+    files = store.storage.list_names("topics/t/log")
+    assert sum(name.endswith(".json") for name in files) == 71
+    assert sum(name.endswith(".checkpoint") for name in files) == 2
+    clock.time_ms += AGE_MS + 1
+    for turn in range(70, 140):
+        append(store, b"%d" % turn)
+    files = store.storage.list_names("topics/t/log")
+    assert sum(name.endswith(".json") for name in files) < 100
+    expected = [b"%d" % turn for turn in range(140)]
+    assert values(another(store)) == expected
+    assert values(store) == expected
+
+
+def test_a_reader_that_is_overtaken_by_cleaning_goes_on(store: Store, clock: VirtualClock) -> None:
+    """A reader that has seen only deleted entries reloads from the newest checkpoint."""
+    append(store, b"0")
+    slow = another(store)
+    assert values(slow) == [b"0"]
+    for turn in range(1, 5):
+        append(store, b"%d" % turn)
+        clock.time_ms += AGE_MS + 1
+        checkpoint(store)
+    assert values(slow) == [b"%d" % turn for turn in range(5)]
+
+
+def test_a_damaged_checkpoint_is_passed_over(store: Store) -> None:
+    """A checkpoint only saves reading: an older one or the entries do instead."""
+    for turn in range(40):
+        append(store, b"%d" % turn)
+    name = next(n for n in store.storage.list_names("topics/t/log") if n.endswith(".checkpoint"))
+    path = f"topics/t/log/{name}"
+    damaged = bytearray(store.storage.get(path))
+    damaged[100] ^= 1
+    store.storage.delete([path])
+    store.storage.put(path, bytes(damaged))
+    assert len(values(another(store))) == 40
+
+
+def test_a_cleaned_marker_is_not_taken_for_an_abort(store: Store, clock: VirtualClock) -> None:
+    """A reader that saw the entry undecided takes a checkpoint when entry and marker are gone."""
+    producer = begin(store)
+    producer.send("t", b"committed")
+    producer.flush()
+    for number in range(40):
+        append(store, b"%d" % number)
+    old = another(store)
+    assert values(old) == []
+    producer.commit_transaction()
+    clock.time_ms += AGE_MS + 1
+    for number in range(40, 64):
+        append(store, b"%d" % number)
+    with producer.transaction():
+        producer.send("t", b"second")
+    assert "00000000000000000001.commit" not in store.storage.list_names("topics/t/log")
+    assert b"committed" in values(old)
+
+
+def test_cleaning_spares_what_its_checkpoint_calls_undecided(
+    store: Store, hooked: HookedStorage, clock: VirtualClock
+) -> None:
+    """A marker that comes while a checkpoint is written without it is not cleaned away."""
+    crashing = HookedStorage(store.storage)
+    producer = begin(another(store, crashing))
+    producer.send("t", b"committed")
+    crashing.interrupt_at(".commit")
+    with pytest.raises(KeyboardInterrupt):
+        producer.commit_transaction()
+    writer = another(store, hooked)
+    for number in range(35):
+        append(writer, b"%d" % number)
+    clock.time_ms += AGE_MS + 1
+
+    settled: list[str] = []
+
+    def settle(name: str) -> None:
+        if name.endswith(".checkpoint"):
+            hooked.rule = None
+            settled.append(name)
+            another(store).producer(transactional_id="p").init_transactions()
+
+    hooked.rule = settle
+    for number in range(35, 70):
+        append(writer, b"%d" % number)
+    assert settled
+    assert b"committed" in values(another(store))
+
+
+def test_short_lived_writers_clean_up(store: Store, clock: VirtualClock) -> None:
+    """A chain of processes that each append a little keeps the log's folder small."""
+    for _ in range(200):
+        append(another(store), b"x")
+        clock.time_ms += AGE_MS // 16
+    assert len(store.storage.list_names("topics/t/log")) < 120
+    assert len(values(another(store))) == 200

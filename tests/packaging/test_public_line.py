@@ -1,0 +1,73 @@
+"""What users may rely on: the names of a few modules, and nothing behind them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import typing
+
+import pandas as pd
+import pytest
+
+import txnlog
+from txnlog import Consumer, Producer, Snapshot, Store, results
+from txnlog.kafka.progress import Progress
+
+PUBLIC = ("txnlog", "txnlog.errors", "txnlog.results", "txnlog.spark", "txnlog.testing")
+INTERNAL = {
+    "Logs": "Store.logs is for the parts of txnlog that build on a store, and says so",
+    "Storage": "Store.storage is one of the storages, whose interface is txnlog.storage's",
+    "TopicSpec": "Store.topic_spec is for uploaders",
+    "TopicView": "Snapshot.view is for Spark's planning",
+    "PartitionView": "the same",
+    "Segment": "the same",
+}
+"""Types that public methods return and that are no part of the line, and why."""
+
+
+def returned_types(owner: type) -> dict[str, type]:
+    """The classes of txnlog that the public methods and properties of a class return."""
+    found: dict[str, type] = {}
+
+    def collect(kind: object) -> None:
+        if isinstance(kind, type) and kind.__module__.startswith("txnlog"):
+            if kind.__name__ in found:
+                return
+            found[kind.__name__] = kind
+            if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
+                for field in typing.get_type_hints(kind).values():
+                    collect(field)
+        for part in typing.get_args(kind):
+            collect(part)
+        if isinstance(origin := typing.get_origin(kind), type):
+            collect(origin)
+
+    known = {name: getattr(results, name) for name in results.__all__}
+    for name, member in inspect.getmembers(owner):
+        function = member.fget if isinstance(member, property) else member
+        if not name.startswith("_") and callable(function):
+            names = {**known, "pd": pd, "Progress": Progress}
+            collect(typing.get_type_hints(function, localns=names).get("return"))
+    return found
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_there(module: str) -> None:
+    """``__all__`` names what can be imported, sorted and once."""
+    found = importlib.import_module(module)
+    assert found.__all__ == sorted(set(found.__all__))
+    assert all(getattr(found, name) is not None for name in found.__all__)
+
+
+@pytest.mark.parametrize("owner", [Store, Producer, Consumer, Snapshot])
+def test_what_is_returned_has_a_public_name(owner: type) -> None:
+    """Whoever annotates a result finds its class in the root, in errors or in results."""
+    line = {*txnlog.__all__, *txnlog.errors.__all__, *results.__all__, *INTERNAL}
+    assert returned_types(owner)
+    assert returned_types(owner).keys() - line == set()
+
+
+def test_results_are_the_classes_themselves() -> None:
+    """A result's public name is its own name, so that messages and reprs say the same."""
+    assert [name for name in results.__all__ if getattr(results, name).__name__ != name] == []

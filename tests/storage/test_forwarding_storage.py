@@ -1,0 +1,168 @@
+"""Storages around a storage: what they do not change they hand on, and nothing passes them by."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from pathlib import Path
+from unittest.mock import create_autospec, sentinel
+
+import pytest
+
+from txnlog.errors import StorageError
+from txnlog.names import TopicPartition
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.local import LocalStorage
+from txnlog.store import attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+METHODS = sorted(
+    name
+    for name, member in vars(Storage).items()
+    if not name.startswith("_") and (callable(member) or isinstance(member, property))
+)
+
+
+def test_the_methods_of_a_storage_are_found() -> None:
+    """The tests below do not pass because they see nothing; its one attribute is the URL."""
+    assert {"put_if_absent", "get_many", "relaxed", "trust", "race", "address"} <= {*METHODS}
+    assert set(Storage.__annotations__) == {"url"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_handed_on(name: str) -> None:
+    """With the same arguments, by place or by name, and the same answer; also one that is new."""
+    assert name in vars(ForwardingStorage), f"{name} of Storage is not handed on"
+    inner = create_autospec(Storage, instance=True)
+    inner.url = "inner"
+    storage = ForwardingStorage(inner)
+    signature = inspect.signature(getattr(Storage, name))
+    parameters = [*signature.parameters][1:]
+    given = {parameter: getattr(sentinel, parameter) for parameter in parameters}
+    answer = getattr(inner, name).return_value
+    named = {
+        p for p in parameters if signature.parameters[p].kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    placed = [value for parameter, value in given.items() if parameter not in named]
+    by_name = {parameter: given[parameter] for parameter in named}
+    for found in (getattr(storage, name)(**given), getattr(storage, name)(*placed, **by_name)):
+        if name == "relaxed":
+            assert found.inner is answer
+        else:
+            assert found is (None if signature.return_annotation == "None" else answer)
+    assert len(getattr(inner, name).mock_calls) == 2
+    for call in getattr(inner, name).call_args_list:
+        assert {**dict(zip(parameters, call.args, strict=False)), **call.kwargs} == given
+    assert (storage.url, repr(storage)) == ("inner", "ForwardingStorage('inner')")
+
+
+def test_what_overrides_get_sees_each_of_many() -> None:
+    """A storage that refuses single objects refuses them among many too."""
+
+    class Refusing(ForwardingStorage):
+        def get(self, name: str) -> bytes:
+            if name == "b":
+                raise StorageError("refused")
+            return super().get(name)
+
+    class Inheriting(Refusing):
+        pass
+
+    heap = HeapStorage()
+    for name in ("a", "b", "c"):
+        heap.put(name, name.encode())
+    for storage in (Refusing(heap), Inheriting(heap)):
+        assert storage.get_many(["a", "c"]) == [b"a", b"c"]
+        with pytest.raises(StorageError, match="refused"):
+            storage.get_many(["a", "b"])
+    faulty = FaultyStorage(heap, {1: Fault.FAIL})
+    with pytest.raises(StorageError, match="injected failure of get b"):
+        faulty.get_many(["a", "b", "c"])
+    assert faulty.requests == ["get a", "get b", "get c"]
+
+
+def test_many_objects_are_as_many_requests(tmp_path: Path) -> None:
+    """They are counted one by one, and the inner storage reads them in its own way."""
+    inner = LocalStorage(str(tmp_path))
+    for name in ("a", "b"):
+        inner.put(name, name.encode())
+    calls: list[list[str]] = []
+
+    class Watched(ForwardingStorage):
+        def get_many(self, names: list[str]) -> list[bytes]:  # type: ignore[override]
+            calls.append(names)
+            return super().get_many(names)
+
+    counting = CountingStorage(Watched(inner))
+    assert counting.get_many(["a", "b"]) == [b"a", b"b"]
+    assert counting.get_many([]) == []
+    assert (calls, counting.take()) == ([["a", "b"], []], {"get": 2})
+
+
+def test_relaxed_requests_are_relaxed_and_counted(tmp_path: Path) -> None:
+    """They go to the inner storage's relaxed view, and count where all others do."""
+    counting = CountingStorage(LocalStorage(str(tmp_path)))
+    relaxed = counting.relaxed()
+    assert isinstance(relaxed, CountingStorage)
+    assert isinstance(relaxed.inner, LocalStorage)
+    assert isinstance(counting.inner, LocalStorage)
+    assert (counting.inner._fsync, relaxed.inner._fsync) == (True, False)
+    relaxed.put("a", b"x")
+    assert counting.get("a") == b"x"
+    assert counting.take() == {"get": 1, "put": 1}
+    assert relaxed.take() == {}
+    heap = CountingStorage(HeapStorage())
+    assert heap.relaxed() is heap
+
+
+def test_a_relaxed_view_fails_with_the_storage_it_is_of(tmp_path: Path) -> None:
+    """It is the same process: its requests have numbers of one row, and it stops with it."""
+    faulty = FaultyStorage(LocalStorage(str(tmp_path)))
+    relaxed = faulty.relaxed()
+    relaxed.put("a", b"x")
+    faulty.faults[2] = Fault.STOP_BEFORE
+    faulty.put("b", b"x")
+    with pytest.raises(ProcessStopped):
+        relaxed.put("c", b"x")
+    assert faulty.requests == ["put a", "put b", "put c"]
+    assert faulty.stopped
+    with pytest.raises(ProcessStopped):
+        faulty.get("a")
+
+
+def test_a_producer_without_acks_is_counted_and_does_not_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it uploads goes through the relaxed view: counted all the same."""
+    counting = CountingStorage(LocalStorage(str(tmp_path)))
+    store = attach(counting, create=True, clock=VirtualClock())
+    store.create_topic("t")
+    relaxed_uploads = []
+    upload = LocalStorage.upload
+
+    def watched(storage: LocalStorage, name: str) -> object:
+        relaxed_uploads.append(not storage._fsync)
+        return upload(storage, name)
+
+    monkeypatch.setattr(LocalStorage, "upload", watched)
+    chosen: tuple[str | int, ...] = (1, "all")
+    for number, acks in enumerate(chosen):
+        with store.producer(acks=acks) as producer:
+            producer.send("t", b"x")
+            counting.take()
+            assert producer.flush() == {TopicPartition("t", 0): [range(number, number + 1)]}
+            assert counting.take()["upload"] == 1
+    assert relaxed_uploads == [True, False]
+
+
+def test_a_wrapper_is_picklable() -> None:
+    """It and its relaxed view arrive in another process around the same storage."""
+    heap = HeapStorage()
+    heap.put("a", b"x")
+    counting = CountingStorage(heap)
+    counting.get("a")
+    arrived = pickle.loads(pickle.dumps(counting))
+    assert (arrived.get("a"), arrived.take()) == (b"x", {"get": 1})
+    assert pickle.loads(pickle.dumps(ForwardingStorage(heap))).get("a") == b"x"

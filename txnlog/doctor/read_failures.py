@@ -1,0 +1,42 @@
+"""What the doctor cannot read: a finding for each, until it is the storage itself that fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnlog.doctor.finding import Finding
+from txnlog.errors import StorageError
+
+LOG_LIMIT = 16
+"""After so many unreadable objects in a row the rest of their log is left out."""
+STORE_LIMIT = 64
+"""After so many in a row, in whatever logs, the examination ends: nothing can be read."""
+
+
+@dataclass(slots=True)
+class ReadFailures:
+    """Counts the reads that failed in a row, over all logs and files of a store."""
+
+    in_a_row: int = 0
+    final: StorageError | None = None
+
+    def reset(self) -> None:
+        """Something could be read."""
+        self.in_a_row = 0
+
+    def add(self, check: str, subject: str, path: str | None, error: StorageError) -> Finding:
+        """The finding for an object that cannot be read.
+
+        Raises StorageError: it is one too many, and the examination ends.
+        """
+        if error is self.final:
+            raise error
+        self.in_a_row += 1
+        if self.in_a_row >= STORE_LIMIT:
+            self.final = StorageError(
+                f"gave up after {self.in_a_row} objects in a row could not be read; the last: "
+                f"{error}"
+            )
+            self.final.retriable = error.retriable
+            raise self.final from error
+        return Finding(check, subject, "unreadable", f"it could not be read: {error}", path=path)

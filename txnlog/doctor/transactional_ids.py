@@ -1,0 +1,218 @@
+"""Checks the logs of transactional ids, and entries of topics and groups against them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from txnlog import names
+from txnlog.doctor.finding import Finding
+from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures
+from txnlog.doctor.rules import Violation, transition_violations
+from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
+from txnlog.inspect.logs import DumpedEntry, dump_log
+from txnlog.log.logs import Logs
+from txnlog.state import envelope
+from txnlog.state.transaction import (
+    DECODER,
+    EntryRef,
+    Outcome,
+    Status,
+    TransactionRef,
+    TransactionState,
+    decide_entry,
+)
+from txnlog.storage.base import PARALLEL_REQUESTS
+
+
+@dataclass(slots=True)
+class KnownIds:
+    """The newest states of transactional ids, as they were when the examination began.
+
+    ``unreadable``: ids whose newest state is damaged, or cannot be read.
+    """
+
+    logs: Logs
+    heads: dict[str, TransactionState | None] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    _ended: dict[tuple[int, int], TransactionState] | None = None
+
+    def ended(self, producer_id: int, number: int) -> TransactionState | None:
+        """The state of a decided transaction, if it is the newest of its id that was found first.
+
+        What is decided stays so: a state that is old by now is as good as the newest one.
+        """
+        if self._ended is None:
+            self._ended = {
+                (state.producer_id, state.number): state
+                for state in self.heads.values()
+                if state is not None and state.outcome is not None
+            }
+        return self._ended.get((producer_id, number))
+
+    def still_counts(self, transactional_id: str) -> bool:
+        """False if what was read of an id was nobody's state but a stray (hazard 3)."""
+        self.look_again(transactional_id)
+        return self._state(transactional_id) is not None or transactional_id in self.unreadable
+
+    def outcome(
+        self, entry: EntryRef, transaction: TransactionRef
+    ) -> Outcome | Literal["past"] | None:
+        """What an entry without a marker is, as ``decide_entry`` says."""
+        state = self._state(transaction.transactional_id)
+        if state is None and transaction.transactional_id in self.unreadable:
+            return None
+        return decide_entry(entry, transaction, state)
+
+    def violations(
+        self, entry: EntryRef, transaction: TransactionRef, outcomes: tuple[Outcome, ...]
+    ) -> list[Violation]:
+        """The rules that an entry and its markers violate, by the state of its transaction."""
+        name = transaction.transactional_id
+        if not [*_marker_violations(entry, transaction, outcomes, self._state(name))]:
+            return []
+        self.look_again(name)
+        return [*_marker_violations(entry, transaction, outcomes, self._state(name))]
+
+    def look_again(self, transactional_id: str) -> None:
+        """Forget the id's state, which may have moved on since it was read."""
+        self.heads.pop(transactional_id, None)
+
+    def _state(self, transactional_id: str) -> TransactionState | None:
+        if transactional_id not in self.heads:
+            try:
+                head = self.logs.transactions.head(transactional_id)
+                self.unreadable.discard(transactional_id)
+            except (CorruptEntry, UnsupportedVersion, StorageError):
+                self.unreadable.add(transactional_id)
+                head = None
+            self.heads[transactional_id] = head.state if head else None
+        return self.heads[transactional_id]
+
+
+def _marker_violations(
+    entry: EntryRef,
+    transaction: TransactionRef,
+    outcomes: tuple[Outcome, ...],
+    state: TransactionState | None,
+) -> Iterator[Violation]:
+    if state is None or state.ref.key != transaction.key or not _is_of_a_transaction(state):
+        return  # it has moved on: the marker alone says what became of the entry
+    taking_part = state.topics if entry.log == "topic" else state.groups
+    if entry.name not in taking_part:
+        yield "T2", f"{transaction} has an entry here, but does not name {entry.log} {entry.name!r}"
+    listed = entry in state.entries
+    if state.outcome is Outcome.COMMIT:
+        if Outcome.COMMIT in outcomes and not listed:
+            yield "T3", f"it is marked committed, but not on the list of {transaction}"
+        if Outcome.ABORT in outcomes and listed:
+            yield "T3", f"it is marked aborted, but on the list of {transaction}"
+        if state.status is Status.COMPLETE_COMMIT and listed and not outcomes:
+            yield "T4", f"{transaction} is complete, but this entry of its list has no marker"
+    elif Outcome.COMMIT in outcomes:
+        yield "T5", f"it is marked committed, but {transaction} is {state.status.value}"
+    elif state.open and outcomes:
+        yield "T5", f"it is marked aborted, but {transaction} is {state.status.value}"
+
+
+def _is_of_a_transaction(state: TransactionState) -> bool:
+    return state.open or state.outcome is not None
+
+
+@dataclass(slots=True)
+class _IdExamination:
+    """What the log of one id shows; ``newest`` is its newest state, None if that is not known."""
+
+    state_count: int = 0
+    newest: TransactionState | None = None
+    findings: list[Finding] = field(default_factory=list)
+    unreadable: list[tuple[str, StorageError]] = field(default_factory=list)
+
+
+def examine_ids(known: KnownIds, read_failures: ReadFailures) -> Iterator[Finding]:
+    """Check the log of every id, and take note of its newest state in ``known``."""
+    logs = known.logs
+    ids = logs.transactions.ids()
+    states = damages = 0
+    for first in range(0, len(ids), PARALLEL_REQUESTS):
+        some = ids[first : first + PARALLEL_REQUESTS]
+        for name, found in zip(
+            some, logs.storage.gather([partial(_examine_id, logs, n) for n in some]), strict=True
+        ):
+            states += found.state_count
+            damages += len(found.findings) + len(found.unreadable)
+            if found.newest is None:
+                known.unreadable.add(name)
+            known.heads[name] = found.newest
+            yield from found.findings
+            if not found.unreadable:
+                read_failures.reset()
+            for path, error in found.unreadable:
+                yield read_failures.add("transactions", name, path, error)
+    if not damages:
+        yield Finding("transactions", "", "ok", f"ids: {len(ids)}, states: {states}")
+
+
+def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
+    found = _IdExamination()
+    before: TransactionState | None = None
+    folder = names.transaction_log(transactional_id)
+    unreadable_in_a_row = 0
+    last: DumpedEntry[TransactionState] | None = None
+
+    def damage(rule: str | None, detail: str, path: str) -> None:
+        finding = Finding("transactions", transactional_id, "damage", detail, rule, path)
+        found.findings.append(finding)
+
+    try:
+        for item in dump_log(logs.storage, folder, DECODER, keep_going=True):
+            last = item
+            if item.missing_count:
+                # Old states are deleted, and a name that was freed may have been used again by an
+                # instance that was asleep (hazard 3). Only the newest counts.
+                before = None
+                continue
+            found.unreadable += item.failures
+            unreadable_in_a_row = unreadable_in_a_row + 1 if item.failures else 0
+            if unreadable_in_a_row >= LOG_LIMIT:
+                before = None
+                break
+            state = item.entry
+            if item.damage is not None:
+                damage("L1", item.damage, item.path)
+            if state is None:
+                before = None
+                continue
+            found.state_count += 1
+            if state.transactional_id != transactional_id:
+                damage("T6", f"it is of another id, {state.transactional_id!r}", item.path)
+            elif before is not None:
+                for rule, detail in transition_violations(before, state):
+                    damage(rule, detail, item.path)
+            before = state
+    except StorageError as error:
+        found.unreadable.append((folder, error))
+        before = None
+    found.newest = before
+    if last is not None and last.damage and last.entry is None and not _is_newer(last):
+        newest = found.findings.pop()
+        detail = _DAMAGED_NEWEST.format(newest.detail, shlex.quote(transactional_id))
+        damage(newest.rule, detail, last.path)
+    return found
+
+
+_DAMAGED_NEWEST = (
+    "{}. It is the newest state of this id: how its transaction ended, or that it is open, nobody "
+    "can tell, and readers wait for it until the store's longest timeout has passed. If there is "
+    "no backup, `txnlog txns abort --force {}` does at once what they do then: it aborts it, "
+    "unless a marker shows that it was committed"
+)
+
+
+def _is_newer(found: DumpedEntry[TransactionState]) -> bool:
+    """True of what a newer txnlog has written, which is no damage that anybody should mend."""
+    version = (found.content or {}).get("format")
+    return isinstance(version, int) and version > envelope.FORMAT_VERSION

@@ -1,0 +1,120 @@
+"""The consistent cut of several topics: of each transaction, all or nothing lies before it.
+
+For level ``read_committed``, which shows a prefix of each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import accumulate
+
+from txnlog.log.logs import SKEW_MS, Logs
+from txnlog.log.topic_log import TopicLog
+from txnlog.names import TopicPartition
+from txnlog.read.view import TopicView
+from txnlog.state.cut import Part, consistent_cut
+from txnlog.state.topic import RecentEntry, TopicState
+from txnlog.state.transaction import TransactionKey
+
+
+def cut_views(
+    logs: Logs, opened: Sequence[TopicLog], views: Mapping[str, TopicView]
+) -> dict[str, TopicView] | None:
+    """The views cut so that each transaction shows whole or not at all; None if there is no such.
+
+    Raises nothing; what cannot be had is left to the caller, who has the views as they are.
+    """
+    ends = {
+        TopicPartition(view.topic, number): partition.end_offset
+        for view in views.values()
+        for number, partition in enumerate(view.partitions)
+    }
+    parts = [part for log in opened for part in _parts(log)]
+    cut = consistent_cut(ends, parts)
+    hidden = (p for p in parts if isinstance(p.unit, TransactionKey) and p.reaches(cut))
+    if not is_kept_apart(logs, opened, (part.at_ms for part in hidden)):
+        return None
+    if not _is_fresh(logs, opened, parts, ends, cut):
+        return None
+    return {
+        topic: view.ending_at({p: cut[TopicPartition(topic, p)] for p in view.end_offsets})
+        for topic, view in views.items()
+    }
+
+
+def _parts(log: TopicLog) -> list[Part]:
+    """The appends of a topic that a cut may have to fall before; those aborted are nobody's."""
+    with log.reading() as state:
+        aborted = set(state.aborted)
+        return [
+            Part(
+                _unit(log, entry),
+                {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
+                at_ms,
+            )
+            for entry, at_ms in zip(state.recent, _probable_times(state), strict=True)
+            if entry.number not in aborted
+        ]
+
+
+def _probable_times(state: TopicState) -> list[int]:
+    """When the recent appends were made, as far as one can tell with clocks that are wrong.
+
+    One was not made before the ones before it, nor after the ones after it: of their times and its
+    own the middle one is taken, so no single clock can be far off.
+    """
+    times = [entry.at_ms for entry in state.recent]
+    before_all_ms = max(state.created_at_ms, state.kept_since_ms)
+    latest_before = accumulate(times[:-1], max, initial=before_all_ms)
+    earliest_after = [*[*accumulate(reversed(times), min)][-2::-1], *times[-1:]]
+    return [sorted(three)[1] for three in zip(latest_before, times, earliest_after, strict=False)]
+
+
+def is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) -> bool:
+    """True if all that belongs to transactions with appends of these times is kept apart still.
+
+    Else one of their appends might show while others do not (invariant L6).
+    """
+    kept_since_ms = -1
+    for log in opened:
+        with log.reading() as state:
+            kept_since_ms = max(kept_since_ms, state.kept_since_ms)
+    longest_ms = logs.config.transaction_max_timeout_ms + SKEW_MS
+    return kept_since_ms < 0 or all(time - longest_ms > kept_since_ms for time in at_ms)
+
+
+def _is_fresh(
+    logs: Logs,
+    opened: Sequence[TopicLog],
+    parts: Sequence[Part],
+    ends: Mapping[TopicPartition, int],
+    cut: Mapping[TopicPartition, int],
+) -> bool:
+    """True unless the cut hides what was there long before the oldest transaction that is open.
+
+    Where each transaction overlaps the next one, it could fall back behind all of them.
+    """
+    lost_ms = [part.at_ms for part in parts if part.reaches(cut) and not part.reaches(ends)]
+    if not lost_ms:
+        return True
+    beyond = {part.unit for part in parts if part.reaches(ends)}
+    began_ms: dict[Hashable, int] = {}
+    for part in parts:
+        if part.unit in beyond:
+            began_ms[part.unit] = min(part.at_ms, began_ms.get(part.unit, part.at_ms))
+    undecided = {ref.key for log in opened for ref in log.undecided().values()}
+    timeouts_ms = {key: logs.settlement.timeout_ms(key) for key in undecided if key in began_ms}
+    # Those that have come since the topics were settled are younger.
+    known = [
+        (began_ms[key], at_most) for key, at_most in timeouts_ms.items() if at_most is not None
+    ]
+    if not known:
+        longest_ms = logs.config.transaction_max_timeout_ms
+        known = [(at_ms, longest_ms) for at_ms in began_ms.values()]
+    oldest_ms, timeout_ms = min(known)
+    return min(lost_ms) >= oldest_ms - timeout_ms
+
+
+def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:
+    """What becomes visible together with this append: its transaction, or it alone."""
+    return entry.transaction.key if entry.transaction else (log.name, entry.number)

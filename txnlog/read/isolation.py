@@ -1,0 +1,34 @@
+"""Isolation levels: which transactions show to a reader."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from txnlog.errors import InvalidOption
+
+IsolationLevel = Literal["read_committed", "snapshot", "read_uncommitted"]
+ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "read_uncommitted")
+"""``read_committed``: what lies before the first undecided record of each partition. ``snapshot``:
+every committed transaction, whole, wherever undecided ones lie. ``read_uncommitted``: all."""
+
+
+def check_isolation_level(isolation_level: str) -> IsolationLevel:
+    """Return the level if there is such a one, else raise InvalidOption."""
+    for level in ISOLATION_LEVELS:
+        if isolation_level == level:
+            return level
+    raise InvalidOption(
+        f"isolation_level {isolation_level!r} is not one of {', '.join(ISOLATION_LEVELS)}"
+    )
+
+
+def check_reading_on(isolation_level: str) -> IsolationLevel:
+    """The same for whoever keeps offsets to read on from. Raises InvalidOption."""
+    level = check_isolation_level(isolation_level)
+    if level == "snapshot":
+        raise InvalidOption(
+            "isolation_level 'snapshot' is for scans and snapshots, not for reading on from "
+            "offsets: it leaves out what is undecided wherever that lies, so what is committed "
+            "later would be passed over. Use read_committed"
+        )
+    return level

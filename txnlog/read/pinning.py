@@ -1,0 +1,193 @@
+"""Pinning topics: what a reader may see of each of them, at one moment for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
+from txnlog.log.logs import Logs
+from txnlog.log.topic_log import TopicLog
+from txnlog.read.consistent_cut import cut_views, is_kept_apart
+from txnlog.read.isolation import IsolationLevel
+from txnlog.read.view import TopicView
+from txnlog.state.transaction import TransactionKey
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTopics:
+    """Topics by name, pinned; ``is_atomic``: of each transaction all or nothing shows."""
+
+    views: dict[str, TopicView]
+    is_atomic: bool
+
+
+def pin_topics(
+    logs: Logs,
+    topics: Sequence[str],
+    isolation_level: IsolationLevel = "read_committed",
+    *,
+    leave_out_missing: bool = False,
+    refreshed: bool = False,
+    attempts: int = _ATTEMPTS,
+) -> PinnedTopics:
+    """Read every topic once, list each again, and leave out what is not whole (invariant S1).
+
+    A listing is not one instant, and several are not one either. The second one finds what belongs
+    to a transaction that the first has shown in part. It is left out for a single topic whose
+    listing has decided nothing: what it shows was there before it began, or is not decided.
+
+    Args:
+        logs: of the store.
+        topics: their names.
+        isolation_level: which transactions show.
+        leave_out_missing: go on with the other topics where some do not exist.
+        refreshed: the topics' logs were refreshed just now, so that this is their first reading.
+        attempts: how often to try at level ``snapshot``.
+
+    Raises:
+        UnknownTopicOrPartition: one of the topics does not exist, or none of them.
+        ConcurrentTransactions: at level ``snapshot``, if it cannot be told what is whole.
+    """
+    names = list(dict.fromkeys(topics))
+    if not names:
+        raise InvalidOption("a snapshot needs at least one topic")
+    opened = [logs.topic(name) for name in names]
+    if not refreshed:
+        logs.storage.gather([log.refresh for log in opened])
+    if isolation_level != "read_uncommitted":
+        logs.settlement.settle(opened)
+    views: dict[str, TopicView] = {}
+    first = _FirstReading()
+    missing: list[UnknownTopicOrPartition] = []
+    once = len(opened) == 1
+    for log in opened:
+        try:
+            with log.lock:
+                views[log.name] = _pin(log, isolation_level)
+                first.add(log, with_outcomes=isolation_level == "snapshot")
+                once = once and not log.ahead
+        except UnknownTopicOrPartition as error:
+            missing.append(error)
+    if missing and not (leave_out_missing and views):
+        raise missing[0]
+    if isolation_level == "read_uncommitted":
+        return PinnedTopics(views, is_atomic=False)
+    opened = [log for log in opened if log.name in views]
+    if not once:
+        logs.storage.gather([log.refresh for log in opened])
+    if any(_topic_id(log) != views[log.name].topic_id for log in opened):
+        # Deleted since it was pinned: what its log says now is of another topic, or of none.
+        return pin_topics(logs, names, isolation_level, leave_out_missing=leave_out_missing)
+    if isolation_level == "snapshot":
+        logs.settlement.settle([log for log in opened if first.finds_part(log)])
+        whole = {log.name: first.pin_whole(log) for log in opened}
+        if (
+            any(map(first.finds_part, opened))
+            or any(map(first.has_missed, opened))
+            or not is_kept_apart(logs, opened, first.left_out_ms)
+        ):
+            # We stood still between the readings for so long that what came meanwhile is not kept
+            # apart any more, or an id's log could not be read.
+            return _try_again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
+        return PinnedTopics(whole, is_atomic=True)
+    # Of a topic that was read once and has nothing undecided there is nothing to cut.
+    if once and views[opened[0].name].is_stable:
+        return PinnedTopics(views, is_atomic=True)
+    cut = None if any(map(first.has_missed, opened)) else cut_views(logs, opened, views)
+    # Else each partition is left as it is, up to its last stable offset.
+    return PinnedTopics(cut or views, is_atomic=cut is not None)
+
+
+def _try_again(
+    logs: Logs, topics: Sequence[str], *, leave_out_missing: bool, attempts: int
+) -> PinnedTopics:
+    if attempts <= 1:
+        raise ConcurrentTransactions(
+            f"what {', '.join(topics)} hold changed so fast, or was read so slowly, that nobody "
+            "can tell which transactions are whole: read again, or use read_committed"
+        )
+    return pin_topics(
+        logs, topics, "snapshot", leave_out_missing=leave_out_missing, attempts=attempts - 1
+    )
+
+
+def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
+    """Copy what a reader may see of a topic at this moment, each partition up to its own end."""
+    with log.reading() as state:
+        committed = isolation_level != "read_uncommitted"
+        hidden = frozenset(state.aborted) if committed else frozenset()
+        return TopicView.of(
+            log.name, state, hidden, to_stable_offsets=committed, hides_aborted=committed
+        )
+
+
+def _topic_id(log: TopicLog) -> str | None:
+    with log.reading() as state:
+        return state.topic_id
+
+
+# -- what two readings tell together ------------------------------------------------------------
+
+
+class _FirstReading:
+    """What was known when the topics were read first.
+
+    What was committed then had placed all its entries, so the second reading shows it whole. What
+    was decided since may be there in part, and is left out at level ``snapshot``.
+    """
+
+    def __init__(self) -> None:
+        self._undecided: set[TransactionKey] = set()
+        self._committed: set[TransactionKey] = set()
+        self._next_entries: dict[str, int] = {}
+        self.left_out_ms: list[int] = []
+        """The times of the appends that do not show because they are not whole."""
+
+    def add(self, log: TopicLog, *, with_outcomes: bool) -> None:
+        """Take note of what is known of one topic."""
+        with log.reading() as state:
+            self._next_entries[log.name] = state.next_entry
+            if not with_outcomes:
+                return
+            self._undecided |= {ref.key for ref in state.undecided.values()}
+            unseen = {*state.undecided, *state.aborted}
+            self._committed |= {
+                entry.transaction.key
+                for entry in state.recent
+                if entry.transaction is not None and entry.number not in unseen
+            }
+
+    def has_missed(self, log: TopicLog) -> bool:
+        """True if something has come since that is not kept apart any more.
+
+        We stood still for long: nobody knows what else belongs to it.
+        """
+        with log.reading() as state:
+            return state.let_go_entry >= self._next_entries[log.name]
+
+    def finds_part(self, log: TopicLog) -> bool:
+        """True if an entry is undecided whose transaction is known to be committed."""
+        return any(ref.key in self._committed for ref in log.undecided().values())
+
+    def pin_whole(self, log: TopicLog) -> TopicView:
+        """Copy what a topic holds now, without what was not committed at the first reading."""
+        with log.reading() as state:
+            new = self._next_entries[log.name]
+            unfinished = [
+                entry
+                for entry in state.recent
+                if entry.transaction is not None
+                and (
+                    entry.transaction.key in self._undecided
+                    or (entry.number >= new and entry.transaction.key not in self._committed)
+                )
+            ]
+            # What is undecided still shows nowhere.
+            self.left_out_ms += [e.at_ms for e in unfinished if e.number not in state.undecided]
+            hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
+            return TopicView.of(
+                log.name, state, frozenset(hidden), to_stable_offsets=False, hides_aborted=True
+            )

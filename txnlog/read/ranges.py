@@ -1,0 +1,233 @@
+"""Ranges of pinned segments, read as Arrow record batches.
+
+A range is plain data: it can be pickled and read anywhere, which is what Spark's tasks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+
+from txnlog.errors import CorruptRecord, ObjectNotFound, TxnlogError, UnknownTopicOrPartition
+from txnlog.log.topic_log import current_topic_id
+from txnlog.names import SegmentPaths, SegmentRef
+from txnlog.read.schema import SCAN_SCHEMA, scan_schema
+from txnlog.segments.file import SegmentFile
+from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
+from txnlog.segments.indexes.transactions import TransactionIndex
+from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
+from txnlog.state.placement import Segment
+from txnlog.storage.base import Storage
+
+_STORED_COLUMNS = ("key", "value", "timestamp", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """The offsets [start_offset, stop_offset) of one partition, all in one segment."""
+
+    topic: str
+    partition: int
+    segment: Segment
+    start_offset: int
+    stop_offset: int
+    log_append_time: bool = False
+    topic_id: str = ""
+    hides_aborted: bool = False
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """The files of the segment."""
+        return SegmentRef(self.topic, self.partition, self.segment.name).paths
+
+    def open(self, storage: Storage) -> SegmentFile:
+        """The segment's file, as its log entry describes it. Requests nothing yet."""
+        path, segment = self.paths.log, self.segment
+        return SegmentFile(
+            partial(storage.get_range, path),
+            segment.size_bytes,
+            path,
+            base_offset=segment.base_offset - segment.offset_shift,
+            identity=segment.identity,
+        )
+
+    @property
+    def record_count(self) -> int:
+        """How many records it holds; of a segment that came from Kafka, how many at most."""
+        return self.stop_offset - self.start_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of the segment the range takes."""
+        offsets = self.segment.end_offset - self.segment.base_offset
+        return self.segment.size_bytes * self.record_count // max(offsets, 1)
+
+
+def read_range(
+    storage: Storage, part: SegmentRange, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Read one range as record batches of exactly ``scan_schema(columns)``.
+
+    Raises:
+        UnknownTopicOrPartition: the topic was deleted since the range was planned.
+        CorruptRecord: the segment is damaged or gone; the message says where.
+    """
+    stored = [name for name in _STORED_COLUMNS if name in columns]
+    assemble = _Assembler(part, columns)
+    for batch in read_batches(storage, part, stored):
+        yield assemble(batch)
+
+
+def read_batches(
+    storage: Storage, part: SegmentRange, columns: Sequence[str] | None
+) -> Iterator[SegmentBatch]:
+    """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
+    segment, shift = part.segment, part.segment.offset_shift
+    try:
+        yield from read_segment(
+            part.open(storage),
+            start_offset=part.start_offset - shift,
+            stop_offset=part.stop_offset - shift,
+            index=_load_index(storage, part) if part.start_offset > segment.base_offset else None,
+            columns=columns,
+            skip=_load_aborted(storage, part),
+        )
+    except ObjectNotFound as error:
+        raise _gone(storage, part, part.paths.log) from error
+
+
+def first_at_or_after(
+    storage: Storage, part: SegmentRange, timestamp_ms: int
+) -> tuple[int, int] | None:
+    """The first record of a range at or after a time: (offset, timestamp in ms), or None."""
+    shift = part.segment.offset_shift
+    times = _load_time_index(storage, part)
+    try:
+        found = find_timestamp(
+            part.open(storage),
+            timestamp_ms,
+            start_offset=part.start_offset - shift,
+            stop_offset=part.stop_offset - shift,
+            time_index=times,
+            index=_load_index(storage, part) if times is not None else None,
+            skip=_load_aborted(storage, part),
+        )
+    except ObjectNotFound as error:
+        raise _gone(storage, part, part.paths.log) from error
+    return None if found is None else (shift + found[0], found[1])
+
+
+def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
+    """Why a segment is not there: its topic was deleted, or something is wrong."""
+    now = current_topic_id(storage, part.topic)
+    if now is None or (part.topic_id and now != part.topic_id):
+        return UnknownTopicOrPartition(
+            f"topic {part.topic!r} was deleted{' and made anew' if now else ''} since this read "
+            f"was planned, and segment {path} with it; plan the read again"
+            + ("" if now else ", or make the topic with create_topic")
+        )
+    return CorruptRecord(
+        f"segment {path} is gone, with offsets {part.start_offset} to {part.stop_offset - 1} of "
+        f"{part.topic}:{part.partition}; restore it from a backup"
+    )
+
+
+def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
+    """The offset index, if there is one that can be used. It only saves reading from the start."""
+    if part.segment.batch_count < 2:
+        return None
+    try:
+        return OffsetIndex.decode(storage.get(part.paths.offset_index))
+    except (ObjectNotFound, CorruptRecord, ValueError):
+        return None
+
+
+def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
+    """The time index, if there is one that can be used."""
+    if part.segment.batch_count < 2:
+        return None
+    try:
+        return TimeIndex.decode(storage.get(part.paths.time_index))
+    except (ObjectNotFound, CorruptRecord, ValueError):
+        return None
+
+
+def _load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
+    """What hides the aborted records of a segment that came from Kafka; None if it has none."""
+    if not part.hides_aborted:
+        return None
+    return load_transaction_index(storage, part).hides
+
+
+def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionIndex:
+    """The aborted transactions of a segment that came from Kafka.
+
+    Unlike the other indexes it is no accelerator: without it aborted records would show.
+
+    Raises:
+        CorruptRecord: it is damaged or gone.
+        UnknownTopicOrPartition: the topic was deleted since the range was planned.
+    """
+    known = part.segment.kafka
+    if known is None or not known.aborted_count:
+        return TransactionIndex(())
+    path = part.paths.transaction_index
+    try:
+        data = storage.get(path)
+    except ObjectNotFound as error:
+        raise _gone(storage, part, path) from error
+    if crc32c.crc32c(data) != known.aborted_crc:
+        raise CorruptRecord(f"{path} is not as it was written; restore it from a backup")
+    return TransactionIndex.decode(data, name=path)
+
+
+class _Assembler:
+    """Adds the columns that are not stored: topic, partition, offset, timestampType.
+
+    The constant columns are made once and sliced, so they cost nothing per batch.
+    """
+
+    def __init__(self, part: SegmentRange, columns: Sequence[str]) -> None:
+        self._part = part
+        self._columns = columns
+        self._schema = scan_schema(columns)
+        self._constants: dict[str, pa.Array] = {}
+        self._length = 0
+
+    def __call__(self, batch: SegmentBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [self._column(name, batch) for name in self._columns], schema=self._schema
+        )
+
+    def _column(self, name: str, batch: SegmentBatch) -> pa.Array:
+        if name == "offset":
+            return pa.array(batch.offsets() + self._part.segment.offset_shift)
+        if name == "timestampType" and self._part.segment.kafka is not None:
+            stamped = int(batch.header.is_log_append_time)
+            return pa.repeat(pa.scalar(stamped, pa.int32()), batch.record_count)
+        if name == "timestamp":
+            milliseconds = batch.records.column("timestamp").view(pa.int64()).to_numpy()
+            return pa.array(milliseconds * np.int64(1000)).view(SCAN_SCHEMA.field(name).type)
+        if name in _STORED_COLUMNS:
+            return batch.records.column(name)
+        return self._constant(name, batch.record_count)
+
+    def _constant(self, name: str, length: int) -> pa.Array:
+        if length > self._length:
+            self._constants.clear()
+            self._length = length
+        if name not in self._constants:
+            value: object = {
+                "topic": self._part.topic,
+                "partition": self._part.partition,
+                "timestampType": int(self._part.log_append_time),
+            }[name]
+            self._constants[name] = pa.repeat(
+                pa.scalar(value, SCAN_SCHEMA.field(name).type), self._length
+            )
+        return self._constants[name].slice(0, length)

@@ -1,0 +1,203 @@
+"""A topic as a reader has pinned it: plain data, from which ranges of segments are planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from txnlog.config import TopicConfig, check_whole_number, is_whole_number
+from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.names import TopicPartition
+from txnlog.read.ranges import SegmentRange, first_at_or_after
+from txnlog.state.placement import Segment, overlapping
+from txnlog.state.topic import TopicState
+from txnlog.storage.base import Storage
+
+EARLIEST = -2
+LATEST = -1
+
+Offsets = Literal["earliest", "latest"] | Mapping[int, int] | Mapping[TopicPartition, int] | None
+"""Where to start or end: by partition; -2 is earliest, -1 latest; partitions left out default."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """The first offset at or after a time, and the timestamp (ms) of its record."""
+
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition: where it starts and ends for the reader, and its segments in order."""
+
+    log_start_offset: int
+    end_offset: int
+    segments: tuple[Segment, ...]
+
+    def overlapping(self, start: int, end: int) -> Sequence[Segment]:
+        """The segments that hold any offset of [start, end), in order."""
+        return overlapping(self.segments, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic as a snapshot has pinned it.
+
+    ``partitions`` end at the snapshot's cut; ``last_stable_offsets`` and ``log_end_offsets``
+    are what the log itself had; ``hidden_entries`` are those whose data does not show: it was
+    aborted, or (at level ``snapshot``) is not committed yet. ``hides_aborted`` is about what was
+    aborted in Kafka, before it was imported.
+    """
+
+    topic: str
+    topic_id: str
+    config: Mapping[str, str]
+    partitions: tuple[PartitionView, ...]
+    last_stable_offsets: tuple[int, ...]
+    log_end_offsets: tuple[int, ...]
+    hidden_entries: frozenset[int]
+    hides_aborted: bool
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        state: TopicState,
+        hidden_entries: frozenset[int],
+        *,
+        to_stable_offsets: bool,
+        hides_aborted: bool,
+    ) -> TopicView:
+        """Copy a state, each partition up to its own end. Raises UnknownTopicOrPartition."""
+        state.check_exists(topic)
+        assert state.topic_id is not None
+        stable = state.last_stable_offsets()
+        log_ends = [partition.end_offset for partition in state.partitions]
+        return cls(
+            topic=topic,
+            topic_id=state.topic_id,
+            config=dict(state.config),
+            partitions=tuple(
+                PartitionView(partition.log_start_offset, end, tuple(partition.segments))
+                for partition, end in zip(
+                    state.partitions, stable if to_stable_offsets else log_ends, strict=True
+                )
+            ),
+            last_stable_offsets=tuple(stable),
+            log_end_offsets=tuple(log_ends),
+            hidden_entries=hidden_entries,
+            hides_aborted=hides_aborted,
+        )
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether nothing in the topic was undecided."""
+        return self.last_stable_offsets == self.log_end_offsets
+
+    @property
+    def beginning_offsets(self) -> dict[int, int]:
+        """The log start offset of each partition."""
+        return {p: part.log_start_offset for p, part in enumerate(self.partitions)}
+
+    @property
+    def end_offsets(self) -> dict[int, int]:
+        """Where the view ends in each partition: the offset after its last record."""
+        return {p: part.end_offset for p, part in enumerate(self.partitions)}
+
+    def check_partition(self, partition: int) -> None:
+        """Raise UnknownTopicOrPartition unless the topic has this partition."""
+        known = len(self.partitions)
+        if not 0 <= partition < known:
+            raise UnknownTopicOrPartition(
+                f"topic {self.topic!r} has no partition {partition}; it has {known}, "
+                "numbered from 0. If it was deleted and made anew, subscribe or assign again"
+            )
+
+    def ending_at(self, ends: Mapping[int, int]) -> TopicView:
+        """The same, ending earlier: at these offsets, though not before a partition starts."""
+        partitions = tuple(
+            replace(part, end_offset=max(ends[number], part.log_start_offset))
+            for number, part in enumerate(self.partitions)
+        )
+        return replace(self, partitions=partitions)
+
+    def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
+        """The ranges of segments between two offsets in each partition; no file is touched."""
+        log_append_time = TopicConfig.of(self.config).log_append_time
+        return [
+            SegmentRange(
+                self.topic,
+                number,
+                segment,
+                max(segment.base_offset, start[number]),
+                min(segment.end_offset, end[number]),
+                log_append_time,
+                self.topic_id,
+                self.hides_aborted and segment.has_aborted,
+            )
+            for number, partition in enumerate(self.partitions)
+            if number in start
+            for segment in partition.overlapping(start[number], end[number])
+            if segment.entry not in self.hidden_entries
+        ]
+
+    def offset_for_time(
+        self, storage: Storage, partition: int, timestamp_ms: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record of a partition at or after a time; None if there is none.
+
+        Reads only segments whose newest record is not older. Raises InvalidOption,
+        UnknownTopicOrPartition.
+        """
+        self.check_partition(partition)
+        check_whole_number(timestamp_ms, "a time (milliseconds since the epoch)", InvalidOption)
+        pinned = self.partitions[partition]
+        start, end = {partition: pinned.log_start_offset}, {partition: pinned.end_offset}
+        for part in self.ranges(start, end):
+            if part.segment.max_timestamp_ms >= timestamp_ms:
+                found = first_at_or_after(storage, part, timestamp_ms)
+                if found is not None:
+                    return OffsetAndTimestamp(*found)
+        return None
+
+    def starting_offsets(self, offsets: Offsets) -> dict[int, int]:
+        """Resolve where a read starts. Raises OffsetOutOfRange, InvalidOption."""
+        return self._resolve(offsets, "starting_offsets", EARLIEST)
+
+    def ending_offsets(self, offsets: Offsets) -> dict[int, int]:
+        """Resolve where a read ends. Raises OffsetOutOfRange, InvalidOption."""
+        return self._resolve(offsets, "ending_offsets", LATEST)
+
+    def _resolve(self, offsets: Offsets, what: str, default: int) -> dict[int, int]:
+        topic, partitions = self.topic, self.partitions
+        if isinstance(offsets, str):
+            if offsets not in ("earliest", "latest"):
+                raise InvalidOption(f"{what} is {offsets!r}; it can be 'earliest' or 'latest'")
+            default, offsets = (EARLIEST if offsets == "earliest" else LATEST), None
+        resolved = dict.fromkeys(range(len(partitions)), default)
+        for where, offset in (offsets or {}).items():
+            number = where.partition if isinstance(where, TopicPartition) else where
+            if isinstance(where, TopicPartition) and where.topic != topic:
+                raise InvalidOption(f"{what} has {where}, but the scan is of topic {topic!r}")
+            if not is_whole_number(number) or number not in resolved:
+                raise InvalidOption(
+                    f"{what}: topic {topic!r} has no partition {number!r}; it has {len(partitions)}"
+                )
+            offset_of = f"{what}: the offset of partition {number}"
+            check_whole_number(offset, offset_of, InvalidOption, least=EARLIEST)
+            resolved[number] = offset
+        for number, offset in resolved.items():
+            partition = partitions[number]
+            if offset == EARLIEST:
+                resolved[number] = partition.log_start_offset
+            elif offset == LATEST:
+                resolved[number] = partition.end_offset
+            elif not partition.log_start_offset <= offset <= partition.end_offset:
+                raise OffsetOutOfRange(
+                    f"{what}: offset {offset} of {topic}:{number} is out of range; "
+                    f"the log has {partition.log_start_offset} to {partition.end_offset}"
+                )
+        return resolved

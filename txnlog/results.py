@@ -1,0 +1,143 @@
+"""What a store's methods return: plain data, for annotations and ``match``.
+
+    from txnlog.results import GroupDescription
+
+    def is_behind(group: GroupDescription) -> bool:
+        return group.lag > 1000
+
+The classes live beside what makes them; this is the line that is kept from release to release.
+Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txnlog.admin.disk_usage import PartitionUsage
+    from txnlog.admin.offsets import ListedOffset
+    from txnlog.doctor.finding import Finding
+    from txnlog.inspect.descriptions import (
+        GroupDescription,
+        GroupOffset,
+        HangingTransaction,
+        OffsetReset,
+        PartitionDescription,
+        ProducerDescription,
+        RecordDeletion,
+        SegmentDescription,
+        StableOffset,
+        StableOffsetHolder,
+        TopicDescription,
+        TransactionDescription,
+    )
+    from txnlog.inspect.history import GroupLogEntry, LoggedOffset
+    from txnlog.inspect.logs import DumpedEntry
+    from txnlog.kafka.exporting import ExportedPartition, KafkaExport
+    from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
+    from txnlog.kafka.transactions import OpenTransaction
+    from txnlog.producer import BeginResult
+    from txnlog.segments.identity import SegmentIdentity
+    from txnlog.state.group import CommittedOffset
+    from txnlog.state.placement import KafkaFile, Placement
+    from txnlog.state.producers import ProducerRef
+    from txnlog.state.topic import Altered, Append, Created, Deleted, Imported, OffsetSpan, Trimmed
+    from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
+
+__all__ = [
+    "Altered",
+    "Append",
+    "BeginResult",
+    "CommittedOffset",
+    "Created",
+    "DamagedBytes",
+    "Deleted",
+    "DumpedEntry",
+    "EntryRef",
+    "ExportedPartition",
+    "Finding",
+    "GroupDescription",
+    "GroupLogEntry",
+    "GroupOffset",
+    "HangingTransaction",
+    "Imported",
+    "ImportedPartition",
+    "KafkaExport",
+    "KafkaFile",
+    "KafkaImport",
+    "ListedOffset",
+    "LoggedOffset",
+    "OffsetReset",
+    "OffsetSpan",
+    "OpenTransaction",
+    "Outcome",
+    "PartitionDescription",
+    "PartitionUsage",
+    "Placement",
+    "ProducerDescription",
+    "ProducerRef",
+    "RecordDeletion",
+    "SegmentDescription",
+    "SegmentIdentity",
+    "StableOffset",
+    "StableOffsetHolder",
+    "TopicDescription",
+    "TransactionDescription",
+    "TransactionRef",
+    "Trimmed",
+]
+
+_HOMES = {
+    "Altered": "state.topic",
+    "Append": "state.topic",
+    "BeginResult": "producer",
+    "CommittedOffset": "state.group",
+    "Created": "state.topic",
+    "DamagedBytes": "kafka.importing",
+    "Deleted": "state.topic",
+    "DumpedEntry": "inspect.logs",
+    "EntryRef": "state.transaction",
+    "Outcome": "state.transaction",
+    "ExportedPartition": "kafka.exporting",
+    "Finding": "doctor.finding",
+    "GroupDescription": "inspect.descriptions",
+    "GroupLogEntry": "inspect.history",
+    "GroupOffset": "inspect.descriptions",
+    "HangingTransaction": "inspect.descriptions",
+    "Imported": "state.topic",
+    "ImportedPartition": "kafka.importing",
+    "KafkaExport": "kafka.exporting",
+    "KafkaFile": "state.placement",
+    "KafkaImport": "kafka.importing",
+    "ListedOffset": "admin.offsets",
+    "LoggedOffset": "inspect.history",
+    "OffsetReset": "inspect.descriptions",
+    "OffsetSpan": "state.topic",
+    "OpenTransaction": "kafka.transactions",
+    "PartitionDescription": "inspect.descriptions",
+    "PartitionUsage": "admin.disk_usage",
+    "Placement": "state.placement",
+    "ProducerDescription": "inspect.descriptions",
+    "ProducerRef": "state.producers",
+    "RecordDeletion": "inspect.descriptions",
+    "SegmentDescription": "inspect.descriptions",
+    "SegmentIdentity": "segments.identity",
+    "StableOffset": "inspect.descriptions",
+    "StableOffsetHolder": "inspect.descriptions",
+    "TopicDescription": "inspect.descriptions",
+    "TransactionDescription": "inspect.descriptions",
+    "TransactionRef": "state.transaction",
+    "Trimmed": "state.topic",
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _HOMES:
+        return getattr(import_module(f"txnlog.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'txnlog.results' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,98 @@
+"""A storage around another one: the base of those that count, fail, or change one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Self, TypeVar
+
+from txnlog.storage.base import Address, Storage, Upload
+
+T = TypeVar("T")
+
+
+class ForwardingStorage(Storage):
+    """Hands every call to ``inner``; a subclass overrides what it changes, and nothing else.
+
+    Whoever overrides ``get`` sees every read of a whole object: ``get_many`` then calls it for
+    each, unless it is overridden too.
+    """
+
+    # Beside the other attributes, which a relaxed view shares.
+    __slots__ = ("inner",)
+    inner: Storage
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.url = inner.url
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "get" in vars(cls) and "get_many" not in vars(cls):
+            cls.get_many = Storage.get_many  # type: ignore[method-assign]
+
+    def relaxed(self) -> Self:
+        """The same wrapper, with all its state, around the inner storage's relaxed view."""
+        inner = self.inner.relaxed()
+        if inner is self.inner:
+            return self
+        view = object.__new__(type(self))
+        view.__dict__ = self.__dict__
+        view.inner = inner
+        return view
+
+    def folds_case(self) -> bool:
+        return self.inner.folds_case()
+
+    def address(self) -> Address:
+        return self.inner.address()
+
+    def trust(self, *, probed: bool = False) -> None:
+        self.inner.trust(probed=probed)
+
+    def was_probed(self) -> bool:
+        return self.inner.was_probed()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return self.inner.put_if_absent(name, data)
+
+    def confirm(self, name: str) -> None:
+        self.inner.confirm(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.inner.put(name, data)
+
+    def upload(self, name: str) -> Upload:
+        return self.inner.upload(name)
+
+    def get(self, name: str) -> bytes:
+        return self.inner.get(name)
+
+    def get_many(self, names: Sequence[str]) -> list[bytes]:
+        return self.inner.get_many(names)
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self.inner.get_range(name, start, stop)
+
+    def size(self, name: str) -> int:
+        return self.inner.size(name)
+
+    def modified_ms(self, name: str) -> int | None:
+        return self.inner.modified_ms(name)
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        return self.inner.list_names(folder, start_after)
+
+    def list_folders(self, folder: str) -> list[str]:
+        return self.inner.list_folders(folder)
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        return self.inner.list_all(folder)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self.inner.delete(names)
+
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
+        return self.inner.gather(calls)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
+        return self.inner.race(call, rounds)

@@ -1,0 +1,72 @@
+"""Uploads that are kept here until they are complete: in memory, or in a local temporary file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+from txnlog.storage.base import Upload
+from txnlog.storage.failures import failure
+from txnlog.storage.spool import Spool
+
+
+class BufferedUpload(Upload):
+    """Kept in memory. ``create`` is called with all of it when it is closed."""
+
+    def __init__(self, create: Callable[[bytes], object]) -> None:
+        self._create = create
+        self._data: bytearray | None = bytearray()
+
+    def write(self, data: bytes) -> int:
+        if self._data is None:
+            raise ValueError("the upload is closed")
+        self._data += data
+        return len(data)
+
+    def close(self) -> None:
+        data, self._data = self._data, None
+        if data is not None:
+            self._create(bytes(data))
+
+    def discard(self) -> None:
+        self._data = None
+
+
+class SpooledUpload(Upload):
+    """Kept in a local temporary file, so that memory stays small.
+
+    Args:
+        url: the storage's, for messages.
+        name: the object's.
+        create: called with the file when the upload is closed. What raises OSError there is
+            reading the file.
+    """
+
+    def __init__(self, url: str, name: str, create: Callable[[Spool], object]) -> None:
+        self._url = url
+        self._name = name
+        self._create = create
+        with self._spooling():
+            self._spool = Spool()
+
+    def write(self, data: bytes) -> int:
+        with self._spooling():
+            return self._spool.write(data)
+
+    def close(self) -> None:
+        if not self._spool.closed:
+            with closing(self._spool), self._spooling():
+                self._create(self._spool)
+
+    def discard(self) -> None:
+        self._spool.close()
+
+    @contextmanager
+    def _spooling(self) -> Iterator[None]:
+        """Raise StorageError where the local disk fails."""
+        try:
+            yield
+        except OSError as error:
+            what = f"spooling to {tempfile.gettempdir()} (set TMPDIR for another folder) for"
+            raise failure(what, self._url, self._name, error) from error

@@ -1,0 +1,68 @@
+"""The lock of a producer: threads may share it, one at a time is in any of its methods.
+
+Processes may not: in a child of a fork a producer is still the parent's, and refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from txnlog.errors import ForkedProducer
+
+
+class ProducerLock:
+    """The one lock of a producer, and the process that the producer belongs to.
+
+    ``noun``: what it is called in messages, where it is not a producer to its user.
+    """
+
+    def __init__(self, noun: str = "producer") -> None:
+        self._noun = noun
+        self.mutex = threading.RLock()
+        self._process_id = os.getpid()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a child of the one that made the producer."""
+        return os.getpid() != self._process_id
+
+    def check(self) -> None:
+        """Raise ForkedProducer in a child. The mutex may be held there by nobody, for ever."""
+        if self.inherited:
+            raise ForkedProducer(
+                f"this {self._noun} belongs to process {self._process_id}, and this is its child "
+                f"{os.getpid()}: both would write as one producer. Nothing was done here, and "
+                f"nothing of the parent's is lost; make a new {self._noun} in the child"
+            )
+
+
+class Locked(Protocol):
+    """Has one lock for all of its methods."""
+
+    _lock: ProducerLock
+
+
+LockedT = TypeVar("LockedT", bound=Locked)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def exclusive(
+    method: Callable[Concatenate[LockedT, P], T],
+) -> Callable[Concatenate[LockedT, P], T]:
+    """A method that waits until no other thread is in a method that is marked with this.
+
+    It raises ForkedProducer in a child of the process that the producer belongs to.
+    """
+
+    @wraps(method)
+    def waiting(self: LockedT, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._lock.check()
+        with self._lock.mutex:
+            return method(self, *args, **kwargs)
+
+    return waiting

@@ -1,0 +1,26 @@
+"""How a writer writes, whatever its topics are: what a user chooses once, for a whole producer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txnlog.config import Acks, WriterCodec
+from txnlog.storage.base import Storage
+from txnlog.write.partitioner import DEFAULT_PARTITIONER
+from txnlog.write.retries import Retries
+from txnlog.write.uploads import DEFAULT_MEMORY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """Kafka's defaults. ``codec`` None: each topic's own; ``memory_bytes``: of records held."""
+
+    codec: WriterCodec | None = None
+    partitioner: str = DEFAULT_PARTITIONER
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    acks: Acks = Acks.ALL
+    retries: Retries = field(default_factory=Retries)
+
+    def uploads_to(self, storage: Storage) -> Storage:
+        """The storage as segments are uploaded to it: durable at once only with acks=all."""
+        return storage if self.acks is Acks.ALL else storage.relaxed()
