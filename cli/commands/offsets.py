@@ -87,7 +87,7 @@ def list_offsets(
             (
                 FoundOffset(place, found)
                 for place, spec in wanted.items()
-                for found in reporter.pass_healthy(_list_offsets(opened, chosen or None, spec))
+                for found in reporter.skip_unreadable(_list_offsets(opened, chosen or None, spec))
             ),
             streamed=True,
         )

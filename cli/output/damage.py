@@ -45,7 +45,7 @@ class DamageReporter:
         self._found = True
         warn(reason)
 
-    def pass_healthy(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
+    def skip_unreadable(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
         """The items that could be read; those that could not are reported."""
         for item in items:
             if isinstance(item, (CorruptEntry, CorruptRecord)):

@@ -62,5 +62,5 @@ def show_log(
       txnlog groups log etl
     """
     with DamageReporter() as reporter:
-        history = reporter.pass_healthy(session.open_store().group_history(group))
+        history = reporter.skip_unreadable(session.open_store().group_history(group))
         session.output.rows(FIELDS, history)

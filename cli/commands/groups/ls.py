@@ -7,9 +7,7 @@ from txnlog.cli.output.group_fields import SUMMARY
 from txnlog.cli.session import Session
 
 
-def list_groups(
-    session: Session,
-) -> None:
+def list_groups(session: Session) -> None:
     """List the groups that have offsets, with their lag.
 
     LAG counts the records up to the last stable offsets, over the partitions for which the
@@ -20,4 +18,4 @@ def list_groups(
       txnlog groups ls
     """
     with DamageReporter() as reporter:
-        session.output.rows(SUMMARY, reporter.pass_healthy(session.open_store().each_group()))
+        session.output.rows(SUMMARY, reporter.skip_unreadable(session.open_store().each_group()))

@@ -7,9 +7,7 @@ from txnlog.cli.output.topic_fields import SUMMARY
 from txnlog.cli.session import Session
 
 
-def list_topics(
-    session: Session,
-) -> None:
+def list_topics(session: Session) -> None:
     """List topics with their sizes.
 
     RECORDS is the sum of end minus start offsets: aborted records that still take up
@@ -21,4 +19,4 @@ def list_topics(
       txnlog topics ls --store /data/store
     """
     with DamageReporter() as reporter:
-        session.output.rows(SUMMARY, reporter.pass_healthy(session.open_store().each_topic()))
+        session.output.rows(SUMMARY, reporter.skip_unreadable(session.open_store().each_topic()))

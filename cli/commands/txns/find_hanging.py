@@ -31,9 +31,7 @@ FIELDS: list[Field[HangingTransaction]] = [
 ]
 
 
-def find_hanging(
-    session: Session,
-) -> None:
+def find_hanging(session: Session) -> None:
     """Find transactions that should have ended: exit code 4 if there are any. Changes nothing.
 
     Open past their timeout, or decided and not finished: their producer is gone. Nobody has to
@@ -47,7 +45,7 @@ def find_hanging(
       txnlog txns find-hanging
     """
     with DamageReporter() as reporter:
-        hung = [*reporter.pass_healthy(session.open_store().hanging_transactions())]
+        hung = [*reporter.skip_unreadable(session.open_store().hanging_transactions())]
         session.output.rows(FIELDS, hung)
     if hung:
         raise typer.Exit(HANGING)

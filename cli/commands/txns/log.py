@@ -41,5 +41,7 @@ def show_log(
       txnlog txns log etl-1
     """
     with DamageReporter() as reporter:
-        history = reporter.pass_healthy(session.open_store().transaction_history(transactional_id))
+        history = reporter.skip_unreadable(
+            session.open_store().transaction_history(transactional_id)
+        )
         session.output.rows(FIELDS, history)
