@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from rows import batches
 
 from txnlog.read.schema import scan_schema
-from txnlog.spark.batch.rows import row_schema
+from txnlog.spark.batch.row_schema import row_schema
 from txnlog.spark.options.columns import COLUMNS
 
 _COLUMNS = [name for name in COLUMNS if name != "headers"]

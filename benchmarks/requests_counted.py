@@ -14,8 +14,8 @@ from txnlog.clock import SystemClock
 from txnlog.names import TopicPartition
 from txnlog.spark.batch.commit import group_by_topic, offset_commits, place_and_commit
 from txnlog.spark.batch.pinned_read import pin_read
+from txnlog.spark.batch.task_uploads import Uploaded
 from txnlog.spark.batch.tasks import group_ranges
-from txnlog.spark.batch.uploads import Uploaded
 from txnlog.spark.batch.write_plan import WritePlan
 from txnlog.spark.batch.writer import TxnlogWriter
 from txnlog.spark.options.read_options import parse_read

@@ -14,28 +14,7 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.compression import Compression
-from txnlog.segments.errors import (
-    CorruptRecord,
-    TxnlogError,
-    UnknownCodec,
-    UnknownMagic,
-    UnsupportedCompression,
-    UnsupportedRecordFormat,
-)
-from txnlog.segments.formats.columns import (
-    CHECK_BYTES,
-    decode_columns,
-    encode_columns,
-    header_check,
-)
-from txnlog.segments.formats.messages import (
-    decode_legacy_header,
-    decode_message_set,
-    legacy_checksum,
-)
-from txnlog.segments.formats.rows import decode_rows, encode_rows
-from txnlog.segments.header import (
+from txnlog.segments.batch_header import (
     CODEC_BITS,
     CONTROL,
     CRC_START,
@@ -56,6 +35,27 @@ from txnlog.segments.header import (
     BytesLike,
     batch_length,
 )
+from txnlog.segments.compression import Compression
+from txnlog.segments.errors import (
+    CorruptRecord,
+    TxnlogError,
+    UnknownCodec,
+    UnknownMagic,
+    UnsupportedCompression,
+    UnsupportedRecordFormat,
+)
+from txnlog.segments.formats.columns import (
+    CHECK_BYTES,
+    decode_columns,
+    encode_columns,
+    header_check,
+)
+from txnlog.segments.formats.message_sets import (
+    decode_legacy_header,
+    decode_message_set,
+    legacy_checksum,
+)
+from txnlog.segments.formats.rows import decode_rows, encode_rows
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
 from txnlog.segments.records import (
     TIMESTAMP_TYPE,

@@ -11,8 +11,8 @@ from typing import Final
 
 import crc32c
 
+from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.header import BatchHeader
 
 NO_TAG: Final = -1
 NO_CRC: Final = -1

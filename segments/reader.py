@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.batches import (
     DEFAULT_MAX_UNCOMPRESSED_BYTES,
     MAX_HEADER_BYTES,
@@ -22,9 +23,7 @@ from txnlog.segments.batches import (
     verify_checksum,
 )
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.file import SegmentFile
-from txnlog.segments.formats.messages import message_run
-from txnlog.segments.header import BatchHeader
+from txnlog.segments.formats.message_sets import message_run
 from txnlog.segments.indexes.sparse import (
     SEGMENT_START,
     OffsetEntry,
@@ -32,8 +31,9 @@ from txnlog.segments.indexes.sparse import (
     TimeEntry,
     TimeIndex,
 )
+from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
-from txnlog.segments.window import DEFAULT_CHUNK_BYTES, Window
+from txnlog.segments.segment_file import SegmentFile
 
 # A scan of headers fetches this much, and skips payloads that are worth a request of their own;
 # smaller ones are read, because a request costs as much as some hundred KiB.

@@ -12,15 +12,15 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, check_format, encode_batch
-from txnlog.segments.compression import Compression
-from txnlog.segments.errors import RecordTooLarge
-from txnlog.segments.header import (
+from txnlog.segments.batch_header import (
     GUARDED_EPOCH,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     TAGGED_EPOCH,
 )
+from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, check_format, encode_batch
+from txnlog.segments.compression import Compression
+from txnlog.segments.errors import RecordTooLarge
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES, IndexBuilder
 from txnlog.segments.records import Int64Array, concat_batches, record_sizes, timestamps_ms

@@ -58,7 +58,7 @@ class TxnlogDataSource(DataSource):
         """
         from txnlog.spark.batch.provenance import column_metadata
         from txnlog.spark.batch.read_plan import plan_read
-        from txnlog.spark.batch.rows import row_schema
+        from txnlog.spark.batch.row_schema import row_schema
         from txnlog.spark.options.read_options import parse_read
         from txnlog.spark.options.stream_options import is_stream, parse_stream
 
@@ -81,7 +81,7 @@ class TxnlogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from txnlog.spark.batch.read_plan import plan_read
         from txnlog.spark.batch.reader import TxnlogReader
-        from txnlog.spark.batch.rows import check_row_schema
+        from txnlog.spark.batch.row_schema import check_row_schema
 
         # This copy goes into every task: without the plan. There is none if it failed, or if the
         # user gave a schema, so that Spark did not ask for ours.
@@ -100,7 +100,7 @@ class TxnlogDataSource(DataSource):
         return open_writer(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from txnlog.spark.batch.rows import check_row_schema
+        from txnlog.spark.batch.row_schema import check_row_schema
         from txnlog.spark.options.stream_options import parse_stream
 
         if find_spec("pyspark.sql.streaming.datasource") is None:

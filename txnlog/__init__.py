@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
-    from txnlog.read.view import OffsetAndTimestamp
+    from txnlog.read.topic_view import OffsetAndTimestamp
     from txnlog.scan import Scan
     from txnlog.snapshot import Snapshot
     from txnlog.store import Store, attach
@@ -55,7 +55,7 @@ _HOMES = {
     "ConsumerRecord": "consumer",
     "GroupMetadata": "log.group_metadata",
     "OffsetAndMetadata": "log.group_metadata",
-    "OffsetAndTimestamp": "read.view",
+    "OffsetAndTimestamp": "read.topic_view",
     "Producer": "producer",
     "Scan": "scan",
     "Snapshot": "snapshot",

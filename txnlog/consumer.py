@@ -24,12 +24,12 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.read.isolation import check_reading_on
-from txnlog.read.ranges import SegmentRange, read_range
 from txnlog.read.schema import check_columns
-from txnlog.read.view import OffsetAndTimestamp
+from txnlog.read.segment_ranges import SegmentRange, read_range
+from txnlog.read.topic_view import OffsetAndTimestamp
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
 

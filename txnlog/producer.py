@@ -19,7 +19,7 @@ import pyarrow as pa
 from txnlog.config import Acks
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
         TransactionDescription,
     )
     from txnlog.inspect.history import GroupLogEntry, LoggedOffset
-    from txnlog.inspect.logs import DumpedEntry
+    from txnlog.inspect.log_dump import DumpedEntry
     from txnlog.kafka.exporting import ExportedPartition, KafkaExport
     from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
-    from txnlog.kafka.transactions import OpenTransaction
+    from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.producer import BeginResult
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
@@ -95,7 +95,7 @@ _HOMES = {
     "Created": "state.topic",
     "DamagedBytes": "kafka.importing",
     "Deleted": "state.topic",
-    "DumpedEntry": "inspect.logs",
+    "DumpedEntry": "inspect.log_dump",
     "EntryRef": "state.transaction",
     "Outcome": "state.transaction",
     "ExportedPartition": "kafka.exporting",
@@ -113,7 +113,7 @@ _HOMES = {
     "LoggedOffset": "inspect.history",
     "OffsetReset": "inspect.descriptions",
     "OffsetSpan": "state.topic",
-    "OpenTransaction": "kafka.transactions",
+    "OpenTransaction": "kafka.transaction_tracker",
     "PartitionDescription": "inspect.descriptions",
     "PartitionUsage": "admin.disk_usage",
     "Placement": "state.placement",

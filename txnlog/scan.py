@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txnlog.read.ranges import SegmentRange, read_range
 from txnlog.read.schema import scan_schema
+from txnlog.read.segment_ranges import SegmentRange, read_range
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:

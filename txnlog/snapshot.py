@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txnlog.errors import UnknownTopicOrPartition
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import IsolationLevel
 from txnlog.read.pinning import PinnedTopics, pin_topics
 from txnlog.read.schema import check_columns
-from txnlog.read.view import OffsetAndTimestamp, Offsets, TopicView
+from txnlog.read.topic_view import OffsetAndTimestamp, Offsets, TopicView
 from txnlog.scan import Scan
 from txnlog.storage.base import Storage
 

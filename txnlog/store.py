@@ -23,11 +23,11 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.sequence_log import create_once
 from txnlog.producer import Producer
 from txnlog.read.isolation import check_isolation_level
-from txnlog.read.view import Offsets
+from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state import envelope
@@ -37,7 +37,7 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
-from txnlog.write.uploads import DEFAULT_MEMORY_BYTES
+from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:

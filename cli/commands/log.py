@@ -17,7 +17,7 @@ from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
-    from txnlog.inspect.logs import DumpedEntry
+    from txnlog.inspect.log_dump import DumpedEntry
     from txnlog.state.placement import Placement
     from txnlog.state.topic import TopicEntry
 

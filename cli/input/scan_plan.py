@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def plan_scan(snapshot: Snapshot, where: Target, chosen: Range) -> Scan:
     """The records of a range, taken in each partition. Raises UnknownTopicOrPartition."""
     from txnlog.names import TopicPartition
-    from txnlog.read.view import EARLIEST
+    from txnlog.read.topic_view import EARLIEST
 
     partitions = snapshot.partitions(where.topic)
     if where.partition is None:

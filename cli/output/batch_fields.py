@@ -12,7 +12,7 @@ from txnlog.cli.output.record_fields import CONTENT, PAYLOAD, Record, read_store
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
-    from txnlog.segments.header import BatchHeader
+    from txnlog.segments.batch_header import BatchHeader
     from txnlog.segments.inspect.dump import DumpedBatch
     from txnlog.storage.base import Storage
 

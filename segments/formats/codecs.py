@@ -15,9 +15,9 @@ import lz4.frame
 import pyarrow as pa
 import zstandard
 
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
-from txnlog.segments.header import BytesLike
 
 # How much is decompressed between two looks at the limit. Pieces that malloc need not get from the
 # system anew: decoding 2 MiB batches of lz4 runs at 8 M records/s with 64 KiB, at 4 M with 256 KiB.

@@ -20,11 +20,11 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import HEADER_BYTES, BatchHeader
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
 from txnlog.segments.formats.codecs import check_uncompressed
-from txnlog.segments.header import HEADER_BYTES, BatchHeader
 from txnlog.segments.records import (
     RECORD_SCHEMA,
     TIMESTAMP_TYPE,

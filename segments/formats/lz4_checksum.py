@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txnlog.segments.header import BytesLike
+from txnlog.segments.batch_header import BytesLike
 
 _PRIME_1: Final = 0x9E3779B1
 _PRIME_2: Final = 0x85EBCA77

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.formats.varints import UInt8Array, read_varint, read_varints
-from txnlog.segments.header import BytesLike
 from txnlog.segments.records import Int64Array
 
 # So many records are followed one by one before it is tried again whether sizes repeat.

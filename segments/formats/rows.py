@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import BatchHeader, BytesLike
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
@@ -38,7 +39,6 @@ from txnlog.segments.formats.varints import (
     varint_sizes,
     write_varints,
 )
-from txnlog.segments.header import BatchHeader, BytesLike
 from txnlog.segments.records import (
     RECORD_SCHEMA,
     TIMESTAMP_TYPE,

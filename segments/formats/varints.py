@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from txnlog.segments.header import BytesLike
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.records import Int64Array
 
 UInt8Array = npt.NDArray[np.uint8]

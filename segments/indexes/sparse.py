@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.errors import CorruptRecord, SegmentTooLarge
-from txnlog.segments.header import BytesLike
 
 MAX_SEGMENT_BYTES: Final = (1 << 31) - 1
 DEFAULT_INDEX_INTERVAL_BYTES: Final = 4096

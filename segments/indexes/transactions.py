@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from txnlog.segments.batch_header import BatchHeader, BytesLike
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.header import BatchHeader, BytesLike
 
 _ENTRY = struct.Struct(">hqqqq")
 TRANSACTION_ENTRY: Final = np.dtype(

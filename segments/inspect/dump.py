@@ -11,6 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from txnlog.segments.batch_header import (
+    MAGIC_COLUMNS,
+    MAGIC_KAFKA,
+    MAGIC_POSITION,
+    MAGIC_V0,
+    MAGIC_V1,
+    BatchHeader,
+    BytesLike,
+)
 from txnlog.segments.batches import (
     DEFAULT_MAX_UNCOMPRESSED_BYTES,
     MAX_HEADER_BYTES,
@@ -20,19 +29,10 @@ from txnlog.segments.batches import (
     has_right_checksum,
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
-from txnlog.segments.file import SegmentFile
-from txnlog.segments.header import (
-    MAGIC_COLUMNS,
-    MAGIC_KAFKA,
-    MAGIC_POSITION,
-    MAGIC_V0,
-    MAGIC_V1,
-    BatchHeader,
-    BytesLike,
-)
+from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
-from txnlog.segments.window import DEFAULT_CHUNK_BYTES, Window
+from txnlog.segments.segment_file import SegmentFile
 
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100

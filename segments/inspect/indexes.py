@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import (
     DEFAULT_INDEX_INTERVAL_BYTES,
     IndexBuilder,
@@ -19,6 +18,7 @@ from txnlog.segments.indexes.sparse import (
     TimeIndex,
 )
 from txnlog.segments.reader import scan_headers
+from txnlog.segments.segment_file import SegmentFile
 
 _SHOWN = 5
 """How many wrong entries of an index are reported one by one."""

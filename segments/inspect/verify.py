@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES
-from txnlog.segments.file import SegmentFile
 from txnlog.segments.inspect.dump import DumpedBatch, dump_segment
+from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES
 from txnlog.segments.records import timestamps_ms
-from txnlog.segments.window import DEFAULT_CHUNK_BYTES
+from txnlog.segments.segment_file import SegmentFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import ConsumedOffset, Outcome, TransactionRef, Version
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
-from txnlog.write.uploads import discard_segments
+from txnlog.write.segment_uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
 

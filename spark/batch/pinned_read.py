@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from txnlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_isolation_level
-from txnlog.read.ranges import SegmentRange
-from txnlog.read.view import EARLIEST, LATEST
+from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.topic_view import EARLIEST, LATEST
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
 from txnlog.spark.options.read_options import ReadOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txnlog.read.ranges import SegmentRange
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark.batch import provenance
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.provenance import Origin

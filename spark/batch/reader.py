@@ -13,7 +13,7 @@ from txnlog.storage.base import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.read.ranges import SegmentRange
+    from txnlog.read.segment_ranges import SegmentRange
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.batch.read_plan import ReadPlan
     from txnlog.state.transaction import TransactionRef
@@ -57,7 +57,7 @@ class TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
-        from txnlog.read.ranges import read_range
+        from txnlog.read.segment_ranges import read_range
 
         if self._origin is not None:
             from txnlog.spark.batch.provenance import leave_note

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from txnlog.spark.batch.rows import check_writable
+from txnlog.spark.batch.row_schema import check_writable
 from txnlog.spark.options.option_values import check_positive
 from txnlog.store import Store, open_store
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
@@ -59,7 +59,7 @@ def shuffle_by_partition(
     schema = StructType([*kept, StructField("partition", IntegerType())])
 
     def with_partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from txnlog.spark.batch.records import PartitionColumn
+        from txnlog.spark.batch.rows_to_records import PartitionColumn
 
         column = PartitionColumn(store.topic_spec, topic, partitioner)
         for batch in batches:

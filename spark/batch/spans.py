@@ -7,7 +7,7 @@ from functools import partial
 
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
-from txnlog.read.view import EARLIEST, LATEST, OffsetAndTimestamp
+from txnlog.read.topic_view import EARLIEST, LATEST, OffsetAndTimestamp
 from txnlog.snapshot import Snapshot
 from txnlog.spark.options.positions import ByTime, Numbers, Position
 from txnlog.spark.options.read_options import ReadOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from txnlog.read.ranges import SegmentRange
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark.options.task_sizes import TaskSizes
 
 

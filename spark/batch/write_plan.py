@@ -40,7 +40,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         InvalidOption, InvalidRecord: the options or columns are not those of a write.
         TxnlogError: the store or a topic is not there.
     """
-    from txnlog.spark.batch.rows import check_writable
+    from txnlog.spark.batch.row_schema import check_writable
 
     used = check_writable(schema, options.topic, options.include_headers)
     store = open_at(options.address)

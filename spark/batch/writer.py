@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.provenance import CommitScope
-from txnlog.spark.batch.uploads import Uploaded, check_segments, discard_unplaced, upload
+from txnlog.spark.batch.task_uploads import Uploaded, check_segments, discard_unplaced, upload
 from txnlog.spark.batch.write_plan import WritePlan, plan_write
 from txnlog.spark.options.write_options import WriteOptions, parse_write
 from txnlog.state.transaction import TransactionRef

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from txnlog.errors import InvalidOption
-from txnlog.read.view import EARLIEST
+from txnlog.read.topic_view import EARLIEST
 from txnlog.spark.options.option_values import OptionValues
 
 Edge = Literal["earliest", "latest"]

@@ -20,8 +20,8 @@ from txnlog.errors import (
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_reading_on
-from txnlog.read.ranges import SegmentRange
-from txnlog.read.view import LATEST, TopicView
+from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.topic_view import LATEST, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from txnlog.errors import IllegalState
 from txnlog.spark.batch.commit import DEFAULT_TIMEOUT_MS
 from txnlog.spark.batch.provenance import CommitScope, check_columns, require_execution
-from txnlog.spark.batch.uploads import (
+from txnlog.spark.batch.task_uploads import (
     Uploaded,
     check_segments,
     discard_unplaced,
@@ -24,7 +24,7 @@ from txnlog.spark.batch.uploads import (
 )
 from txnlog.spark.batch.write_plan import WritePlan, plan_write
 from txnlog.spark.options.write_options import parse_write
-from txnlog.spark.stream.versions import (
+from txnlog.spark.stream.commit_once import (
     QUERY_ID,
     commit_version,
     default_transactional_id,

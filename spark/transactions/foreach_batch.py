@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.stream.versions import QUERY_ID, default_transactional_id, query_batch
+from txnlog.spark.stream.commit_once import QUERY_ID, default_transactional_id, query_batch
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 from txnlog.store import Store, open_store
 

@@ -25,7 +25,7 @@ from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
-from txnlog.spark.stream.versions import take_over
+from txnlog.spark.stream.commit_once import take_over
 from txnlog.spark.transactions.read_options import merge_read_options, pin_options
 from txnlog.spark.transactions.staged_writes import StagedWrites
 from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version

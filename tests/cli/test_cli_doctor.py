@@ -83,7 +83,7 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
 NOT_ALLOWED = """
 import sys
 import txnlog.cli
-from txnlog.storage.failures import failure
+from txnlog.storage.failure_messages import failure
 from txnlog.storage.local import LocalStorage
 
 get, refused = LocalStorage.get, sys.argv.pop(1)

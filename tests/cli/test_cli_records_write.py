@@ -14,7 +14,7 @@ from cli_command import COMMAND, INTERRUPTIBLE, Finished, cli, environment
 
 import txnlog
 from txnlog.errors import InvalidRecord
-from txnlog.write.record_input import read_json_lines
+from txnlog.write.text_records import read_json_lines
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pyarrow as pa
 from txnlog import Store
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
-from txnlog.segments.formats.messages import encode_message_set
+from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.records import RECORD_SCHEMA
 
 

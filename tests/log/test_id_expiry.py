@@ -24,7 +24,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
-from txnlog.write.uploads import SegmentUploader
+from txnlog.write.segment_uploads import SegmentUploader
 
 EXPIRATION_MS = 1_000_000
 CLEANUP_AGE_MS = 60_000

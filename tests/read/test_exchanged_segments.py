@@ -12,11 +12,11 @@ import pytest
 
 from txnlog import names
 from txnlog.errors import CorruptRecord, TxnlogError
-from txnlog.inspect.indexes import check_placed_indexes, rebuild_placed_indexes
+from txnlog.inspect.placed_indexes import check_placed_indexes, rebuild_placed_indexes
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.names import TopicPartition
+from txnlog.segments.batch_header import TAGGED_EPOCH
 from txnlog.segments.batches import decode_batch, decode_header
-from txnlog.segments.header import TAGGED_EPOCH
 from txnlog.segments.identity import NO_TAG, tag_of
 from txnlog.state.placement import Placement
 from txnlog.storage.base import Storage

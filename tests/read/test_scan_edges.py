@@ -11,7 +11,7 @@ import pytest
 from txnlog.errors import InvalidOption, InvalidRecord, RecordTooLarge
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.write.record_input import LineFormat, read_json_lines, read_lines
+from txnlog.write.text_records import LineFormat, read_json_lines, read_lines
 
 PARTITIONS = 3
 

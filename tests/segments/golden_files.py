@@ -33,10 +33,10 @@ def files() -> Iterator[tuple[str, bytes]]:
     """The names and bytes of all golden files, by today's code."""
     from kafka_judges import JUDGES
 
+    from txnlog.segments.batch_header import GUARDED_EPOCH
     from txnlog.segments.batches import encode_batch, encode_marker
     from txnlog.segments.compression import Compression
-    from txnlog.segments.formats.messages import encode_message_set
-    from txnlog.segments.header import GUARDED_EPOCH
+    from txnlog.segments.formats.message_sets import encode_message_set
     from txnlog.segments.writer import SegmentWriter
 
     records = batch_of(ROWS)

@@ -12,7 +12,7 @@ from segment_samples import Row, batch_of, random_records, rows_of
 
 from txnlog.segments.batches import decode_batch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
-from txnlog.segments.formats.messages import encode_message_set
+from txnlog.segments.formats.message_sets import encode_message_set
 
 MIXED: list[Row] = [
     (b"key", b"value", 1_700_000_000_000, [("h", b"x"), ("h", None), ("", b"")]),

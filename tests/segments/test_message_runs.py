@@ -10,7 +10,7 @@ from segment_samples import file_of, numbered
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.formats.messages import encode_message_set
+from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.reader import SegmentBatch, read_segment
 

@@ -17,7 +17,7 @@ from txnlog.segments.batches import DecodedBatch, decode_batch, decode_header
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression
 from txnlog.segments.formats.codecs import compress
-from txnlog.segments.formats.messages import encode_message_set
+from txnlog.segments.formats.message_sets import encode_message_set
 
 CODECS = [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4]
 WHERE = r"x\.log at byte 9"

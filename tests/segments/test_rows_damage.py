@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from rows_layout import batch, fields, record, resealed_rows, varint
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
+from txnlog.segments.batch_header import GUARDED_EPOCH
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec
 from txnlog.segments.formats.codecs import XERIAL_MAGIC
-from txnlog.segments.header import GUARDED_EPOCH
 
 CODECS = list(Compression)
 WHERE = r"x\.log at byte 77"

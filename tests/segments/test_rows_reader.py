@@ -26,7 +26,7 @@ from segment_samples import (
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.formats.messages import encode_message_set
+from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.inspect.indexes import rebuild_indexes

@@ -10,10 +10,10 @@ import pytest
 from segment_layout import crc32c, raw_batches, resealed
 from segment_samples import batch_of, numbered, segment
 
+from txnlog.segments.batch_header import HEADER_BYTES, BatchHeader
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownMagic, UnsupportedCompression
-from txnlog.segments.header import HEADER_BYTES, BatchHeader
 
 
 def test_crc_of_the_tests_is_crc32c() -> None:

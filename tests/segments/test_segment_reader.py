@@ -23,11 +23,11 @@ from segment_samples import (
 
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
-from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.indexes import rebuild_indexes
 from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment, scan_headers
+from txnlog.segments.segment_file import SegmentFile
 
 
 def check(batches: list[SegmentBatch], expected: list[int]) -> None:

@@ -12,7 +12,7 @@ from txnlog.spark.batch import commit
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
-from txnlog.write.uploads import SegmentUploader
+from txnlog.write.segment_uploads import SegmentUploader
 
 
 class Interrupted(CountingStorage):

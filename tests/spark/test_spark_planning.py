@@ -10,7 +10,7 @@ import pytest
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
-from txnlog.read.ranges import SegmentRange
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark.batch.pinned_read import fair_shares, pin_read
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.read_options import parse_read

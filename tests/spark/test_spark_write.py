@@ -18,7 +18,7 @@ from steps import sound_transactions
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
 from txnlog.log.topic_log import TopicLog, UploadedSegment
-from txnlog.spark.batch.records import coalesce, work_bytes
+from txnlog.spark.batch.rows_to_records import coalesce, work_bytes
 from txnlog.spark.batch.write_plan import WritePlan
 from txnlog.spark.batch.writer import TxnlogWriter
 from txnlog.spark.options.write_options import parse_write

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
-from txnlog.spark.batch.uploads import upload
+from txnlog.spark.batch.task_uploads import upload
 from txnlog.spark.batch.write_plan import WritePlan
 from txnlog.spark.options.write_options import parse_write
-from txnlog.spark.stream.versions import query_batch
+from txnlog.spark.stream.commit_once import query_batch
 from txnlog.spark.stream.writer import TxnlogStreamWriter, UploadedForQuery
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock

@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from txnlog.errors import InvalidOption, StorageError, UnsupportedFilesystem
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
-from txnlog.storage.failures import redact, redact_url, secrets_of
+from txnlog.storage.failure_messages import redact, redact_url, secrets_of
 from txnlog.storage.local import LocalStorage
 from txnlog.storage.memory import MemoryStorage
 from txnlog.storage.s3 import S3Storage

@@ -29,7 +29,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.read.ranges import read_range
+from txnlog.read.segment_ranges import read_range
 from txnlog.snapshot import Snapshot
 
 PARTITIONS = {"a": 1, "b": 2, "c": 1, "d": 2}

@@ -10,13 +10,13 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import GUARDED_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
-from txnlog.segments.file import SegmentFile
-from txnlog.segments.header import GUARDED_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.records import RECORD_SCHEMA, normalize
+from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
 
 Row = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]

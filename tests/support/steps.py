@@ -17,7 +17,7 @@ from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
-from txnlog.write.uploads import SegmentUploader
+from txnlog.write.segment_uploads import SegmentUploader
 
 _SEEDS = itertools.count(1)
 

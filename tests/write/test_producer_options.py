@@ -26,7 +26,7 @@ from txnlog.names import TopicPartition
 from txnlog.state.transaction import TransactionState
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
-from txnlog.storage.failures import failure
+from txnlog.storage.failure_messages import failure
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 from txnlog.write.retries import Retries

@@ -28,7 +28,7 @@ from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
-from txnlog.write.uploads import SegmentUploader
+from txnlog.write.segment_uploads import SegmentUploader
 
 T0 = TopicPartition("t", 0)
 TIMEOUT_MS = 60_000

@@ -22,8 +22,8 @@ from txnlog.storage import local, open_storage
 from txnlog.storage.base import Storage, Upload
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
-from txnlog.write import uploads
-from txnlog.write.uploads import SegmentUploader, UploadBudget
+from txnlog.write import segment_uploads as uploads
+from txnlog.write.segment_uploads import SegmentUploader, UploadBudget
 
 
 def _store(name: str, topics: int, partitions: int) -> Store:
@@ -190,7 +190,7 @@ from txnlog.clock import SystemClock
 from txnlog.segments.records import normalize
 from txnlog.storage import open_storage
 from txnlog.store import attach
-from txnlog.write.uploads import SegmentUploader
+from txnlog.write.segment_uploads import SegmentUploader
 store = attach(open_storage(sys.argv[1]), create=True, clock=SystemClock())
 store.create_topic("t", partitions=200)
 rows = 36_000

@@ -9,7 +9,7 @@ from functools import partial
 from txnlog import names
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import or_error
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
 from txnlog.inspect.descriptions import GroupDescription, OffsetReset, describe_group, or_error
 from txnlog.inspect.history import GroupLogEntry, group_history
 from txnlog.log.group_metadata import check_offset
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.pinning import pin_topics
 

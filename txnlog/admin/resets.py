@@ -16,10 +16,10 @@ from txnlog.errors import InvalidOption, NoOffsetForPartition
 from txnlog.inspect.descriptions import OffsetReset
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_topic
 from txnlog.read.pinning import pin_topics
-from txnlog.read.view import TopicView
+from txnlog.read.topic_view import TopicView
 from txnlog.storage.base import Storage
 
 _ENDS = ("earliest", "latest")

@@ -22,8 +22,8 @@ from txnlog.inspect.descriptions import (
     describe_topic_state,
     or_error,
 )
-from txnlog.inspect.logs import DumpedEntry, dump_log
-from txnlog.log.logs import Logs
+from txnlog.inspect.log_dump import DumpedEntry, dump_log
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog, TopicSpec
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.state.topic import (
@@ -36,7 +36,7 @@ from txnlog.state.topic import (
     check_partition_count,
 )
 from txnlog.storage.base import PARALLEL_REQUESTS
-from txnlog.write.uploads import discard_files
+from txnlog.write.segment_uploads import discard_files
 
 
 class TopicAdmin:

@@ -34,7 +34,7 @@ from txnlog.inspect.descriptions import (
 )
 from txnlog.inspect.history import transaction_history
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
 from txnlog.names import check_text

@@ -10,7 +10,7 @@ from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.inspect.indexes import check_placed_indexes, index_paths
+from txnlog.inspect.placed_indexes import check_placed_indexes, index_paths
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.storage.base import Storage
 

@@ -29,7 +29,7 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.inspect.descriptions import describe_segments, describe_transaction
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head

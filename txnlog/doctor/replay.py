@@ -20,12 +20,12 @@ from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures
 from txnlog.doctor.rules import Violation
 from txnlog.doctor.transactional_ids import KnownIds
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
-from txnlog.inspect.logs import DumpedEntry, dump_log
+from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
 from txnlog.names import LogFile, parse_log_file
 from txnlog.state import envelope
-from txnlog.state.log_state import LogState
+from txnlog.state.folded_state import LogState
 from txnlog.state.transaction import (
     EntryRef,
     Outcome,

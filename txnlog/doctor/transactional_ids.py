@@ -13,8 +13,8 @@ from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures
 from txnlog.doctor.rules import Violation, transition_violations
 from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
-from txnlog.inspect.logs import DumpedEntry, dump_log
-from txnlog.log.logs import Logs
+from txnlog.inspect.log_dump import DumpedEntry, dump_log
+from txnlog.log.open_logs import Logs
 from txnlog.state import envelope
 from txnlog.state.transaction import (
     DECODER,

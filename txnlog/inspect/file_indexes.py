@@ -10,7 +10,7 @@ from pathlib import Path
 
 from txnlog.errors import InvalidOption, ObjectNotFound
 from txnlog.inspect.files import open_segment_file, read_file, replace_file
-from txnlog.inspect.indexes import (
+from txnlog.inspect.placed_indexes import (
     ACCELERATORS,
     IndexCheck,
     IndexEntry,

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.kafka.folders import base_offset_of
-from txnlog.segments.file import SegmentFile
+from txnlog.segments.segment_file import SegmentFile
 from txnlog.storage import open_storage
 
 

@@ -13,10 +13,10 @@ import crc32c
 
 from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.inspect.dump import DumpedBatch, dump_segment
 from txnlog.segments.inspect.verify import Verification, verify_batches
+from txnlog.segments.segment_file import SegmentFile
 from txnlog.storage.base import Storage
 
 

@@ -24,20 +24,20 @@ from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
 from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.read.pinning import pin_topics
-from txnlog.read.ranges import SegmentRange, load_transaction_index, read_batches
-from txnlog.read.view import TopicView
-from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
-from txnlog.segments.compression import Compression
-from txnlog.segments.formats.messages import encode_message_set
-from txnlog.segments.header import (
+from txnlog.read.segment_ranges import SegmentRange, load_transaction_index, read_batches
+from txnlog.read.topic_view import TopicView
+from txnlog.segments.batch_header import (
     MAGIC_KAFKA,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     BatchHeader,
 )
+from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
+from txnlog.segments.compression import Compression
+from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.indexes.transactions import NO_MARKER, TransactionIndex
 from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker

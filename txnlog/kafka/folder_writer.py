@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txnlog.kafka.folders import LEADER_EPOCHS, leader_epochs, segment_paths
-from txnlog.kafka.transactions import TransactionTracker
+from txnlog.kafka.transaction_tracker import TransactionTracker
 from txnlog.names import SegmentPaths
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
 from txnlog.segments.indexes.transactions import TransactionIndex

@@ -25,23 +25,23 @@ from txnlog.errors import (
 )
 from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_paths
 from txnlog.kafka.progress import Progress
-from txnlog.kafka.transactions import OpenTransaction, TransactionTracker
-from txnlog.log.logs import Logs
+from txnlog.kafka.transaction_tracker import OpenTransaction, TransactionTracker
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
-from txnlog.read.ranges import SegmentRange, load_transaction_index
+from txnlog.read.segment_ranges import SegmentRange, load_transaction_index
+from txnlog.segments.batch_header import MAGIC_COLUMNS
 from txnlog.segments.batches import MAX_HEADER_BYTES, decode_header
-from txnlog.segments.file import SegmentFile
-from txnlog.segments.header import MAGIC_COLUMNS
 from txnlog.segments.identity import NO_CRC
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.segments.inspect.dump import DumpedBatch, dump_segment, indexed_offsets
 from txnlog.segments.markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
+from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.placement import KafkaFile, Placement, Segment
 from txnlog.state.topic import OffsetSpan, TopicState
 from txnlog.storage.base import Storage
-from txnlog.write.uploads import discard_files
+from txnlog.write.segment_uploads import discard_files
 
 _TOPIC_CONFIG = {"record.format": "kafka", "compression.type": "producer"}
 _SHOWN_DAMAGES = 5

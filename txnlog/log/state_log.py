@@ -21,7 +21,7 @@ from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageEr
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
-from txnlog.state.log_state import LogState, Unsettled
+from txnlog.state.folded_state import LogState, Unsettled
 from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Outcome, TransactionRef
 
 CHECKPOINT_INTERVAL = 32

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from txnlog.log.logs import SKEW_MS, Logs
+from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read.view import TopicView
+from txnlog.read.topic_view import TopicView
 from txnlog.state.cut import Part, consistent_cut
 from txnlog.state.topic import RecentEntry, TopicState
 from txnlog.state.transaction import TransactionKey

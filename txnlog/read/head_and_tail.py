@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
-from txnlog.read.ranges import SegmentRange, read_range
 from txnlog.read.schema import scan_schema
+from txnlog.read.segment_ranges import SegmentRange, read_range
 from txnlog.storage.base import Storage
 
 

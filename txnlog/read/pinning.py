@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.read.consistent_cut import cut_views, is_kept_apart
 from txnlog.read.isolation import IsolationLevel
-from txnlog.read.view import TopicView
+from txnlog.read.topic_view import TopicView
 from txnlog.state.transaction import TransactionKey
 
 _ATTEMPTS = 5

@@ -15,7 +15,7 @@ import msgspec
 
 from txnlog.errors import CommitFailed, ConcurrentTransactions, GroupIdNotFound
 from txnlog.names import TopicPartition
-from txnlog.state.log_state import LogState, Unsettled
+from txnlog.state.folded_state import LogState, Unsettled
 from txnlog.state.transaction import Outcome, TransactionRef
 
 

@@ -22,7 +22,7 @@ from txnlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from txnlog.state.log_state import LogState, Unsettled
+from txnlog.state.folded_state import LogState, Unsettled
 from txnlog.state.placement import Placement, Segment, placed_segment
 from txnlog.state.producers import (
     ProducerRef,

@@ -20,7 +20,7 @@ from typing import Self
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
-from txnlog.storage.failures import failure
+from txnlog.storage.failure_messages import failure
 
 _TEMPORARY = ".tmp"
 _ONE_BY_ONE_S = 0.002

@@ -13,9 +13,9 @@ from typing import Any
 
 from txnlog.errors import ObjectNotFound
 from txnlog.storage.base import Storage, Upload, check_name
-from txnlog.storage.failures import failure
+from txnlog.storage.buffered_uploads import BufferedUpload
+from txnlog.storage.failure_messages import failure
 from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.uploads import BufferedUpload
 
 _LOCK = ForkSafeLock()
 

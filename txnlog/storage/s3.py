@@ -19,12 +19,12 @@ from txnlog.errors import (
     UnsupportedFilesystem,
 )
 from txnlog.storage.base import Address, Storage, Upload, check_name
-from txnlog.storage.failures import failure, secrets_of
+from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.server_checks import check_once, mark_passed, was_probed
 from txnlog.storage.spool import Spool
-from txnlog.storage.uploads import SpooledUpload
 
 if TYPE_CHECKING:
     from txnlog.storage.s3_client import S3Client

@@ -16,10 +16,10 @@ from typing import Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name
-from txnlog.storage.failures import failure, redact, redact_url, secrets_of
+from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.spool import Spool
-from txnlog.storage.uploads import SpooledUpload
 
 _TEMPORARY = ".tmp"
 _LOCK = ForkSafeLock()

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage, Upload
+from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.uploads import BufferedUpload
 from txnlog.testing.faults import Fault
 from txnlog.testing.heap_storage import HeapStorage, gather_in_order, race_in_order
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
-from txnlog.storage.uploads import BufferedUpload
+from txnlog.storage.buffered_uploads import BufferedUpload
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import Appended, UploadedSegment
 from txnlog.log.transaction_log import Cleaner, Head
 from txnlog.names import TopicPartition, check_transactional_id

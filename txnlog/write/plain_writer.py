@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.write.retries import Retries

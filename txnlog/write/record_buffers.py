@@ -10,11 +10,11 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from txnlog.errors import InvalidRecord
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.write.record_checks import Headers
+from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import TopicBuffer
-from txnlog.write.uploads import UploadBudget
 from txnlog.write.writer_settings import WriterSettings
 
 

@@ -19,7 +19,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedRecordFormat,
 )
-from txnlog.log.logs import Logs
+from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicSpec, UploadedSegment
 from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size
 from txnlog.write.partitioner import choose_partitions, make_partitioner
@@ -31,7 +31,7 @@ from txnlog.write.record_checks import (
     explicit_partitions,
     to_bytes,
 )
-from txnlog.write.uploads import SegmentUploader, UploadBudget, discard_segments
+from txnlog.write.segment_uploads import SegmentUploader, UploadBudget, discard_segments
 from txnlog.write.writer_settings import WriterSettings
 
 METADATA_MAX_AGE_S = 300.0

@@ -8,7 +8,7 @@ from txnlog.config import Acks, WriterCodec
 from txnlog.storage.base import Storage
 from txnlog.write.partitioner import DEFAULT_PARTITIONER
 from txnlog.write.retries import Retries
-from txnlog.write.uploads import DEFAULT_MEMORY_BYTES
+from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.inspect.indexes import IndexEntry
+    from txnlog.inspect.placed_indexes import IndexEntry
 
 
 FIELDS: list[Field[IndexEntry]] = [
@@ -73,7 +73,7 @@ def _dump_files(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry]
 
 
 def _dump_placed(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry]:
-    from txnlog.inspect.indexes import dump_placed_indexes
+    from txnlog.inspect.placed_indexes import dump_placed_indexes
 
     store = session.open_store()
     for segment in choice.find(store):

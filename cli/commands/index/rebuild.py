@@ -19,7 +19,7 @@ from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.inspect.indexes import IndexRebuild
+    from txnlog.inspect.placed_indexes import IndexRebuild
 
     _Rebuilt: TypeAlias = tuple[list[IndexRebuild], str | None]
 
@@ -71,7 +71,7 @@ def _rebuild_placed(
     session: Session, choice: SegmentChoice, *, dry_run: bool
 ) -> Iterator[_Rebuilt]:
     from txnlog.config import TopicConfig
-    from txnlog.inspect.indexes import rebuild_placed_indexes
+    from txnlog.inspect.placed_indexes import rebuild_placed_indexes
 
     store = session.open_store()
     segments = choice.find(store)

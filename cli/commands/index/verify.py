@@ -17,7 +17,7 @@ from txnlog.cli.output.fields import Field, names, number, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.inspect.indexes import IndexCheck
+    from txnlog.inspect.placed_indexes import IndexCheck
 
 
 FIELDS: list[Field[IndexCheck]] = [
@@ -65,7 +65,7 @@ def _check_files(
 def _check_placed(
     session: Session, choice: SegmentChoice, reporter: DamageReporter
 ) -> Iterator[IndexCheck]:
-    from txnlog.inspect.indexes import check_placed_indexes
+    from txnlog.inspect.placed_indexes import check_placed_indexes
 
     store = session.open_store()
     for segment in choice.find(store):

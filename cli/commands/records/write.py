@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnlog.store import Store
-    from txnlog.write.record_input import Headers, LineFormat
+    from txnlog.write.text_records import Headers, LineFormat
 
 
 class InputFormat(str, Enum):
@@ -123,7 +123,7 @@ def write_records(
     limits = _find_limits(store, where)
     if sys.stdin.isatty():
         warn("one record a line: Ctrl-D writes them, Ctrl-C drops them")
-    from txnlog.write.record_input import LineFormat
+    from txnlog.write.text_records import LineFormat
 
     encoded = (_encode(key_delimiter), _encode(null_marker), _encode(key))
     line_format = None if input_format is InputFormat.JSONL else LineFormat(*encoded, headers)
@@ -178,7 +178,7 @@ def _read_batches(
     stdin: BufferedReader, line_format: LineFormat | None, headers: Headers, limits: _Limits
 ) -> Iterator[pa.RecordBatch]:
     """The records of lines, in JSON if there is no format. Raises InvalidRecord, RecordTooLarge."""
-    from txnlog.write.record_input import read_json_lines, read_lines
+    from txnlog.write.text_records import read_json_lines, read_lines
 
     if line_format is not None:
         return read_lines(stdin, line_format, max_line_bytes=limits.max_record_bytes)

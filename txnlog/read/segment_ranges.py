@@ -17,10 +17,10 @@ from txnlog.errors import CorruptRecord, ObjectNotFound, TxnlogError, UnknownTop
 from txnlog.log.topic_log import current_topic_id
 from txnlog.names import SegmentPaths, SegmentRef
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
-from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
+from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.placement import Segment
 from txnlog.storage.base import Storage
 

@@ -19,6 +19,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import (
+    CODEC_BITS,
+    LOG_APPEND_TIME,
+    MAGIC_POSITION,
+    MAGIC_V0,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    BytesLike,
+)
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
     CorruptRecord,
@@ -38,18 +50,6 @@ from txnlog.segments.formats.slices import (
     value_lengths,
 )
 from txnlog.segments.formats.varints import UInt8Array
-from txnlog.segments.header import (
-    CODEC_BITS,
-    LOG_APPEND_TIME,
-    MAGIC_POSITION,
-    MAGIC_V0,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    BatchHeader,
-    BytesLike,
-)
 from txnlog.segments.records import (
     TIMESTAMP_TYPE,
     DecodedRecords,

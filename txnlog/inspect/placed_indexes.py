@@ -18,10 +18,10 @@ from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.segments import describe_loss, open_segment
 from txnlog.names import IndexKind
-from txnlog.segments.file import SegmentFile
 from txnlog.segments.indexes.sparse import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TRANSACTION_ENTRY
 from txnlog.segments.inspect.indexes import IndexProblems, check_indexes, rebuild_indexes
+from txnlog.segments.segment_file import SegmentFile
 from txnlog.storage.base import Storage
 
 IndexState: TypeAlias = Literal["ok", "missing", "damaged"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from txnlog.segments.header import BytesLike
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.identity import SegmentIdentity
 
 # Bytes [start, stop) of a file. Fewer may be returned only if the file has ended.

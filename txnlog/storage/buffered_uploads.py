@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from txnlog.storage.base import Upload
-from txnlog.storage.failures import failure
+from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.file import SegmentFile
+from txnlog.segments.segment_file import SegmentFile
 
 # Measured on a local disk with default batches: 1, 4 and 16 MiB scan within 15 % of each other,
 # 4 MiB the fastest; on an object store, where a request waits 20 ms or so, 1 MiB would be too few.

@@ -21,8 +21,8 @@ from txnlog.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.spark.batch.records import TopicRecords
-    from txnlog.write.uploads import SegmentUploader
+    from txnlog.spark.batch.rows_to_records import TopicRecords
+    from txnlog.write.segment_uploads import SegmentUploader
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Uploaded(WriterCommitMessage):
 
 def upload(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> tuple[UploadedSegment, ...]:
     """Upload the rows of a task. On an error what was uploaded is deleted, best effort."""
-    from txnlog.spark.batch.records import coalesce, select_used, split_by_topic, work_bytes
+    from txnlog.spark.batch.rows_to_records import coalesce, select_used, split_by_topic, work_bytes
 
     uploaders = _TopicUploaders(plan)
     try:
@@ -87,7 +87,7 @@ class _TopicUploaders:
     """The uploaders of one task, one for each topic, within one budget of memory and files."""
 
     def __init__(self, plan: WritePlan) -> None:
-        from txnlog.write.uploads import UploadBudget
+        from txnlog.write.segment_uploads import UploadBudget
 
         self._store = plan.store
         self._options = plan.options
@@ -100,8 +100,8 @@ class _TopicUploaders:
         uploader.write(*records(rows))
 
     def _open(self, topic: str) -> tuple[TopicRecords, SegmentUploader]:
-        from txnlog.spark.batch.records import TopicRecords
-        from txnlog.write.uploads import SegmentUploader
+        from txnlog.spark.batch.rows_to_records import TopicRecords
+        from txnlog.write.segment_uploads import SegmentUploader
 
         spec = self._specs.get(topic) or self._store.topic_spec(topic)
         clock = self._store.logs.clock

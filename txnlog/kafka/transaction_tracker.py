@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from txnlog.segments.header import BatchHeader
+from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 

@@ -9,7 +9,7 @@ from typing import Literal
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
-from txnlog.read.ranges import SegmentRange, first_at_or_after
+from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.state.placement import Segment, overlapping
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
