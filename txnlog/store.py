@@ -23,8 +23,8 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
+from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
-from txnlog.log.sequence_log import create_once
 from txnlog.producer import Producer
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.topic_view import Offsets

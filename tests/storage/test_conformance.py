@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, ObjectNotFound, PutIfAbsentBroken, StorageError
-from txnlog.log.sequence_log import create_once
+from txnlog.log.create_once import create_once
 from txnlog.storage import base, open_storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.forwarding import ForwardingStorage

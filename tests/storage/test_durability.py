@@ -12,7 +12,8 @@ import pytest
 from steps import another, send, values
 
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, ObjectNotFound, StorageError
-from txnlog.log.sequence_log import SequenceLog, create_once
+from txnlog.log.create_once import create_once
+from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile
 from txnlog.producer import Producer
 from txnlog.state.transaction import Outcome

@@ -5,7 +5,6 @@ The judge is the input and plain lists. Clocks are virtual, so timeouts need no 
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from steps import begin, begin_with_offsets, elsewhere, new_store, send, values
@@ -17,18 +16,14 @@ from txnlog.errors import (
     CorruptEntry,
     InvalidRecord,
     InvalidTxnState,
-    NoOffsetForPartition,
-    OffsetOutOfRange,
     ProducerFenced,
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, VirtualClock
-from txnlog.write.segment_uploads import SegmentUploader
+from txnlog.testing import VirtualClock
 
 T0 = TopicPartition("t", 0)
 TIMEOUT_MS = 60_000
@@ -102,60 +97,6 @@ def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
     assert turn == 20
     assert sorted(values(store)) == [b"%03d" % n for n in range(500)]
     assert len(values(store, isolation_level="read_uncommitted")) == 1000
-
-
-@pytest.mark.condition(13, 28)
-def test_a_second_instance_fences_the_first(store: Store, clock: VirtualClock) -> None:
-    """The first one's send, offsets and commit are refused."""
-    first = begin(store, "same")
-    send(first, b"first")
-    second = begin(elsewhere(store.storage, clock), "same")
-    first.send("t", b"late", partition=0)
-    with pytest.raises(ProducerFenced):
-        first.flush()
-    for call in (
-        first.commit_transaction,
-        first.abort_transaction,
-        lambda: first.send("t", b"x"),
-        lambda: first.send_offsets_to_transaction({T0: 1}, "g"),
-    ):
-        with pytest.raises(InvalidTxnState, match="fenced"):
-            call()
-    send(second, b"second")
-    second.commit_transaction()
-    assert values(store) == [b"second"]
-
-
-@pytest.mark.condition(28)
-def test_a_fenced_commit_is_refused(store: Store, clock: VirtualClock) -> None:
-    """Where the first instance notices only at its decision."""
-    first = begin(store, "same")
-    send(first, b"first")
-    elsewhere(store.storage, clock).producer(transactional_id="same").init_transactions()
-    with pytest.raises(ProducerFenced):
-        first.commit_transaction()
-    assert values(store) == []
-
-
-def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> None:
-    """Hazard 4: an entry that comes after its transaction ended stays out, for every reader."""
-    first = begin(store, "z")
-    send(first, b"in time")
-    coordinator = first._coordinator
-    assert coordinator is not None
-    zombie = coordinator.state.ref
-    first.commit_transaction()
-    spec = store.topic_spec("t")
-    uploader = SegmentUploader(store.storage, spec, clock)
-    uploader.write(
-        normalize(pa.record_batch({"value": [b"too late"]}), now_ms=1), np.zeros(1, dtype=np.int32)
-    )
-    store.logs.topic("t").place(uploader.finish(), transaction=zombie)
-    assert values(store) == [b"in time"]
-    with first.transaction():
-        send(first, b"next")
-    for reader in (store, elsewhere(store.storage, clock), elsewhere(store.storage, clock)):
-        assert values(reader) == [b"in time", b"next"]
 
 
 @pytest.mark.condition(18, 29)
@@ -377,141 +318,3 @@ def commit_behind_an_open_transaction(store: Store) -> Producer:
     send(both, b"wide part", topic="wide")
     both.commit_transaction()
     return blocker
-
-
-def test_a_snapshot_over_topics_does_not_tear(store: Store, clock: VirtualClock) -> None:
-    """Hazard 5: a commit in two topics, of which one lies behind an open transaction."""
-    blocker = commit_behind_an_open_transaction(store)
-    snapshot = elsewhere(store.storage, clock).snapshot(["wide", "t"])
-    assert snapshot.end_offsets("wide") == dict.fromkeys(range(4), 0)
-    assert snapshot.end_offsets("t") == {0: 0}
-    # A scan of the one topic alone shows what is stable there.
-    assert values(elsewhere(store.storage, clock), topic="wide") == [b"wide part"]
-    blocker.abort_transaction()
-    snapshot = elsewhere(store.storage, clock).snapshot(["wide", "t"])
-    assert snapshot.scan("wide").record_count == 1
-    assert snapshot.scan("t").record_count == 1
-
-
-def test_one_append_of_many_partitions_does_not_tear_either(store: Store) -> None:
-    """A plain flush is atomic over the partitions of its topic, behind an open transaction too."""
-    blocker = begin(store, "blocker")
-    send(blocker, b"open", topic="wide")
-    with store.producer() as plain:
-        for partition in range(4):
-            plain.send("wide", b"plain", partition=partition)
-    assert values(store, topic="wide") == []
-    blocker.commit_transaction()
-    assert values(store, topic="wide") == [b"open", *[b"plain"] * 4]
-
-
-@pytest.mark.condition(36)
-def test_offset_reset(store: Store) -> None:
-    """Earliest, latest and none, for a new group and for an offset out of range."""
-    with store.producer() as plain:
-        for number in range(5):
-            plain.send("t", b"%d" % number)
-    earliest = store.consumer("t", group_id="g", auto_offset_reset="earliest")
-    assert [record.offset for record in earliest] == [0, 1, 2, 3, 4]
-    assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
-    with pytest.raises(NoOffsetForPartition, match="t:0"):
-        store.consumer("t", group_id="g", auto_offset_reset="none").poll()
-    store.delete_records({T0: 3})
-    store.consumer("t", group_id="g").commit({T0: 1})
-    assert [r.offset for r in store.consumer("t", group_id="g", auto_offset_reset="earliest")] == [
-        3,
-        4,
-    ]
-    assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
-    with pytest.raises(OffsetOutOfRange, match="3 to 5"):
-        store.consumer("t", group_id="g", auto_offset_reset="none").poll()
-
-
-@pytest.mark.condition(38, 39)
-def test_seek_and_read_from_any_offset(store: Store) -> None:
-    """Exactly the records from an offset on, across batches and segments."""
-    with store.producer() as plain:
-        for start in range(0, 60, 20):
-            plain.send_batch(
-                "t", pa.record_batch({"value": [b"%d" % n for n in range(start, start + 20)]})
-            )
-            plain.flush()
-    consumer = store.consumer("t", auto_offset_reset="earliest")
-    for offset in (0, 1, 19, 20, 21, 39, 40, 59, 60):
-        consumer.seek(T0, offset)
-        assert [record.offset for record in consumer] == list(range(offset, 60))
-        scanned = store.scan("t", {0: offset}).to_arrow()
-        assert scanned.column("offset").to_pylist() == list(range(offset, 60))
-    assert store.scan("t", {0: 5}, {0: 25}).to_arrow().column("value").to_pylist() == [
-        b"%d" % number for number in range(5, 25)
-    ]
-    with pytest.raises(OffsetOutOfRange):
-        store.scan("t", {0: 61})
-
-
-@pytest.mark.condition(37, 47)
-def test_committed_offsets_are_dense_and_survive_reopening(
-    store: Store, clock: VirtualClock
-) -> None:
-    """No gaps where nothing was aborted; end - start is the count."""
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
-    for turn in range(40):
-        with producer.transaction():
-            send(producer, b"%d" % turn)
-            producer.send_offsets_to_transaction({T0: turn + 1}, "g")
-    fresh = elsewhere(store.storage, clock)
-    assert [r.offset for r in fresh.consumer("t", auto_offset_reset="earliest")] == list(range(40))
-    group = fresh.describe_group("g")
-    assert [(o.offset, o.end_offset, o.lag) for o in group.offsets] == [(40, 40, 0)]
-    assert values(fresh) == [b"%d" % turn for turn in range(40)]
-
-
-@pytest.mark.condition(46)
-def test_records_come_back_as_they_were_sent(store: Store) -> None:
-    """Through the whole stack: nulls, empties, headers, extreme timestamps."""
-    sent = [
-        (None, b"", -1, ()),
-        (b"", None, 0, (("a", None), ("a", b""), ("b", b"x"))),
-        (b"\x00\xff", b"v" * 70_000, 1_700_000_000_123, (("h", b"1"),)),
-        ("kéy".encode(), "välue".encode(), 253_402_300_799_999, ()),
-    ]
-    with store.producer() as plain:
-        for key, value, timestamp_ms, headers in sent:
-            plain.send("t", value, key, timestamp_ms=timestamp_ms, headers=headers)
-    got = [
-        (record.key, record.value, record.timestamp, record.headers)
-        for record in store.consumer("t", auto_offset_reset="earliest")
-    ]
-    assert got == sent
-
-
-def test_a_cut_falls_before_what_a_checkpoint_holds(store: Store, clock: VirtualClock) -> None:
-    """Hazard 5 for a reader that opens a topic by its checkpoint: recent appends are kept apart."""
-    blocker = commit_behind_an_open_transaction(store)
-    for topic in ("t", "wide"):
-        store.logs.topic(topic).checkpoint()
-    snapshot = elsewhere(store.storage, clock).snapshot(["wide", "t"])
-    assert [snapshot.scan(topic).record_count for topic in ("wide", "t")] == [0, 0]
-    blocker.abort_transaction()
-    snapshot = elsewhere(store.storage, clock).snapshot(["wide", "t"])
-    assert [snapshot.scan(topic).record_count for topic in ("wide", "t")] == [1, 1]
-
-
-def test_a_transaction_that_commits_during_a_read_of_one_topic_is_not_torn(store: Store) -> None:
-    """Its first append is listed, then it appends again and commits, then it is looked up."""
-    producer = begin(store, "p")
-    producer.send("t", b"1", partition=0)
-    producer.flush()
-
-    def meanwhile(request: str) -> None:
-        if request == "list transactions/p" and len(done) == 0:
-            done.append(request)
-            producer.send("t", b"2", partition=0)
-            producer.commit_transaction()
-
-    done: list[str] = []
-    reader = attach(FaultyStorage(store.storage, before_request=meanwhile), clock=VirtualClock())
-    assert values(reader) in ([], [b"1", b"2"])
-    assert done
-    assert values(reader) == [b"1", b"2"]

@@ -25,7 +25,7 @@ from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
 from txnlog.names import LogFile, parse_log_file
 from txnlog.state import envelope
-from txnlog.state.folded_state import LogState
+from txnlog.state.folded_state import FoldedState
 from txnlog.state.transaction import (
     EntryRef,
     Outcome,
@@ -35,7 +35,7 @@ from txnlog.state.transaction import (
 )
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
-StateT = TypeVar("StateT", bound=LogState)  # type: ignore[type-arg]
+StateT = TypeVar("StateT", bound=FoldedState)  # type: ignore[type-arg]
 
 _BY_OUTCOMES = frozenset({"L4", "G1", "G2"})
 """Rules that cannot be judged while the outcome of an entry is unknown."""

@@ -21,7 +21,7 @@ from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageEr
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
-from txnlog.state.folded_state import LogState, Unsettled
+from txnlog.state.folded_state import FoldedState, Unsettled
 from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Outcome, TransactionRef
 
 CHECKPOINT_INTERVAL = 32
@@ -34,7 +34,7 @@ _ATTEMPTS = 20
 _logger = logging.getLogger(__name__)
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
-StateT = TypeVar("StateT", bound=LogState)  # type: ignore[type-arg]
+StateT = TypeVar("StateT", bound=FoldedState)  # type: ignore[type-arg]
 
 
 class Marker(msgspec.Struct, frozen=True, tag_field="kind", tag="marker"):

@@ -6,7 +6,6 @@ Every entry is the whole state, so only the newest counts. Knows nothing of topi
 from __future__ import annotations
 
 import shlex
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from txnlog.errors import (
     ObjectNotFound,
     TransactionalIdNotFound,
 )
+from txnlog.log.cleaning import Cleaner
 from txnlog.log.folded_names import check_case
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.state import envelope
@@ -29,8 +29,6 @@ from txnlog.storage.base import Storage
 
 _KEPT_ENTRIES = 64
 """Cleaning begins when an id's log holds more entries than this."""
-_CLEAN_INTERVAL = 96
-"""A living producer deletes so many entries at a time: those of 32 transactions."""
 _ATTEMPTS = 20
 
 
@@ -63,42 +61,6 @@ class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
     """The content of a witness, for people: its name alone counts. By the clock of who put it."""
 
     at_ms: int
-
-
-class Cleaner:
-    """Keeps the log of one transactional id short while its producer lives.
-
-    Remembers when some entries were the newest, one in every few dozen; what lies before one that
-    was so long enough ago is deleted, witnesses too. Ages are measured here, so no wall clock can
-    make them wrong (hazard 3).
-    """
-
-    def __init__(
-        self, log: SequenceLog, clock: Clock, age_ms: int, oldest: int, newest: int
-    ) -> None:
-        self._log = log
-        self._clock = clock
-        self._age_s = age_ms / 1000
-        self._oldest = oldest
-        self._marked = newest
-        self._marks = deque([(newest, clock.monotonic_s())])
-
-    def advance(self, number: int) -> None:
-        """Entry ``number`` is the newest now: delete what is old, once in a while.
-
-        Raises:
-            StorageError: nothing is lost; the next time does it.
-        """
-        now_s = self._clock.monotonic_s()
-        if number - self._marked >= _CLEAN_INTERVAL:
-            self._marked = number
-            self._marks.append((number, now_s))
-        end = self._oldest
-        while self._marks and now_s - self._marks[0][1] > self._age_s:
-            end, _ = self._marks.popleft()
-        if end > self._oldest:
-            self._log.delete_below(end)
-            self._oldest = end
 
 
 class TransactionLog:

@@ -11,10 +11,10 @@ from txnlog.state.transaction import Outcome, TransactionRef
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 
 Unsettled = Literal["undecided", "gone"]
-"""What a state may say of an entry instead of its outcome; see ``LogState.outcome_of``."""
+"""What a state may say of an entry instead of its outcome; see ``FoldedState.outcome_of``."""
 
 
-class LogState(msgspec.Struct, Generic[EntryT]):
+class FoldedState(msgspec.Struct, Generic[EntryT]):
     """Everything that a log says before entry ``next_entry``; also the content of a checkpoint.
 
     ``log_time_ms`` is the latest wall-clock time that any entry carries. ``checkpoints`` are

@@ -15,7 +15,7 @@ import msgspec
 
 from txnlog.errors import CommitFailed, ConcurrentTransactions, GroupIdNotFound
 from txnlog.names import TopicPartition
-from txnlog.state.folded_state import LogState, Unsettled
+from txnlog.state.folded_state import FoldedState, Unsettled
 from txnlog.state.transaction import Outcome, TransactionRef
 
 
@@ -87,7 +87,7 @@ class Standing(NamedTuple):
     entry: int | None
 
 
-class GroupState(LogState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
+class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
     """A group as its log has it: committed offsets, and those of undecided transactions.
 
     ``deleted`` holds the entries that deleted the offsets of partitions which have none since, and

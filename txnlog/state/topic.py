@@ -22,7 +22,7 @@ from txnlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from txnlog.state.folded_state import LogState, Unsettled
+from txnlog.state.folded_state import FoldedState, Unsettled
 from txnlog.state.placement import Placement, Segment, placed_segment
 from txnlog.state.producers import (
     ProducerRef,
@@ -129,7 +129,7 @@ class RecentEntry(msgspec.Struct, frozen=True):
     transaction: TransactionRef | None = None
 
 
-class TopicState(LogState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
+class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
     """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``.
 
     ``recent`` holds the appends that are kept apart for consistent cuts: the newest ones, without

@@ -1,0 +1,105 @@
+"""Consumers on every kind of storage: where they begin, seek and commit, and what they read."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from steps import elsewhere, new_store, send, values
+
+from txnlog.errors import (
+    NoOffsetForPartition,
+    OffsetOutOfRange,
+)
+from txnlog.names import TopicPartition
+from txnlog.storage.base import Storage
+from txnlog.store import Store
+from txnlog.testing import VirtualClock
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def store(any_storage: Storage, clock: VirtualClock) -> Store:
+    """A store with a topic ``t`` of one partition and ``wide`` of four."""
+    return new_store(any_storage, clock, {"t": 1, "wide": 4})
+
+
+@pytest.mark.condition(36)
+def test_offset_reset(store: Store) -> None:
+    """Earliest, latest and none, for a new group and for an offset out of range."""
+    with store.producer() as plain:
+        for number in range(5):
+            plain.send("t", b"%d" % number)
+    earliest = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    assert [record.offset for record in earliest] == [0, 1, 2, 3, 4]
+    assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
+    with pytest.raises(NoOffsetForPartition, match="t:0"):
+        store.consumer("t", group_id="g", auto_offset_reset="none").poll()
+    store.delete_records({T0: 3})
+    store.consumer("t", group_id="g").commit({T0: 1})
+    assert [r.offset for r in store.consumer("t", group_id="g", auto_offset_reset="earliest")] == [
+        3,
+        4,
+    ]
+    assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
+    with pytest.raises(OffsetOutOfRange, match="3 to 5"):
+        store.consumer("t", group_id="g", auto_offset_reset="none").poll()
+
+
+@pytest.mark.condition(38, 39)
+def test_seek_and_read_from_any_offset(store: Store) -> None:
+    """Exactly the records from an offset on, across batches and segments."""
+    with store.producer() as plain:
+        for start in range(0, 60, 20):
+            plain.send_batch(
+                "t", pa.record_batch({"value": [b"%d" % n for n in range(start, start + 20)]})
+            )
+            plain.flush()
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    for offset in (0, 1, 19, 20, 21, 39, 40, 59, 60):
+        consumer.seek(T0, offset)
+        assert [record.offset for record in consumer] == list(range(offset, 60))
+        scanned = store.scan("t", {0: offset}).to_arrow()
+        assert scanned.column("offset").to_pylist() == list(range(offset, 60))
+    assert store.scan("t", {0: 5}, {0: 25}).to_arrow().column("value").to_pylist() == [
+        b"%d" % number for number in range(5, 25)
+    ]
+    with pytest.raises(OffsetOutOfRange):
+        store.scan("t", {0: 61})
+
+
+@pytest.mark.condition(37, 47)
+def test_committed_offsets_are_dense_and_survive_reopening(
+    store: Store, clock: VirtualClock
+) -> None:
+    """No gaps where nothing was aborted; end - start is the count."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for turn in range(40):
+        with producer.transaction():
+            send(producer, b"%d" % turn)
+            producer.send_offsets_to_transaction({T0: turn + 1}, "g")
+    fresh = elsewhere(store.storage, clock)
+    assert [r.offset for r in fresh.consumer("t", auto_offset_reset="earliest")] == list(range(40))
+    group = fresh.describe_group("g")
+    assert [(o.offset, o.end_offset, o.lag) for o in group.offsets] == [(40, 40, 0)]
+    assert values(fresh) == [b"%d" % turn for turn in range(40)]
+
+
+@pytest.mark.condition(46)
+def test_records_come_back_as_they_were_sent(store: Store) -> None:
+    """Through the whole stack: nulls, empties, headers, extreme timestamps."""
+    sent = [
+        (None, b"", -1, ()),
+        (b"", None, 0, (("a", None), ("a", b""), ("b", b"x"))),
+        (b"\x00\xff", b"v" * 70_000, 1_700_000_000_123, (("h", b"1"),)),
+        ("kéy".encode(), "välue".encode(), 253_402_300_799_999, ()),
+    ]
+    with store.producer() as plain:
+        for key, value, timestamp_ms, headers in sent:
+            plain.send("t", value, key, timestamp_ms=timestamp_ms, headers=headers)
+    got = [
+        (record.key, record.value, record.timestamp, record.headers)
+        for record in store.consumer("t", auto_offset_reset="earliest")
+    ]
+    assert got == sent

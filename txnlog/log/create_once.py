@@ -1,0 +1,68 @@
+"""Putting an object once, though responses are lost: hazards 1 and 2 of docs/PROTOCOL.md."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from txnlog.clock import Clock
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.base import Storage
+
+_PUT_ATTEMPTS = 5
+_FIRST_PAUSE_S = 0.05
+
+
+def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
+    """Put-if-absent that survives a lost response (hazard 1).
+
+    After a conflict or an error the object is read back: if it holds exactly ``data``, which
+    carries a nonce of ours, the put was ours, and counts when it is durable for certain: the error
+    may have been that it is not. Putting the same bytes again is harmless, also if an earlier
+    request lands late.
+
+    Returns:
+        True if the object is ours, False if somebody else's.
+
+    Raises:
+        StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
+    """
+    pause_s = _FIRST_PAUSE_S
+    failure: StorageError | None = None
+    for _ in range(_PUT_ATTEMPTS):
+        taken = False
+        try:
+            if storage.put_if_absent(name, data):
+                return True
+            taken = True
+        except StorageError as error:
+            failure = error
+        try:
+            if storage.get(name) != data:
+                return False
+            confirm(storage, name)
+            return True
+        except ObjectNotFound as error:
+            if taken:
+                # The name was taken and is free again: cleaned up behind a checkpoint.
+                return False
+            failure = failure or error
+            if not failure.retriable:
+                break  # permission is denied, or the disk is full: waiting does not mend that
+        except StorageError as error:
+            failure = error
+        clock.sleep(pause_s * (0.5 + clock.jitter()))
+        pause_s *= 2
+    assert failure is not None
+    raise failure
+
+
+def confirm(storage: Storage, name: str) -> None:
+    """Make sure that an object of a log, which was there a moment ago, is durable.
+
+    Nothing if it is gone: logs are cleaned behind what stands for what they held.
+
+    Raises:
+        StorageError: it may not be durable.
+    """
+    with suppress(ObjectNotFound):
+        storage.confirm(name)
