@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     """No run depends on the order of a set of strings, which Python varies from run to run."""
-    code = "from test_simulation import digest, traced; print(digest(traced(4)))"
+    code = "from test_simulation import digest, trace_of; print(digest(trace_of(4)))"
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
