@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -73,15 +73,15 @@ ALL = (2 * RECORDS * (BATCHES - 1), 2 * RECORDS * BATCHES)
 
 @pytest.mark.condition(48)
 @pytest.mark.parametrize("fault", [f for f in Fault if f not in {Fault.DELAY, Fault.PAUSE}])
-def test_an_import_is_all_or_nothing(folders: str, fault: Fault, tmp_path: Path) -> None:
+def test_an_import_is_all_or_nothing(folders: str, fault: Fault) -> None:
     """For each request: what shows is all or nothing, and a repeat never doubles it."""
-    whole = FaultyStorage(open_storage(f"memory://{tmp_path.name}-whole"))
+    whole = FaultyStorage(open_storage(f"memory://{uuid4().hex}"))
     store = _open(whole)
     first = len(whole.requests)
     store.import_kafka("t", [folders])
     outcomes = set()
     for at in range(first, len(whole.requests)):
-        inner = open_storage(f"memory://{tmp_path.name}-{fault.name}-{at}")
+        inner = open_storage(f"memory://{uuid4().hex}")
         faulty = FaultyStorage(inner, {at: fault})
         store = _open(faulty)
         raised: BaseException | None = None

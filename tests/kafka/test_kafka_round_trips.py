@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from folder_bytes import batch, folder, marker, offsets_and_values, wrapper
@@ -24,7 +25,7 @@ class Topic:
 
     def __init__(self, seed: int, path: Path) -> None:
         self.random = random.Random(seed)
-        self.store = attach(open_storage(f"memory://{path.name}-{seed}"), create=True)
+        self.store = attach(open_storage(f"memory://{uuid4().hex}"), create=True)
         formats = {"record.format": self.random.choice(["kafka", "columns"])}
         self.store.create_topic("t", config=formats)
         self._path = path / str(seed)

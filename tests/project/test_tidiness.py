@@ -134,18 +134,3 @@ def test_documents_name_files_that_are_there() -> None:
     }
     assert len(named) > 50
     assert sorted(where for where in named if not (ROOT / where[1]).exists()) == []
-
-
-def test_documents_name_tests_that_are_there() -> None:
-    """The tests that a document refers to are files or functions of these names."""
-    files = list((ROOT / "tests").rglob("test_*.py"))
-    known = {path.stem for path in files}
-    for path in [*files, *DOCUMENTS]:  # a document's example defines tests of its own
-        known |= set(re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE))
-    named = {
-        (document.name, name)
-        for document in DOCUMENTS
-        for name in re.findall(r"\btest_\w+\b", document.read_text())
-    }
-    assert len(named) > 100
-    assert sorted(where for where in named if where[1] not in known) == []

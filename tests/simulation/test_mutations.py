@@ -112,7 +112,7 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
         patch.setattr(coordinator.Coordinator, "_put_decision", sure_of_it)
 
     def prepare(patch: Patch) -> None:
-        patch.setattr(sequence_log, "_PUT_ATTEMPTS", 1)
+        patch.setattr("txnlog.log.create_once._PUT_ATTEMPTS", 1)
 
     # Producers repeat what is in doubt, so few runs come to it.
     check_caught(monkeypatch, mutate, DOUBTFUL, "aborted read", "torn", prepare=prepare, most=150)
