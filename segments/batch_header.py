@@ -16,7 +16,7 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
 CRC_START: Final = 21  # the CRC-32C covers everything from the attributes to the batch's end
-MAGIC_V0: Final = 0  # Kafka's old message sets: see formats/messages.py
+MAGIC_V0: Final = 0  # Kafka's old message sets: see formats/message_sets.py
 MAGIC_V1: Final = 1
 MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100

@@ -40,7 +40,6 @@ _SEARCH_TIMES = 100
 _MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS)
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
 _LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly make larger ones
-# more than any topic will have, few enough to distinguish offsets from other bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

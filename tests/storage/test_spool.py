@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from txnlog.errors import StorageError
+from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.spool import Spool
 
 
@@ -57,3 +60,22 @@ def test_a_child_of_a_fork_leaves_the_parents_spool(closes: bool) -> None:
     os.waitpid(child, 0)
     spool.write(b"b")
     assert spool.read() == b"ab"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_spooled_upload_leaves_no_file_and_is_made_once(folder: Path, fails: bool) -> None:
+    made: list[bytes] = []
+
+    def create(spool: Spool) -> None:
+        made.append(spool.read())
+        if fails:
+            raise StorageError("the connection was reset")
+
+    upload = SpooledUpload("s3://bucket/store", "a", create)
+    upload.write(b"one")
+    assert list(folder.iterdir())
+    with pytest.raises(StorageError, match="reset") if fails else nullcontext():
+        upload.close()
+    assert not list(folder.iterdir())
+    upload.close()
+    assert made == [b"one"]
