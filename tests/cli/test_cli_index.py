@@ -123,7 +123,12 @@ def test_kafkas_own_indexes(tmp_path: Path) -> None:
         (folder / f"{161:020}.{ending}").write_bytes(b"damaged")
         (folder / f"{40:020}.{ending}").unlink()
     assert cli("index", "verify", *named).code == 3
+    lying = {path: path.read_bytes() for path in folder.iterdir()}
+    dry = cli("index", "rebuild", *named, "--dry-run", "-o", "json")
+    assert "nothing was changed" in dry.err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == lying
     done = cli("index", "rebuild", *named, "-o", "json").json()
+    assert json.loads(dry.out) == done
     assert sum(item["action"] == "written" for item in done) == 4
     assert cli("index", "verify", *named).code == 0
     assert {path: path.read_bytes() for path in folder.glob("*.log")} == before

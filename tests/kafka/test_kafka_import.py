@@ -12,6 +12,7 @@ from folder_bytes import batch, folder
 from steps import begin
 
 from txnlog import Store, TopicPartition
+from txnlog.config import TopicConfig
 from txnlog.errors import (
     CorruptRecord,
     InvalidOption,
@@ -19,6 +20,7 @@ from txnlog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
+from txnlog.inspect.placed_indexes import check_placed_indexes, rebuild_placed_indexes
 from txnlog.log.topic_log import TopicLog
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage.base import Storage
@@ -217,6 +219,21 @@ def test_a_snapshot_shows_an_import_whole_or_not_at_all(store: Store, tmp_path: 
     assert store.snapshot(["t"]).end_offsets("t") == {0: 0, 1: 0}
     producer.commit_transaction()
     assert store.snapshot(["t"]).end_offsets("t") == {0: 2, 1: 1}
+
+
+def test_the_indexes_of_an_import_count_from_its_segment(store: Store, tmp_path: Path) -> None:
+    """Its offsets are absolute: the indexes are found right, and rebuilt they are the same."""
+    batches = [batch(offset, b"x" * 5000) for offset in range(100, 110)]
+    store.import_kafka("t", [folder(tmp_path, {100: b"".join(batches)})])
+    [segment] = store.segments("t")
+    checks, damage = check_placed_indexes(store.storage, segment)
+    assert ([check.state for check in checks], damage) == (["ok", "ok"], None)
+    assert all(check.entry_count for check in checks)
+    sound = store.storage.get_many([check.path for check in checks])
+    store.storage.delete([check.path for check in checks])
+    interval_bytes = TopicConfig.of({}).index_interval_bytes
+    rebuild_placed_indexes(store.storage, segment, interval_bytes)
+    assert store.storage.get_many([check.path for check in checks]) == sound
 
 
 def test_the_loser_of_two_imports_leaves_no_files(store: Store) -> None:

@@ -27,6 +27,7 @@ from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.formats.message_sets import encode_message_set
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.inspect.indexes import rebuild_indexes
@@ -263,6 +264,18 @@ def test_dump_does_not_believe_a_damaged_header() -> None:
     dumped = list(dump_segment(file_of(bytes(data))))
     assert [one.crc_ok for one in dumped] == [False] + [True] * 19
     assert [one.damage is None for one in dumped] == [False] + [True] * 19
+
+
+@pytest.mark.parametrize("record_format", ["kafka", "columns"])
+def test_dump_shows_the_batches_of_another_segment(record_format: str) -> None:
+    """In an exchanged file each batch is damage, and is shown with its header all the same."""
+    data, _ = segment(numbered(10), numbered(10), record_format=record_format)
+    dumped = list(dump_segment(file_of(data, identity=SegmentIdentity(0, 20, tag=7))))
+    assert [(one.header is not None, one.crc_ok, one.decoded) for one in dumped] == (
+        [(True, True, None)] * 2
+    )
+    assert all("not of this segment" in str(one.damage) for one in dumped)
+    assert sum(one.size_bytes for one in dumped) == len(data)
 
 
 @pytest.mark.condition(47)
