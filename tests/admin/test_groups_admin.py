@@ -149,6 +149,27 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
     assert [record.offset for record in consumer][:3] == [0, 1, 2]
 
 
+def test_a_reset_leaves_out_partitions_that_a_recreated_topic_lacks(store: Store) -> None:
+    """Those that the group has offsets for and the topic does not; named ones are refused."""
+    commit(store, {A0: 4, A1: 10, B0: 2})
+    store.delete_topic("a")
+    store.create_topic("a")
+    plan = store.reset_group_offsets("g", to="earliest", dry_run=True)
+    assert [(at.topic, at.partition) for at in plan] == [("a", 0), ("b", 0)]
+    with pytest.raises(UnknownTopicOrPartition, match="no partition 1"):
+        store.reset_group_offsets("g", [A1], to="earliest")
+
+
+def test_a_reset_may_go_behind_the_last_stable_offset(store: Store) -> None:
+    """To the end of the log, as Kafka's; ``latest`` is where read_committed ends."""
+    waiting = begin(store, "w")
+    waiting.send("b", b"open")
+    waiting.flush()
+    for target, expected in ((6, 6), (9, 6), ("latest", 5)):
+        [done] = store.reset_group_offsets("g", [B0], to=target)  # type: ignore[arg-type]
+        assert done.after == expected
+
+
 def test_resets_that_make_no_sense(store: Store) -> None:
     """Each names what is wrong, and nothing is changed."""
     commit(store, {A0: 5})

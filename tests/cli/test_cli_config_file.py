@@ -10,6 +10,8 @@ import pytest
 from cli_command import cli
 
 import txnlog
+from txnlog.cli.input.config_file import Settings
+from txnlog.cli.session import RootOptions, open_session
 
 
 def test_a_file_names_the_store_and_everything_else_wins(
@@ -92,3 +94,13 @@ def test_a_store_on_s3_is_written_and_read_by_a_file(
     missing = cli(*run, "topics", "ls")
     assert (missing.code, missing.out, missing.err.count("\n")) == (1, "", 1)
     assert s3_options["secret"] not in missing.err
+
+
+def test_an_option_of_the_command_overrules_that_of_a_file() -> None:
+    """Behind the verb, then before it, then the file; a local store takes none of the file's."""
+    settings = Settings(storage_options={"key": "file", "secret": "file", "token": "file"})
+    root = RootOptions("s3://bucket/store", {"key": "before", "secret": "before"}, None, settings)
+    session = open_session(root, None, ["key=behind"], None)
+    assert session.storage_options == {"key": "behind", "secret": "before", "token": "file"}
+    local = open_session(root, "/data/store", ["key=behind"], None)
+    assert local.storage_options == {"key": "behind", "secret": "before"}

@@ -76,6 +76,23 @@ def test_force_is_asked_for_by_its_price(own_store: Path) -> None:
     assert passed in done.stderr
 
 
+def test_the_transaction_that_was_shown_is_aborted_and_no_later_one(own_store: Path) -> None:
+    """Another one may begin between the question and the answer."""
+    sound = FORCED.replace('not options.get("force")', "False")
+    done = subprocess.run(
+        [sys.executable, "-c", sound, "txns", "abort", "x", "--store", str(own_store), "--yes"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    shown, aborted = [line for line in done.stderr.splitlines() if line.startswith("[(")]
+    assert "('dry_run', True), ('number', None)" in shown
+    assert "('number', 3)" in aborted
+    assert "dry_run" not in aborted
+
+
 def test_force_changes_nothing_where_the_state_is_sound(own_store: Path) -> None:
     """An open transaction is aborted as without it; one that has committed is refused."""
     abort = ("txns", "abort", "--force", "--yes", "--store", own_store, "-o", "json")

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from txnlog.errors import UnknownTopicOrPartition
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.segments.records import normalize
 from txnlog.spark.batch import commit
@@ -59,3 +60,22 @@ def test_an_interrupt_deletes_nothing_that_is_committed(
     assert fresh.scan("t").to_arrow().column("value").to_pylist() == expected
     commit.commit_transaction(fresh, "p", 60_000, {"t": uploaded(fresh, "t")})
     assert fresh.scan("t").to_arrow().column("value").to_pylist() == [*expected, b"x"]
+
+
+def test_what_one_topic_refuses_is_aborted_in_the_other_and_no_file_is_deleted(
+    memory_storage: Storage,
+) -> None:
+    """The append to ``a`` has landed, so an entry names its file: read_uncommitted reads it."""
+    store = attach(memory_storage, create=True)
+    for topic in ("a", "b"):
+        store.create_topic(topic)
+    segments = {topic: uploaded(store, topic) for topic in ("a", "b")}
+    attach(memory_storage).delete_topic("b")
+    attach(memory_storage).create_topic("b")
+    with pytest.raises(UnknownTopicOrPartition):
+        commit.commit_transaction(store, "p", 60_000, segments)
+    fresh = attach(memory_storage)
+    assert fresh.describe_transaction("p").status == "CompleteAbort"
+    assert fresh.scan("a").record_count == 0
+    placed = fresh.scan("a", isolation_level="read_uncommitted").to_arrow()
+    assert placed.column("value").to_pylist() == [b"x"]
