@@ -166,7 +166,7 @@ def test_a_reset_may_go_behind_the_last_stable_offset(store: Store) -> None:
     waiting.send("b", b"open")
     waiting.flush()
     for target, expected in ((6, 6), (9, 6), ("latest", 5)):
-        [done] = store.reset_group_offsets("g", [B0], to=target)  # type: ignore[arg-type]
+        [done] = store.reset_group_offsets("g", [B0], to=target)
         assert done.after == expected
 
 
