@@ -168,7 +168,7 @@ class TransactionLog:
     def _is_stray(self, transactional_id: str, number: int) -> bool:
         """True if the id has expired since entry ``number`` was due.
 
-        Somebody has slept over that, and put it into a name that was freed (hazard 3).
+        Its writer slept while the id expired, and put it under a name that was freed (hazard 3).
         """
         expired = self.expired(transactional_id)
         return expired is not None and expired.number > number
