@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
@@ -16,12 +20,12 @@ def test_one_thread_at_a_time() -> None:
 
     def other() -> None:
         began.set()
-        with lock:
+        with lock.mutex:
             order.append("other")
 
     thread = threading.Thread(target=other)
-    with lock:
-        with lock:
+    with lock.mutex:
+        with lock.mutex:
             thread.start()
             began.wait()
         order.append("first")
@@ -35,7 +39,7 @@ def test_a_child_of_a_fork_finds_it_free() -> None:
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock:
+        with lock.mutex:
             held.set()
             over.wait()
 
@@ -47,7 +51,7 @@ def test_a_child_of_a_fork_finds_it_free() -> None:
         taken = threading.Event()
 
         def take() -> None:
-            with lock:
+            with lock.mutex:
                 taken.set()
 
         threading.Thread(target=take, daemon=True).start()
@@ -56,3 +60,44 @@ def test_a_child_of_a_fork_finds_it_free() -> None:
     over.set()
     thread.join()
     assert status == 0
+
+
+def test_whoever_forks_holding_it_lets_go_of_it_in_the_child_too() -> None:
+    """The lock is another one by then."""
+    lock = ForkSafeLock()
+    child = -1
+    try:
+        with lock.mutex:
+            child = os.fork()
+    except RuntimeError:
+        os._exit(1)
+    if child == 0:
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+def test_ctrl_c_at_any_time_leaves_it_free() -> None:
+    """Real signals, because tracing sees steps between which the interpreter takes none."""
+    lock = ForkSafeLock()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def take_for_ever(round_: int) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003 + round_ * 1e-6)
+        while True:
+            with lock.mutex:
+                pass
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for round_ in range(200):
+            with pytest.raises(KeyboardInterrupt):
+                take_for_ever(round_)
+            with ThreadPoolExecutor(1) as others:
+                free = others.submit(lock.mutex.acquire, timeout=5).result()
+                assert free, f"after the interrupt of round {round_} no other thread gets it"
+                others.submit(lock.mutex.release).result()
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -171,6 +171,29 @@ def test_a_late_commit_that_lands_against_an_abort_wins(
     assert values(another(store)) == [b"1", b"2"]
 
 
+def test_an_abort_that_found_a_commit_says_so_again_after_an_interrupt(
+    store: Store, hooked: HookedStorage
+) -> None:
+    """Ctrl-C comes while the commit that has landed is finished: it stays committed."""
+    producer = begin_with(another(store, hooked), "p", b"1")
+    hooked.fail_at("transactions/")
+    with pytest.raises(CommitStateUnknown):
+        producer.commit_transaction()
+    name, commit = hooked.last
+
+    def late(_: str) -> None:
+        assert store.storage.put_if_absent(name, commit)
+        hooked.interrupt_at(".commit")
+
+    hooked.rule = late
+    with pytest.raises(KeyboardInterrupt):
+        producer.abort_transaction()
+    with pytest.raises(InvalidTxnState, match="had succeeded"):
+        producer.abort_transaction()
+    assert store.describe_transaction("p").status == "CompleteCommit"
+    assert values(another(store)) == [b"1"]
+
+
 def abort_a_flush_in_doubt(store: Store, names: str) -> Producer:
     """A producer whose flush lost all responses about such names, and who then aborted."""
     losing = LosingStorage(store.storage)

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from types import TracebackType
 
 
 class ForkSafeLock:
-    """A reentrant lock of the whole process, for the life of the process: ``with lock: ...``.
+    """A reentrant lock of the whole process, for its life: ``with lock.mutex: ...``.
 
     A plain lock that another thread of the parent held during the fork would be held in the child
-    for ever.
+    for ever. It is no context manager itself: Ctrl-C between taking it in a method of Python's and
+    the block would leave it taken for ever, which does not happen to the interpreter's own lock.
+    Whoever forks while holding it lets go of the one it has taken.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.mutex = threading.RLock()
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._lock.release()
+        self.mutex = threading.RLock()

@@ -45,7 +45,7 @@ class MemoryStorage(Storage):
 
         full = self._full_name(name)
         file = MemoryFile(MemoryFileSystem(), full, bytes(data))
-        with _LOCK:
+        with _LOCK.mutex:
             return self._files.setdefault(full, file) is file
 
     def put(self, name: str, data: bytes) -> None:
@@ -58,7 +58,7 @@ class MemoryStorage(Storage):
 
     def _find_buffer(self, name: str) -> memoryview:
         full = self._full_name(name)
-        with _LOCK:
+        with _LOCK.mutex:
             try:
                 buffer: memoryview = self._files[full].getbuffer()
             except KeyError as error:
@@ -76,7 +76,7 @@ class MemoryStorage(Storage):
 
     def _names_below(self, folder: str) -> list[str]:
         prefix = f"{self._full_name(folder)}/" if folder else f"{self._path.rstrip('/')}/"
-        with _LOCK:
+        with _LOCK.mutex:
             return [name[len(prefix) :] for name in self._files if name.startswith(prefix)]
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
@@ -95,6 +95,6 @@ class MemoryStorage(Storage):
 
     def delete(self, names: Iterable[str]) -> None:
         doomed = [self._full_name(name) for name in names]
-        with _LOCK:
+        with _LOCK.mutex:
             for full in doomed:
                 self._files.pop(full, None)

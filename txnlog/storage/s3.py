@@ -111,7 +111,7 @@ class S3Storage(Storage):
                 f"{self.url} needs s3fs: pip install 'txnlog[s3]'"
             ) from error
         try:
-            with _CONNECT_LOCK:
+            with _CONNECT_LOCK.mutex:
                 client = S3Client(**{**self._options, "use_listings_cache": False})
                 conditional = client.knows_conditional_create()
         except Exception as error:

@@ -28,7 +28,7 @@ _LOCK = ForkSafeLock()
 
 
 def _check_of(server: Hashable) -> _Check:
-    with _LOCK:
+    with _LOCK.mutex:
         return _CHECKS.setdefault(server, _Check())
 
 
@@ -42,7 +42,7 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
     known = _check_of(server)
     if known.passed:
         return
-    with known.lock:
+    with known.lock.mutex:
         if known.passed:  # in another thread, meanwhile
             return  # type: ignore[unreachable]
         if known.refusal is not None:

@@ -84,7 +84,7 @@ class SingleWriterStorage(Storage):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         filesystem, path = self._locate(check_name(name))
         try:
-            with _LOCK:
+            with _LOCK.mutex:
                 if _is_there(filesystem, path):
                     return False
                 self._write(filesystem, path, bytes(data))
