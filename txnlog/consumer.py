@@ -277,7 +277,7 @@ class Consumer:
     def _read_committed(self, group_id: str) -> GroupState:
         """The group's committed offsets as they are now, apart from the state that goes on."""
         with self._logs.fresh_group(group_id).reading() as state:
-            return state.apart()
+            return state.copy_standing()
 
     def _locate(
         self, snapshot: Snapshot, partitions: Sequence[TopicPartition], group: GroupState | None

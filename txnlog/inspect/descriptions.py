@@ -443,7 +443,7 @@ def describe_transaction(head: Head) -> TransactionDescription:
     )
 
 
-def or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
+def describe_or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
     """What ``describe`` returns, or the error that concerns this name alone."""
     try:
         return describe(name)

@@ -37,7 +37,7 @@ def cut_views(
     if not _is_fresh(logs, opened, parts, ends, cut):
         return None
     return {
-        topic: view.ending_at({p: cut[TopicPartition(topic, p)] for p in view.end_offsets})
+        topic: view.truncate({p: cut[TopicPartition(topic, p)] for p in view.end_offsets})
         for topic, view in views.items()
     }
 

@@ -180,7 +180,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             return None
         return known
 
-    def apart(self) -> GroupState:
+    def copy_standing(self) -> GroupState:
         """A copy of where the group stands, which later entries do not change."""
         return GroupState(
             committed={topic: dict(at) for topic, at in self.committed.items()},
