@@ -13,7 +13,7 @@ _NEEDED = frozenset({"typer", "rich", "click", "shellingham", "markdown_it", "py
 
 
 def main() -> NoReturn:
-    """The entry point: run the command line and exit with the code that it earned."""
+    """The entry point: run the command line and exit with its code."""
     try:
         from txnlog.cli.run import run
 

@@ -53,9 +53,9 @@ def run() -> int:
 
 
 def _open_streams() -> None:
-    """Put nothing in the place of streams that were closed when the process began.
+    """Open the null device in place of standard streams that were closed when the process began.
 
-    The next file that is opened would get their numbers, and be written what is meant for them.
+    Otherwise the next file to be opened would get their numbers, and their output.
     Raises OSError if that is stdout: its data would be lost.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -76,7 +76,7 @@ def _run_app() -> int:
 
 
 def _forget_stdout() -> None:
-    """Let the interpreter's own flush at its end go nowhere, instead of complaining."""
+    """Send the interpreter's last flush to the null device, where it cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

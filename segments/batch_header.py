@@ -158,7 +158,7 @@ class BatchHeader:
         return NO_LEADER_EPOCH if is_tag else self.leader_epoch
 
     def broken_guard(self) -> str | None:
-        """What is not as it was written of what only the guard protects; None if nothing is."""
+        """What is damaged of the fields that only the guard protects; None if none is."""
         if not self.is_guarded:
             return None
         if self.relative_sequence != self.base_offset:

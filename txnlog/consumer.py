@@ -277,7 +277,7 @@ class Consumer:
     def _read_committed(self, group_id: str) -> GroupState:
         """The group's committed offsets as they are now, apart from the state that goes on."""
         with self._logs.fresh_group(group_id).reading() as state:
-            return state.apart()
+            return state.copy_standing()
 
     def _locate(
         self, snapshot: Snapshot, partitions: Sequence[TopicPartition], group: GroupState | None
@@ -458,7 +458,7 @@ class Consumer:
         return Standing(self._starts.get(where), self._start_entries.get(where))
 
     def _start_from(self, where: TopicPartition, found: Standing) -> None:
-        """Begin from where the group stands. What metadata that was given away says moves, too."""
+        """Begin where the group stands; metadata that was handed out before moves along."""
         self._starts[where] = found.offset
         self._start_entries.pop(where, None)
         if found.entry is not None:

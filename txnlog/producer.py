@@ -510,7 +510,7 @@ class Producer:
             self._phase = Phase.BROKEN
 
     def _repeat(self, outcome: Outcome) -> None:
-        """The call of before once more: it has no effect, and its opposite is refused."""
+        """The last transaction is ended once more: that does nothing; the opposite is refused."""
         assert self._last_outcome is not None
         if outcome is not self._last_outcome:
             raise InvalidTxnState(

@@ -172,6 +172,10 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         At level 'snapshot' that always holds. At 'read_committed', which shows a prefix of each
         partition, ``is_atomic`` of the snapshot tells: where transactions overlap without end there
         may be no cut that is fresh, and each partition ends at its own last stable offset.
+
+        Raises:
+            UnknownTopicOrPartition: a topic does not exist.
+            InvalidOption: there is no such isolation level.
         """
         chosen = [topics] if isinstance(topics, str) else topics
         return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level))
@@ -196,6 +200,11 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             isolation_level: 'read_committed' (up to the first undecided record of each
                 partition), 'snapshot' (every committed transaction, whole, wherever undecided ones
                 lie) or 'read_uncommitted' (everything that was placed).
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic or partition.
+            OffsetOutOfRange: an offset lies below the log's start or beyond its end.
+            InvalidOption: an offset, a column or the isolation level makes no sense.
         """
         snapshot = self.snapshot([topic], isolation_level=isolation_level)
         return snapshot.scan(topic, starting_offsets, ending_offsets, columns)
@@ -255,7 +264,20 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         auto_offset_reset: str = "latest",
         max_poll_records: int = 500,
     ) -> Consumer:
-        """A consumer, subscribed to all partitions of ``topics`` if any are given."""
+        """A consumer, subscribed to all partitions of ``topics`` if any are named.
+
+        Args:
+            topics: names of topics; with none, call ``subscribe`` or ``assign``.
+            group_id: the group whose committed offsets it starts from, and that it commits for;
+                None: it keeps its positions to itself.
+            isolation_level: 'read_committed' or 'read_uncommitted'.
+            auto_offset_reset: where to start without a committed offset, or with one that is out
+                of range: 'earliest', 'latest', or 'none' (an error).
+            max_poll_records: how many records a poll returns at most.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidGroupId, InvalidOption.
+        """
         consumer = Consumer(
             self._logs,
             group_id=group_id,
@@ -267,7 +289,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             consumer.subscribe(topics)
         return consumer
 
-    # -- looking it over --------------------------------------------------------------------------
+    # -- checking it ------------------------------------------------------------------------------
 
     def examine(
         self,

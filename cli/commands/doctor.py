@@ -59,14 +59,14 @@ def examine_store(
         ),
     ] = None,
 ) -> None:
-    """Look a store over: the storage's promises, the rules of every log, files, damage.
+    """Check a whole store: the storage's promises, the rules of every log, files, damage.
 
     Reads only, but for the probe, which creates some small files and deletes them; ends no
     transaction; may run while others write. L1, T3 and so on are rules in docs/PROTOCOL.md.
-    Orphans, files that nothing refers to, are no damage: they take room. Younger than
-    --orphan-age (24h if the store says nothing else) they may be on their way: a note.
+    Orphans, files that nothing refers to, are no damage: they only take room. One that is younger
+    than --orphan-age (24h if the store says nothing else) may be an upload on its way: a note.
 
-    What cannot be read is told, and the rest is looked at. Exit code 3 if there is damage, 1 if
+    What cannot be read is reported, and the rest is checked. Exit code 3 if there is damage, 1 if
     something could not be read, 4 if there are only transactions that hang.
 
     \b
@@ -84,7 +84,7 @@ def examine_store(
 
 
 class _Tally:
-    """What has passed by, by its state."""
+    """Counts findings by their state while they pass through."""
 
     def __init__(self) -> None:
         self.states: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class _Tally:
 
 
 def _conclude(states: Counter[str], orphan_bytes: int) -> None:
-    """Say in sum what was found, and end the command as that deserves."""
+    """Sum up what was found, and end the command with the exit code for it."""
     if states["orphan"]:
         warn(f"{states['orphan']} orphans take {orphan_bytes} bytes")
     if states["hanging"]:

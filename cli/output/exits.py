@@ -15,7 +15,7 @@ OUTPUT_CLOSED: Final = 141
 
 
 class OutputClosed(Exception):
-    """Whoever reads our output has had enough."""
+    """Whoever reads our output has closed it."""
 
 
 class Damaged(Exception):

@@ -84,9 +84,10 @@ def compress(codec: Compression, data: BytesLike, level: int | None = None) -> b
 
 
 def decompress(codec: Compression, data: BytesLike, max_bytes: int) -> BytesLike:
-    """What ``data`` holds, which must not be more than ``max_bytes``; without a codec ``data``.
+    """``data`` decompressed, or as it is where there is no codec.
 
-    Raises ValueError, or what the codec's library raises, if it does not or if it is damaged.
+    Raises ValueError, or what the codec's library raises, if it is damaged or holds more than
+    ``max_bytes``.
     """
     if codec is Compression.NONE:
         if len(data) > max_bytes:

@@ -132,7 +132,7 @@ def _check_not_recreated(
 def _read_group(store: Store, group_id: str) -> GroupState:
     """The group's committed offsets as they are now, apart from the state that goes on."""
     with store.logs.fresh_group(group_id).reading() as state:
-        return state.apart()
+        return state.copy_standing()
 
 
 def cut_ranges(

@@ -128,9 +128,9 @@ def current_execution() -> str | None:
 
 
 def require_execution() -> str:
-    """The same for a task that writes, which always works for one; "" where Spark runs none.
+    """The execution that a writing task works for; "" where there is no task, as on the driver.
 
-    Raises IllegalState: Spark does not tell, so that nothing could be said of the rows.
+    Raises IllegalState: Spark does not tell it, so nothing would be known of the rows' origin.
     """
     execution = current_execution()
     if execution is None and TaskContext.get() is not None:

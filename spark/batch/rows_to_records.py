@@ -43,8 +43,8 @@ def work_bytes(partitions: int) -> int:
 def coalesce(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches``, joined until they have ``least_bytes``.
 
-    What follows has a price for each batch and partition, and Spark's 10,000 rows are few for it.
-    Many more would leave the processor's caches.
+    Later steps have a fixed cost per batch and partition, for which Spark's 10,000 rows are few.
+    Many more would not fit into the processor's caches.
     """
     held: list[pa.RecordBatch] = []
     size_bytes = 0

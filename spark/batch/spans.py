@@ -99,7 +99,10 @@ def _flatten_numbers(
 def span_of(
     snapshot: Snapshot, where: TopicPartition, start: int, stop: int, options: ReadOptions
 ) -> range:
-    """The offsets between two ends, of which -2 and -1 are edges. Raises OffsetOutOfRange."""
+    """The offsets from ``start`` to ``stop``; -2 and -1 are the snapshot's start and end.
+
+    Raises OffsetOutOfRange.
+    """
     begin = snapshot.beginning_offsets(where.topic)[where.partition]
     end = snapshot.end_offsets(where.topic)[where.partition]
     edges = {EARLIEST: begin, LATEST: end}

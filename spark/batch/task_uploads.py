@@ -108,7 +108,7 @@ class _TopicUploaders:
         opened = (
             TopicRecords(spec, clock, self._options.partitioner),
             SegmentUploader(
-                self._store.storage, spec.written_with(self._options.codec), clock, self._budget
+                self._store.storage, spec.with_codec(self._options.codec), clock, self._budget
             ),
         )
         self._topics[topic] = opened

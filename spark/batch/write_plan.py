@@ -46,5 +46,5 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     store = open_at(options.address)
     spec = None if options.topic is None else store.topic_spec(options.topic)
     if spec is not None:
-        spec.written_with(options.codec)  # what cannot be is said before any task runs
+        spec.with_codec(options.codec)  # what cannot be is said before any task runs
     return WritePlan(store, options, tuple(schema.names), tuple(used), spec)

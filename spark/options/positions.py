@@ -38,13 +38,13 @@ class ByTime:
 Position = OffsetsOption | ByTime
 
 GROUP: Literal["group"] = "group"
-"""``startingOffsets=group``: where the group is that the options name."""
+"""``startingOffsets=group``: at the committed offsets of the group that the options name."""
 
 
 def parse_starting(values: OptionValues) -> Position | Literal["group"] | None:
-    """Of the options that say where to start the one that Spark's Kafka source would follow.
+    """Where to start: of several options that say it, the one that Spark's Kafka source prefers.
 
-    ``group`` is ours alone: its source takes a group for a name, and starts where options say.
+    ``group`` exists only here: for Spark's Kafka source a group is a name and no place to start.
     """
     strategy = (values.get("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):

@@ -74,7 +74,7 @@ class StreamPlanner:
     # -- what Spark asks -------------------------------------------------------------------------
 
     def pin_end(self) -> None:
-        """Look once, and take whatever comes later for not there: Trigger.AvailableNow."""
+        """Look once, and ignore what comes later: for Trigger.AvailableNow."""
         self._refresh()
         self._end_is_pinned = True
 

@@ -31,7 +31,7 @@ def merge_read_options(
     include_headers: bool,
     starting_offsets: OffsetsOption | None,
 ) -> dict[str, str]:
-    """What ``txn.read(...)`` was given, as options of the format.
+    """The arguments of ``txn.read(...)`` as options of the format.
 
     Raises InvalidOption for those that the block decides itself.
     """
@@ -74,5 +74,5 @@ def _chooses_offsets(option: str) -> bool:
 
 
 def _format_value(value: bool | int | str) -> str:
-    """As Spark makes it of what ``.option(...)`` is given."""
+    """The text that Spark's ``.option(...)`` makes of a value."""
     return str(value).lower() if isinstance(value, bool) else str(value)

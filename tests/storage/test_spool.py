@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,6 +13,17 @@ import pytest
 from txnlog.errors import StorageError
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.spool import Spool
+
+
+@pytest.fixture(autouse=True)
+def frozen_heap() -> Iterator[None]:
+    """A child collects what its test made, and not what the tests before it have left.
+
+    Among that may be a session of Spark's, whose objects speak to its JVM when they go.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

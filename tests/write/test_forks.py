@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,17 @@ from txnlog.names import TopicPartition
 from txnlog.store import Store, open_store
 
 T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture(autouse=True)
+def frozen_heap() -> Iterator[None]:
+    """A child collects what its test made, and not what the tests before it have left.
+
+    Among that may be a session of Spark's, whose objects speak to its JVM when they go.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from txnlog.errors import (
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
-from txnlog.producer import Producer
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
@@ -307,14 +306,3 @@ def test_an_open_transaction_that_is_damaged_stops_no_reader(
         b"open",
         b"behind",
     ]
-
-
-def commit_behind_an_open_transaction(store: Store) -> Producer:
-    """A commit in two topics, in one of which it lies behind what this producer has open."""
-    blocker = begin(store, "blocker")
-    send(blocker, b"open")
-    both = begin(store, "both")
-    send(both, b"t part")
-    send(both, b"wide part", topic="wide")
-    both.commit_transaction()
-    return blocker

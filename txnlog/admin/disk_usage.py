@@ -8,7 +8,7 @@ from functools import partial
 
 from txnlog import names
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
-from txnlog.inspect.descriptions import or_error
+from txnlog.inspect.descriptions import describe_or_error
 from txnlog.log.open_logs import Logs
 
 
@@ -30,6 +30,7 @@ class PartitionUsage:
 
     @property
     def size_bytes(self) -> int:
+        """All of these together."""
         return self.segment_bytes + self.index_bytes + self.log_bytes + self.unreferenced_bytes
 
 
@@ -68,7 +69,7 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
     found = [topic] if topic is not None else logs.storage.list_folders(names.TOPICS)
     for name in found:
         own = Logs(logs.storage, logs.config, logs.clock)
-        placed = or_error(partial(_list_placed, own), name)
+        placed = describe_or_error(partial(_list_placed, own), name)
         if isinstance(placed, TxnlogError):
             if topic is not None:
                 raise placed

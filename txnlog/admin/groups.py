@@ -12,7 +12,12 @@ from collections.abc import Iterable, Iterator
 from txnlog import names
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
-from txnlog.inspect.descriptions import GroupDescription, OffsetReset, describe_group, or_error
+from txnlog.inspect.descriptions import (
+    GroupDescription,
+    OffsetReset,
+    describe_group,
+    describe_or_error,
+)
 from txnlog.inspect.history import GroupLogEntry, group_history
 from txnlog.log.group_metadata import check_offset
 from txnlog.log.open_logs import Logs
@@ -31,7 +36,7 @@ class GroupAdmin:
         return [
             group_id
             for group_id in self._group_ids()
-            if not isinstance(or_error(self._existing_group, group_id), GroupIdNotFound)
+            if not isinstance(describe_or_error(self._existing_group, group_id), GroupIdNotFound)
         ]
 
     def _group_ids(self) -> list[str]:
@@ -52,7 +57,7 @@ class GroupAdmin:
     def each_group(self) -> Iterator[GroupDescription | TxnlogError]:
         """Like :meth:`describe_groups`, one after the other."""
         for group_id in self._group_ids():
-            described = or_error(self.describe_group, group_id)
+            described = describe_or_error(self.describe_group, group_id)
             if not isinstance(described, GroupIdNotFound):
                 yield described
 
@@ -197,7 +202,7 @@ class GroupAdmin:
         before_ms = self._logs.clock.now_ms() - retention_ms
         expired = []
         for group_id in self._group_ids():
-            log = or_error(self._logs.fresh_group, group_id)
+            log = describe_or_error(self._logs.fresh_group, group_id)
             if isinstance(log, TxnlogError):
                 continue  # a damaged group stays for somebody to look at, and stops no other
             if log.expire(before_ms):

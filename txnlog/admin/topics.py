@@ -17,10 +17,10 @@ from txnlog.inspect.descriptions import (
     RecordDeletion,
     SegmentDescription,
     TopicDescription,
+    describe_or_error,
     describe_segments,
     describe_topic,
     describe_topic_state,
-    or_error,
 )
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.open_logs import Logs
@@ -185,7 +185,7 @@ class TopicAdmin:
             logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
             described = self._logs.storage.gather(
                 [
-                    partial(or_error, partial(_describe, logs), name)
+                    partial(describe_or_error, partial(_describe, logs), name)
                     for name in found[first : first + PARALLEL_REQUESTS]
                 ]
             )

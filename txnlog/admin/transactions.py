@@ -28,9 +28,9 @@ from txnlog.inspect.descriptions import (
     StableOffset,
     StableOffsetHolder,
     TransactionDescription,
+    describe_or_error,
     describe_producers,
     describe_transaction,
-    or_error,
 )
 from txnlog.inspect.history import transaction_history
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
@@ -95,7 +95,7 @@ class TransactionAdmin:
         for first in range(0, len(ids), PARALLEL_REQUESTS):
             some = ids[first : first + PARALLEL_REQUESTS]
             found = self._logs.storage.gather(
-                [partial(or_error, self.describe_transaction, name) for name in some]
+                [partial(describe_or_error, self.describe_transaction, name) for name in some]
             )
             for name, item in zip(some, found, strict=True):
                 # One that was removed since it was listed is no damage.

@@ -93,10 +93,12 @@ class TopicDescription:
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of all segments."""
         return sum(partition.size_bytes for partition in self.partitions)
 
     @property
     def segment_count(self) -> int:
+        """How many segments all partitions have."""
         return sum(partition.segment_count for partition in self.partitions)
 
     @property
@@ -130,8 +132,8 @@ class GroupOffset:
     """A group's place in one partition. ``end_offset`` is the last stable offset.
 
     Both it and ``lag`` are None if the topic was deleted, also if it was created again since: the
-    offset does not count there. ``pending`` is the
-    undecided transaction that is about to move the offset.
+    offset does not count there. ``pending`` is the undecided transaction that is about to move the
+    offset.
     """
 
     topic: str
@@ -144,6 +146,7 @@ class GroupOffset:
 
     @property
     def lag(self) -> int | None:
+        """Offsets that the group has yet to read, up to the last stable one."""
         if self.end_offset is None:
             return None
         return max(self.end_offset - (self.offset or 0), 0)
@@ -440,7 +443,7 @@ def describe_transaction(head: Head) -> TransactionDescription:
     )
 
 
-def or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
+def describe_or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
     """What ``describe`` returns, or the error that concerns this name alone."""
     try:
         return describe(name)

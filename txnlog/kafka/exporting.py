@@ -80,6 +80,7 @@ class KafkaExport:
 
     @property
     def record_count(self) -> int:
+        """How many records were written, to all partitions together."""
         return sum(partition.record_count for partition in self.partitions)
 
 

@@ -77,7 +77,7 @@ class DamagedBytes:
 
 @dataclass(frozen=True, slots=True)
 class KafkaImport:
-    """What an import has done. ``damages`` were left out, because that was asked for."""
+    """What an import has done. ``damages`` were left out, as ``skip_corrupt`` asked for."""
 
     topic: str
     partitions: tuple[ImportedPartition, ...]
@@ -85,6 +85,7 @@ class KafkaImport:
 
     @property
     def record_count(self) -> int:
+        """How many records the imported files hold, aborted ones too."""
         return sum(partition.record_count for partition in self.partitions)
 
 

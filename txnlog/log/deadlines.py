@@ -110,9 +110,9 @@ class Deadlines:
     def _ask_witnesses(
         self, transactional_id: str, number: int, witnesses: Sequence[int], timeout_ms: int
     ) -> bool:
-        """True if somebody has seen it so long ago; else what we see is told to those to come.
+        """True if a witness saw it that long ago; else leave a witness for later processes.
 
-        So a process that lives for a moment knows what others saw before it.
+        So a process that lives only for a moment knows what others saw before it.
         """
         now_ms = self._clock.now_ms()
         if any(now_ms - seen_ms > timeout_ms + CLOCK_MARGIN_MS for seen_ms in witnesses):

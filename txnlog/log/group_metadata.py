@@ -51,10 +51,11 @@ def check_offset(
 class GroupMetadata:
     """A consumer group and the committed offsets that a consumer started from.
 
-    An offset commit within a transaction is refused if the group is not there any more, or was
-    moved there anew. None stands for a partition that had no committed offset. ``topic_ids`` tell
-    the topics that were read from others of their names; ``starting_entries`` the entries of the
-    group's log that had moved the offsets last. Where one is not known, offsets are compared.
+    An offset commit within a transaction is refused if the group's offsets have moved since, even
+    if they have come back to where they were. None stands for a partition without a committed
+    offset. ``topic_ids`` distinguish the topics that were read from others of the same names.
+    ``starting_entries`` are the entries of the group's log that had moved the offsets last; where
+    one is not known, offsets are compared.
     """
 
     group_id: str

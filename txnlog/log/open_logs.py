@@ -52,7 +52,7 @@ class Logs:
         self._groups: dict[str, GroupLog] = {}
         _OPEN.add(self)
 
-    def open_anew(self) -> None:
+    def reopen(self) -> None:
         """Let go of every log, in a child of a fork, and read it again when it is asked for.
 
         A thread of the parent's, which the child does not have, may have held its lock just then,
@@ -130,7 +130,7 @@ class Logs:
 
 def _after_fork() -> None:
     for logs in list(_OPEN):
-        logs.open_anew()
+        logs.reopen()
 
 
 os.register_at_fork(after_in_child=_after_fork)

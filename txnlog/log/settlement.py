@@ -1,8 +1,8 @@
 """How undecided entries are decided, by whoever comes across them, and how transactions are ended.
 
-An entry without a marker is decided from the newest state of its transactional id (rules a to c
-of docs/PROTOCOL.md). A transaction past its timeout is aborted by the first one who minds, as
-Kafka's coordinator would. Anybody may write the markers and the completion for anybody.
+An entry without a marker is decided from the newest state of its transactional id (rules b to d
+of docs/PROTOCOL.md). A transaction past its timeout is aborted by the first process that reads of
+it, as Kafka's coordinator would do. Any process may write the markers and the completion.
 """
 
 from __future__ import annotations

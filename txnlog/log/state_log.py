@@ -360,7 +360,7 @@ class StateLog(Generic[EntryT, StateT]):
             return state
 
     def reload(self) -> None:
-        """Begin anew from the newest checkpoint: what it has passed is not to be had otherwise."""
+        """Start over from the newest checkpoint: entries before it may not be readable any more."""
         with self.lock:
             self._drop()
 

@@ -39,7 +39,7 @@ class TopicSpec:
     partitions: int
     config: dict[str, str]
 
-    def written_with(self, codec: WriterCodec | None) -> TopicSpec:
+    def with_codec(self, codec: WriterCodec | None) -> TopicSpec:
         """The same for a writer that has chosen a codec. Raises InvalidConfig."""
         return self if codec is None else replace(self, config=codec.override(self.config))
 

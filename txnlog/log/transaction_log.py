@@ -168,7 +168,7 @@ class TransactionLog:
     def _is_stray(self, transactional_id: str, number: int) -> bool:
         """True if the id has expired since entry ``number`` was due.
 
-        Somebody has slept over that, and put it into a name that was freed (hazard 3).
+        Its writer slept while the id expired, and put it under a name that was freed (hazard 3).
         """
         expired = self.expired(transactional_id)
         return expired is not None and expired.number > number
@@ -200,7 +200,7 @@ class TransactionLog:
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
 
     def remove(self, head: Head) -> None:
-        """Remove the log of a dead id; what it must be known for is kept elsewhere first.
+        """Remove the log of a dead id, after a copy of its last state was put into ``expired/``.
 
         Repeating it does no harm, wherever it was interrupted.
 
@@ -260,11 +260,12 @@ class TransactionLog:
         self._log(head.state.transactional_id).confirm(head.number)
 
     def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
-        """True if ``state``, whose :meth:`put` was not ours, surely was the id's state at no time.
+        """True if ``state``, whose :meth:`put` returned False, was certainly never the id's state.
 
-        It was not if the entry is somebody else's, or ours without a successor among later ones: a
-        name that cleaning had freed. If it is gone, or in its place, it may have been; and so if an
-        earlier put of it is ``in_doubt``, since that one may have come before the cleaning.
+        That is so if the entry is somebody else's, or ours without a successor that follows from
+        it: then the name had been freed by cleaning. If the entry is gone, or has its successor, it
+        may have been the state; also if an earlier put of it is ``in_doubt``, since that one may
+        have come before the cleaning.
         """
         log = self._log(state.transactional_id)
         try:

@@ -37,13 +37,13 @@ def cut_views(
     if not _is_fresh(logs, opened, parts, ends, cut):
         return None
     return {
-        topic: view.ending_at({p: cut[TopicPartition(topic, p)] for p in view.end_offsets})
+        topic: view.truncate({p: cut[TopicPartition(topic, p)] for p in view.end_offsets})
         for topic, view in views.items()
     }
 
 
 def _parts(log: TopicLog) -> list[Part]:
-    """The appends of a topic that a cut may have to fall before; those aborted are nobody's."""
+    """The appends of a topic that a cut may have to fall before: all but aborted ones."""
     with log.reading() as state:
         aborted = set(state.aborted)
         return [
@@ -71,7 +71,7 @@ def _probable_times(state: TopicState) -> list[int]:
 
 
 def is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) -> bool:
-    """True if all that belongs to transactions with appends of these times is kept apart still.
+    """True if all of the transactions with appends of these times is still kept apart.
 
     Else one of their appends might show while others do not (invariant L6).
     """

@@ -161,9 +161,9 @@ class _FirstReading:
             }
 
     def has_missed(self, log: TopicLog) -> bool:
-        """True if something has come since that is not kept apart any more.
+        """True if an append that came after the first reading is no longer kept apart.
 
-        We stood still for long: nobody knows what else belongs to it.
+        This process stalled for long: other parts of that append's transaction may be unknown.
         """
         with log.reading() as state:
             return state.let_go_entry >= self._next_entries[log.name]

@@ -116,7 +116,7 @@ class TopicView:
                 "numbered from 0. If it was deleted and made anew, subscribe or assign again"
             )
 
-    def ending_at(self, ends: Mapping[int, int]) -> TopicView:
+    def truncate(self, ends: Mapping[int, int]) -> TopicView:
         """The same, ending earlier: at these offsets, though not before a partition starts."""
         partitions = tuple(
             replace(part, end_offset=max(ends[number], part.log_start_offset))

@@ -173,14 +173,14 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
     def offset_of(self, topic: str, partition: int, topic_id: str = "") -> CommittedOffset | None:
         """The committed offset of a partition; None if there is none.
 
-        With a ``topic_id``, one that was committed for an earlier topic of the name counts not.
+        With a ``topic_id``, an offset of an earlier topic of that name does not count.
         """
         known = self.committed.get(topic, {}).get(partition)
         if known and topic_id and known.topic_id and known.topic_id != topic_id:
             return None
         return known
 
-    def apart(self) -> GroupState:
+    def copy_standing(self) -> GroupState:
         """A copy of where the group stands, which later entries do not change."""
         return GroupState(
             committed={topic: dict(at) for topic, at in self.committed.items()},

@@ -45,6 +45,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def end_offset(self) -> int:
+        """The offset behind the segment's last one."""
         return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
 
 

@@ -142,8 +142,8 @@ def judge_batches(
 ) -> dict[int, int] | None:
     """Judge one append (invariant L4); see ``TopicState.check_sequences``.
 
-    ``is_same`` tells of a partition's batch that has the sequence and count of a remembered one
-    whether it is that one, by the names of their segments.
+    ``is_same(partition, remembered)`` is asked for a batch that has the sequence and count of a
+    remembered one: whether it is the same batch, by the names of their segments.
     """
     if known is not None and producer.producer_epoch < known.producer_epoch:
         raise InvalidProducerEpoch(

@@ -130,14 +130,14 @@ class RecentEntry(msgspec.Struct, frozen=True):
 
 
 class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
-    """A topic as its log has it. Changes only through ``apply``, ``decide`` and ``forget``.
+    """A topic as its log has it. Changes through ``apply``, ``decide``, ``forget`` and ``expire``.
 
     ``recent`` holds the appends that are kept apart for consistent cuts: the newest ones, without
-    gaps. ``let_go_entry`` is the newest append that is kept apart no more, and ``kept_since_ms``
-    the time of the newest of these. What is
-    idle is idle up to ``append_time_ms``, which only grows; see :func:`pass_time`.
-    ``append_times`` are those that the newest appends carry, oldest first, and ``clock_ms`` what
-    the clocks of most of them have last come to; -1 if that is not known.
+    gaps. ``let_go_entry`` is the newest append that is not kept apart any more, and
+    ``kept_since_ms`` the time of the newest of these. ``append_time_ms`` is the topic's own time,
+    by which producers are idle; it only grows, see :func:`pass_time`. ``append_times`` are those
+    that the newest appends carry, oldest first, and ``clock_ms`` what the clocks of most of them
+    have last come to; -1 if that is not known.
     """
 
     topic_id: str | None = None

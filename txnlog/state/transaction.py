@@ -120,7 +120,7 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
     ``entries`` is the exact list that a decision to commit covers. ``consumed`` holds what a
     transaction that spans processes has read, to be committed with it. ``versions`` maps an
     application to the last idempotence version (say, a batch id) that it committed. ``reason``
-    tells why somebody else than the producer aborted the transaction.
+    tells why somebody other than the producer aborted the transaction.
     """
 
     transactional_id: str
@@ -318,7 +318,7 @@ def prepare_commit(
 def prepare_abort(
     state: TransactionState, *, now_ms: int, nonce: str, fence: bool = False, reason: str = ""
 ) -> TransactionState:
-    """Decide to abort. ``fence`` bumps the epoch: somebody else than the producer does it.
+    """Decide to abort. ``fence`` bumps the epoch: somebody other than the producer does it.
 
     ``reason`` tells why, for people.
 

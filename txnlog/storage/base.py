@@ -1,7 +1,7 @@
 """The storage primitive: whole objects, put-if-absent, ranged reads, fresh listings.
 
-Everything that txnlog promises rests on :meth:`Storage.put_if_absent`. There is no overwrite, no
-rename and no modification time in it. Knows names and bytes, and nothing of what they mean.
+Everything that txnlog promises rests on :meth:`Storage.put_if_absent`. There is no overwrite and no
+rename. Knows names and bytes, and nothing of what they mean.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Storage(ABC):
         return self
 
     def trust(self, *, probed: bool = False) -> None:  # noqa: B027 - most need no check
-        """Whoever checks before the first write need not do so: somebody has, of the same job.
+        """Skip the check before the first write: another process of the same job has made it.
 
         With ``probed`` the whole probe has passed, in this process.
         """
@@ -176,8 +176,8 @@ class Storage(ABC):
     def modified_ms(self, name: str) -> int | None:  # noqa: ARG002 - for those who can tell
         """When the object was created, by the storage's clock; None if it does not tell.
 
-        For people who want to know what is old: no rule of the protocol depends on it. Raises
-        ObjectNotFound.
+        It only adds evidence, where the storage has it, about how long a transaction has been open;
+        nothing is concluded from its absence. Raises ObjectNotFound.
         """
         return None
 

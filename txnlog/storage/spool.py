@@ -41,7 +41,7 @@ class Spool:
         return Path(self.name).read_bytes()
 
     def close(self) -> None:
-        """Delete the file. Twice is once."""
+        """Delete the file. A second call does nothing."""
         self._end()
 
 

@@ -108,7 +108,7 @@ class TopicBuffer:
         self._use_spec(spec)
 
     def _use_spec(self, spec: TopicSpec) -> None:
-        self._written = spec.written_with(self._settings.codec)
+        self._written = spec.with_codec(self._settings.codec)
         self.spec = spec
         self._partitioner = make_partitioner(self._settings.partitioner, spec.partitions)
         self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes

@@ -1,4 +1,4 @@
-"""``txnlog index rebuild``: missing and damaged indexes are made anew."""
+"""``txnlog index rebuild``: missing and damaged indexes are rebuilt."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def rebuild_indexes(
     file: FileOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make offset and time indexes anew that are missing or damaged; sound ones are kept.
+    """Rebuild offset and time indexes that are missing or damaged; sound ones are kept.
 
-    Safe at any time: readers check an index and do without. In a store a damaged file is
+    Safe at any time: readers check an index, and can do without it. In a store a damaged file is
     deleted and put again; with --file, a local segment, the files beside it are replaced. No
     segment is changed, and no transaction index, which only a backup brings back.
 
@@ -83,7 +83,7 @@ def _rebuild_placed(
 
 
 def _pass_on(rebuilds: Iterable[_Rebuilt], reporter: DamageReporter) -> Iterator[IndexRebuild]:
-    """What was done; the damage of a segment is reported behind it."""
+    """What was done to each index; a segment's damage is reported after its indexes."""
     for done, damage in rebuilds:
         yield from done
         reporter.report(damage)

@@ -97,7 +97,7 @@ def _start_consumer(
 def _follow(
     consumer: Consumer, interval_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Record]:
-    """What comes, for ever. Raises what the consumer raises, StorageError after a minute of it."""
+    """New records, for ever. Raises what the consumer raises; a StorageError after a minute."""
     from txnlog.errors import StorageError
 
     failing_since_s: float | None = None

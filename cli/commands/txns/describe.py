@@ -13,7 +13,7 @@ def describe_transaction(
 ) -> None:
     """Show the newest transaction of a transactional id, and what its commit covers.
 
-    REASON tells why somebody else than its producer aborted it. VERSIONS are the last
+    REASON tells why somebody other than its producer aborted it. VERSIONS are the last
     idempotence versions that applications have committed with this id.
 
     \b
