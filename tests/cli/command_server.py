@@ -27,10 +27,14 @@ CODE = struct.Struct("i")
 
 def load() -> None:
     """Import every module of the package but Spark's, and what Typer finds out late."""
-    for package in ("txnlog", "txnlog.storage", "txnlog.state", "txnlog.segments", MODULE):
-        for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            if found.name not in ("__main__", "spark"):
-                importlib.import_module(f"{package}.{found.name}")
+    waiting = ["txnlog"]
+    while waiting:
+        package = importlib.import_module(waiting.pop())
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if found.ispkg and found.name != "txnlog.spark":
+                waiting.append(found.name)
+            elif not found.ispkg and not found.name.endswith(".__main__"):
+                importlib.import_module(found.name)
     with suppress(ImportError):
         importlib.import_module("typer._adapters")
     assert "rich" not in sys.modules
