@@ -87,9 +87,8 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
 def _list_placed(logs: Logs, topic: str) -> set[tuple[int, str]]:
     log = logs.topic(topic)
     log.refresh()
-    with log.reading() as state:
-        return {
-            (number, segment.name)
-            for number, partition in enumerate(state.partitions)
-            for segment in partition.segments
-        }
+    return {
+        (number, segment.name)
+        for number, partition in enumerate(log.whole_state().partitions)
+        for segment in partition.segments
+    }

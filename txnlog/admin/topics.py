@@ -117,7 +117,7 @@ class TopicAdmin:
 
         if dry_run:
             self._logs.fresh_topic(topic)
-            return describe_topic_state(topic, log.preview(build))
+            return describe_topic_state(topic, log.manifests.unfold(log.preview(build)))
         log.append(build)
         return self.describe_topic(topic)
 
@@ -131,7 +131,7 @@ class TopicAdmin:
             state.check_exists(topic)
             doomed[:] = [
                 file
-                for number, partition in enumerate(state.partitions)
+                for number, partition in enumerate(log.manifests.unfold(state).partitions)
                 for segment in partition.segments
                 for file in SegmentRef(topic, number, segment.name).paths.files(
                     segment.batch_count, has_aborted=segment.kafka is not None

@@ -117,6 +117,10 @@ class SequenceLog:
         """Put the checkpoint after entry ``number``; False if there is one already."""
         return self.storage.put_if_absent(self.path(number, LogFile.CHECKPOINT), data)
 
+    def delete_checkpoints(self, numbers: Sequence[int]) -> None:
+        """Delete the checkpoints after these entries, which newer ones stand for."""
+        self.storage.delete([self.path(number, LogFile.CHECKPOINT) for number in numbers])
+
     def delete_below(self, number: int) -> int:
         """Delete every file of the entries below ``number``; returns how many there were.
 

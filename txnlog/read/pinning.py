@@ -82,6 +82,7 @@ def pin_topics(
         # Deleted since it was pinned: what its log says now is of another topic, or of none.
         return pin_topics(logs, names, isolation_level, leave_out_missing=leave_out_missing)
     if isolation_level == "snapshot":
+        first.look_back(opened)
         logs.settlement.settle([log for log in opened if first.finds_part(log)])
         whole = {log.name: first.pin_whole(log) for log in opened}
         if (
@@ -96,7 +97,11 @@ def pin_topics(
     # Of a topic that was read once and has nothing undecided there is nothing to cut.
     if once and views[opened[0].name].is_stable:
         return PinnedTopics(views, is_atomic=True)
-    cut = None if any(map(first.has_missed, opened)) else cut_views(logs, opened, views)
+    cut = (
+        None
+        if any(map(first.has_missed, opened))
+        else cut_views(logs, opened, views, first.reaching)
+    )
     # Else each partition is left as it is, up to its last stable offset.
     return PinnedTopics(cut or views, is_atomic=cut is not None)
 
@@ -120,7 +125,12 @@ def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
         committed = isolation_level != "read_uncommitted"
         hidden = frozenset(state.aborted) if committed else frozenset()
         return TopicView.of(
-            log.name, state, hidden, to_stable_offsets=committed, hides_aborted=committed
+            log.name,
+            state,
+            log.manifests,
+            hidden,
+            to_stable_offsets=committed,
+            hides_aborted=committed,
         )
 
 
@@ -143,6 +153,8 @@ class _FirstReading:
         self._undecided: set[TransactionKey] = set()
         self._committed: set[TransactionKey] = set()
         self._next_entries: dict[str, int] = {}
+        self.reaching: dict[str, int] = {}
+        """By topic, the first entry that may lie at or beyond an end of its view."""
         self.left_out_ms: list[int] = []
         """The times of the appends that do not show because they are not whole."""
 
@@ -150,6 +162,7 @@ class _FirstReading:
         """Take note of what is known of one topic."""
         with log.reading() as state:
             self._next_entries[log.name] = state.next_entry
+            self.reaching[log.name] = min([state.next_entry, *state.undecided])
             if not with_outcomes:
                 return
             self._undecided |= {ref.key for ref in state.undecided.values()}
@@ -160,13 +173,35 @@ class _FirstReading:
                 if entry.transaction is not None and entry.number not in unseen
             }
 
+    def look_back(self, opened: Sequence[TopicLog]) -> None:
+        """Find out which of the transactions that matter had been committed, and were settled."""
+        asked = {ref.key for log in opened for ref in log.undecided().values()}
+        for log in opened:
+            with log.reading() as state:
+                asked |= {
+                    entry.transaction.key
+                    for entry in state.recent
+                    if entry.transaction is not None
+                    and entry.number >= self._next_entries[log.name]
+                }
+        asked -= self._committed | self._undecided
+        for log in opened:
+            self._committed |= {
+                entry.transaction.key
+                for entry in log.settled_appends_of(asked)
+                if entry.transaction is not None and entry.number < self._next_entries[log.name]
+            }
+
     def has_missed(self, log: TopicLog) -> bool:
         """True if an append that came after the first reading is no longer kept apart.
 
         This process stalled for long: other parts of that append's transaction may be unknown.
         """
+        new = self._next_entries[log.name]
         with log.reading() as state:
-            return state.let_go_entry >= self._next_entries[log.name]
+            if state.settled is None or state.settled.end <= new:
+                return state.let_go_entry >= new
+        return log.kept_apart().first_entry > new
 
     def finds_part(self, log: TopicLog) -> bool:
         """True if an entry is undecided whose transaction is known to be committed."""
@@ -176,9 +211,13 @@ class _FirstReading:
         """Copy what a topic holds now, without what was not committed at the first reading."""
         with log.reading() as state:
             new = self._next_entries[log.name]
+            settled_end = state.settled.end if state.settled else 0
+            appends = [*log.settled_appends_of(self._undecided), *state.recent]
+            if settled_end > new:
+                appends += [e for e in log.appends_since(new) if e.number < settled_end]
             unfinished = [
                 entry
-                for entry in state.recent
+                for entry in appends
                 if entry.transaction is not None
                 and (
                     entry.transaction.key in self._undecided
@@ -189,5 +228,10 @@ class _FirstReading:
             self.left_out_ms += [e.at_ms for e in unfinished if e.number not in state.undecided]
             hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
             return TopicView.of(
-                log.name, state, frozenset(hidden), to_stable_offsets=False, hides_aborted=True
+                log.name,
+                state,
+                log.manifests,
+                frozenset(hidden),
+                to_stable_offsets=False,
+                hides_aborted=True,
             )

@@ -16,7 +16,8 @@ from crc32c import crc32c
 
 from txnlog.errors import CorruptEntry, UnsupportedVersion
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest that is read. What older versions of txnlog understand is written as version 1."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
 _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
@@ -24,10 +25,10 @@ _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
 T = TypeVar("T")
 
 
-def encode(value: msgspec.Struct) -> bytes:
+def encode(value: msgspec.Struct, version: int = 1) -> bytes:
     """Serialise a struct with its format version and checksum, ending in a newline."""
     body = msgspec.json.encode(value)[1:] + b"\n"
-    return b'{"format":%d,"checksum":"%08x",' % (FORMAT_VERSION, crc32c(body)) + body
+    return b'{"format":%d,"checksum":"%08x",' % (version, crc32c(body)) + body
 
 
 def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str) -> T:
