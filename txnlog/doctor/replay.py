@@ -203,7 +203,12 @@ class Replay(Generic[EntryT, StateT]):
         self._newest = None
         try:
             checkpoint = self.kind.unfold(
-                envelope.decode(self.log.read_checkpoint(number), self.kind.checkpoints, path)
+                envelope.decode(
+                    self.log.read_checkpoint(number),
+                    self.kind.checkpoints,
+                    path,
+                    envelope.WITH_MANIFESTS,
+                )
             )
         except ObjectNotFound:
             return

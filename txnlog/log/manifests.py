@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -49,7 +50,6 @@ KEPT_LISTS = 32
 """So many superseded lists stay, each a few kilobytes: nobody sleeps over as many."""
 _CACHE_BYTES = 32 << 20
 _ATTEMPTS = 20
-_FORMAT = 2
 
 _logger = logging.getLogger(__name__)
 
@@ -114,7 +114,9 @@ class Manifests:
 
     def _read_list(self, number: int) -> ManifestList:
         path = f"{self.folder}/{names.manifest_list(number)}"
-        found = envelope.decode(self._storage.get(path), LIST_DECODER, path)
+        found = envelope.decode(
+            self._storage.get(path), LIST_DECODER, path, envelope.WITH_MANIFESTS
+        )
         self._remember(found)
         return found
 
@@ -146,9 +148,9 @@ class Manifests:
         self,
         settled: Settled | None,
         topic_id: str | None,
-        use: Callable[[Sequence[ManifestRef], ManifestList], T],
+        use: Callable[[ManifestList], T],
     ) -> T | None:
-        """Call ``use`` with the manifests that hold what was settled, however often they change.
+        """Call ``use`` with a list of the manifests that hold what was settled, whichever is there.
 
         Returns:
             What that returned; None if nothing is settled.
@@ -166,9 +168,8 @@ class Manifests:
                     f"topic {self._topic!r} was deleted and made anew since it was read: read again"
                 )
             try:
-                return use(
-                    [ref for ref in listing.manifests if ref.first_entry < settled.end], listing
-                )
+                held = tuple(ref for ref in listing.manifests if ref.first_entry < settled.end)
+                return use(msgspec.structs.replace(listing, manifests=held))
             except ObjectNotFound as error:
                 if attempt + 1 == _ATTEMPTS:
                     raise CorruptEntry(
@@ -242,9 +243,7 @@ class Manifests:
             OffsetOutOfRange: records were deleted since the offsets were chosen.
         """
 
-        def use(
-            refs: Sequence[ManifestRef], listing: ManifestList
-        ) -> tuple[dict[int, list[Segment]], frozenset[int]]:
+        def use(listing: ManifestList) -> tuple[dict[int, list[Segment]], frozenset[int]]:
             assert settled is not None
             for partition, (start, _) in spans.items():
                 log_start = listing.log_start_offsets.get(partition, 0)
@@ -255,7 +254,7 @@ class Manifests:
                     )
             found: dict[int, list[Segment]] = {partition: [] for partition in spans}
             aborted: set[int] = set()
-            touched = [ref for ref in refs if _touches(ref, spans)]
+            touched = [ref for ref in listing.manifests if _touches(ref, spans)]
             for _, table in self.tables(touched, settled):
                 chosen = (
                     table.by_partition()
@@ -285,9 +284,9 @@ class Manifests:
         settled = state.settled
         whole.settled = None
 
-        def use(refs: Sequence[ManifestRef], listing: ManifestList) -> ManifestTable | None:
+        def use(listing: ManifestList) -> ManifestTable | None:
             assert settled is not None
-            tables = [table for _, table in self.tables(refs, settled)]
+            tables = [table for _, table in self.tables(listing.manifests, settled)]
             return ManifestTable.concat(tables) if tables else None
 
         rows = self.read(settled, state.topic_id, use)
@@ -316,10 +315,10 @@ class Manifests:
     ) -> ProducerState | None:
         """What is known of a producer by its settled appends; None if there are none."""
 
-        def use(refs: Sequence[ManifestRef], listing: ManifestList) -> ProducerState | None:
+        def use(listing: ManifestList) -> ProducerState | None:
             assert settled is not None
             found = None
-            for _, table in self.tables(refs, settled):
+            for _, table in self.tables(listing.manifests, settled):
                 # From the oldest to the newest: each continues what the ones before it tell.
                 rows = table.of_producers([producer_id])
                 found = rows.producers(expiration_ms, {producer_id: found} if found else {}).get(
@@ -334,9 +333,9 @@ class Manifests:
     ) -> bool | None:
         """Whether a settled append was aborted; None if nothing of it is left."""
 
-        def use(refs: Sequence[ManifestRef], listing: ManifestList) -> bool | None:
+        def use(listing: ManifestList) -> bool | None:
             assert settled is not None
-            chosen = [ref for ref in refs if ref.first_entry <= number < ref.end_entry]
+            chosen = [ref for ref in listing.manifests if ref.first_entry <= number < ref.end_entry]
             for _, table in self.tables(chosen, settled):
                 rows = table.of_entry(number)
                 if len(rows):
@@ -357,10 +356,10 @@ class Manifests:
         ``wanted`` are their names by partition. Returns by partition those that were found.
         """
 
-        def use(refs: Sequence[ManifestRef], listing: ManifestList) -> dict[int, int]:
+        def use(listing: ManifestList) -> dict[int, int]:
             assert settled is not None
             found = {}
-            chosen = [ref for ref in refs if ref.end_entry > first_entry]
+            chosen = [ref for ref in listing.manifests if ref.end_entry > first_entry]
             for _, table in self.tables(chosen, settled):
                 for partition, name in wanted.items():
                     for segment in table.named(partition, name).segments():
@@ -375,23 +374,17 @@ class Manifests:
     ) -> KeptApart:
         """How far back the settled appends are looked at for consistent cuts.
 
-        No append is younger than a later one says, so no clock that runs ahead holds this up.
-
         Args:
             settled: where they are.
             topic_id: of the topic that was read.
-            before_ms: appends of older times, and what lies before them, are let go.
+            before_ms: manifests are let go while all of their appends are older.
         """
 
-        def use(refs: Sequence[ManifestRef], listing: ManifestList) -> KeptApart:
-            first = 0
-            for index, ref in enumerate(refs):
-                if ref.min_at_ms < before_ms:
-                    first = index
-            let_go = refs[:first]
+        def use(listing: ManifestList) -> KeptApart:
+            let_go = [*takewhile(lambda ref: ref.max_at_ms < before_ms, listing.manifests)]
             return KeptApart(
-                refs[first].first_entry if refs else 0,
-                max((min(ref.max_at_ms, before_ms) for ref in let_go), default=-1),
+                let_go[-1].end_entry if let_go else 0,
+                max((ref.max_at_ms for ref in let_go), default=-1),
             )
 
         return self.read(settled, topic_id, use) or KeptApart(0, -1)
@@ -409,11 +402,11 @@ class Manifests:
         """
         wanted = None if producer_ids is None else [*producer_ids]
 
-        def use(refs: Sequence[ManifestRef], listing: ManifestList) -> list[RecentEntry]:
+        def use(listing: ManifestList) -> list[RecentEntry]:
             assert settled is not None
             chosen = [
                 ref
-                for ref in refs
+                for ref in listing.manifests
                 if ref.end_entry > first_entry and (wanted is None or ref.has_transactions)
             ]
             found = []
@@ -477,7 +470,7 @@ class Manifests:
     def publish(self, staged: _Staged) -> bool:
         """Put the list; False if somebody else was first. Raises StorageError: it is not known."""
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
-        data = envelope.encode(staged.listing, _FORMAT)
+        data = envelope.encode(staged.listing, envelope.WITH_MANIFESTS)
         if not create_once(self._storage, path, data, self._clock):
             self._storage.delete(f"{self.folder}/{name}" for name in staged.uploaded)
             return False

@@ -223,7 +223,12 @@ class StateLog(Generic[EntryT, StateT]):
         """The state after entry ``number``; None if the checkpoint is damaged."""
         path = self.log.path(number, LogFile.CHECKPOINT)
         try:
-            return envelope.decode(self.log.read_checkpoint(number), self._checkpoint_decoder, path)
+            return envelope.decode(
+                self.log.read_checkpoint(number),
+                self._checkpoint_decoder,
+                path,
+                envelope.WITH_MANIFESTS,
+            )
         except CorruptEntry as error:
             _logger.warning("%s; going on from an older checkpoint", error)
             return None
@@ -278,7 +283,7 @@ class StateLog(Generic[EntryT, StateT]):
 
     def _checkpoint_version(self) -> int:
         """The oldest format that says what the state is."""
-        return 1
+        return envelope.FORMAT_VERSION
 
     def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
         if not numbers:
@@ -435,8 +440,8 @@ class StateLog(Generic[EntryT, StateT]):
         """The checkpoints that a state knows of, with one more: some of each cleaning age."""
         known = self._state.checkpoints
         apart_ms = self._policy.cleanup_age_ms // _NOTED_PER_AGE
-        if known and abs(now_ms - known[-1][1]) < apart_ms:
-            return known
+        if len(known) > 1 and abs(now_ms - known[-2][1]) < apart_ms:
+            known = known[:-1]
         return [*known, (number, now_ms)]
 
     def _delete_superseded(self, newest: int) -> None:

@@ -16,6 +16,7 @@ from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.segments.identity import NO_TAG
+from txnlog.state import envelope
 from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
@@ -412,7 +413,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
     def _checkpoint_version(self) -> int:
-        return 1 if self._state.settled is None else 2
+        return envelope.FORMAT_VERSION if self._state.settled is None else envelope.WITH_MANIFESTS
 
     def _checkpoint_interval(self) -> int:
         # Where much is undecided, or cannot be settled behind it, a checkpoint is large.

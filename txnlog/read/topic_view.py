@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
@@ -72,7 +72,7 @@ class TopicView:
     hidden_entries: frozenset[int]
     hides_aborted: bool
     settled: Settled | None
-    manifests: Manifests
+    manifests: Manifests = field(compare=False, repr=False)
 
     @classmethod
     def of(
