@@ -195,6 +195,7 @@ class ManifestTable:
             crc=crc32c(data),
             min_at_ms=int(known.min()) if len(known) else -1,
             max_at_ms=int(known.max()) if len(known) else -1,
+            topic_time_ms=int(self.ints("topic_time_ms").max(initial=-1)),
             has_transactions=bool((self.ints("transaction") >= 0).any()),
             spans=spans,
         )

@@ -86,7 +86,8 @@ class Manifests:
         self.folder = names.topic_manifests(topic)
         self._lock = threading.Lock()
         self._list: ManifestList | None = None
-        self._tables: OrderedDict[str, ManifestTable] = OrderedDict()
+        self._tables: OrderedDict[str, tuple[ManifestTable, int]] = OrderedDict()
+        self._cached_bytes = 0
 
     # -- lists -----------------------------------------------------------------------------------
 
@@ -212,13 +213,14 @@ class Manifests:
         from txnlog.log.manifest_table import ManifestTable
 
         table = ManifestTable.decode(data, ref, path)
+        size = table.nbytes
         with self._lock:
-            self._tables[ref.name] = table
-            while (
-                len(self._tables) > 1
-                and sum(kept.nbytes for kept in self._tables.values()) > _CACHE_BYTES
-            ):
-                self._tables.popitem(last=False)
+            if ref.name not in self._tables:
+                self._tables[ref.name] = table, size
+                self._cached_bytes += size
+            while len(self._tables) > 1 and self._cached_bytes > _CACHE_BYTES:
+                _, (_, dropped) = self._tables.popitem(last=False)
+                self._cached_bytes -= dropped
         return table
 
     # -- what is asked of what is settled --------------------------------------------------------
@@ -311,14 +313,25 @@ class Manifests:
         settled: Settled | None,
         topic_id: str | None,
         producer_id: int,
+        *,
         expiration_ms: int,
+        idle_since_ms: int,
     ) -> ProducerState | None:
-        """What is known of a producer by its settled appends; None if there are none."""
+        """What is known of a producer by its settled appends; None if there are none.
+
+        Args:
+            settled: where they are.
+            topic_id: of the topic that was read.
+            producer_id: whose they are.
+            expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
+            idle_since_ms: what is older, by that time, is not looked at.
+        """
 
         def use(listing: ManifestList) -> ProducerState | None:
             assert settled is not None
             found = None
-            for _, table in self.tables(listing.manifests, settled):
+            young = [ref for ref in listing.manifests if ref.topic_time_ms >= idle_since_ms]
+            for _, table in self.tables(young, settled):
                 # From the oldest to the newest: each continues what the ones before it tell.
                 rows = table.of_producers([producer_id])
                 found = rows.producers(expiration_ms, {producer_id: found} if found else {}).get(

@@ -391,8 +391,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             return
         if all(known and known.recent(owner.producer_epoch, p) for p in partitions):
             return
+        expiration_ms = state.producer_id_expiration_ms
         older = self.manifests.producer(
-            state.settled, state.topic_id, owner.producer_id, state.producer_id_expiration_ms
+            state.settled,
+            state.topic_id,
+            owner.producer_id,
+            expiration_ms=expiration_ms,
+            idle_since_ms=(known.since_ms if known else state.append_time_ms - expiration_ms),
         )
         if known is not None:
             state.producers[owner.producer_id] = join(older, known)

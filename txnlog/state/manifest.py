@@ -36,7 +36,8 @@ class ManifestRef(msgspec.Struct, frozen=True):
     """One manifest: the appends among entries [first_entry, end_entry).
 
     ``crc`` is the CRC-32C of its bytes. ``min_at_ms`` and ``max_at_ms`` are of the times that its
-    entries carry; -1 where older versions have not kept one. ``spans`` are its partitions in
+    entries carry, ``topic_time_ms`` the topic's own time at the last of them; -1 where older versions
+    have not kept one. ``spans`` are its partitions in
     order; None where there are too many to name them here.
     """
 
@@ -48,6 +49,7 @@ class ManifestRef(msgspec.Struct, frozen=True):
     crc: int
     min_at_ms: int
     max_at_ms: int
+    topic_time_ms: int
     has_transactions: bool
     spans: tuple[PartitionSpan, ...] | None = None
 
