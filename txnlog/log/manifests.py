@@ -199,7 +199,7 @@ class Manifests:
             some = refs[first : first + FANOUT]
             with self._lock:
                 known = {
-                    ref.name: self._tables[ref.name] for ref in some if ref.name in self._tables
+                    ref.name: self._tables[ref.name][0] for ref in some if ref.name in self._tables
                 }
             missing = [ref for ref in some if ref.name not in known]
             paths = [f"{self.folder}/{ref.name}" for ref in missing]

@@ -36,9 +36,9 @@ class ManifestRef(msgspec.Struct, frozen=True):
     """One manifest: the appends among entries [first_entry, end_entry).
 
     ``crc`` is the CRC-32C of its bytes. ``min_at_ms`` and ``max_at_ms`` are of the times that its
-    entries carry, ``topic_time_ms`` the topic's own time at the last of them; -1 where older versions
-    have not kept one. ``spans`` are its partitions in
-    order; None where there are too many to name them here.
+    entries carry, ``topic_time_ms`` the topic's own time at the last of them; -1 where older
+    versions have not kept one. ``spans`` are its partitions in order; None where there are too
+    many to name them here.
     """
 
     name: str
