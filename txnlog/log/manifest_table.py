@@ -223,10 +223,18 @@ class ManifestTable:
     def of_entry(self, entry: int) -> ManifestTable:
         return self.where(self.ints("entry") == entry)
 
-    def untrimmed(self, log_starts: Sequence[int]) -> ManifestTable:
-        """What reaches beyond the log starts of its partitions."""
+    def untrimmed(
+        self, log_starts: Sequence[int], idle_since_ms: int | None = None
+    ) -> ManifestTable:
+        """What reaches beyond the log starts of its partitions, or is not older than a time.
+
+        ``idle_since_ms`` is the topic's own time.
+        """
         starts = np.asarray(log_starts, dtype=np.int64)
-        return self.where(self.end_offsets() > starts[self.ints("partition")])
+        kept = self.end_offsets() > starts[self.ints("partition")]
+        if idle_since_ms is not None:
+            kept |= self.ints("topic_time_ms") >= idle_since_ms
+        return self.where(kept)
 
     def _is_aborted(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         column = self.table.column("aborted")
@@ -283,6 +291,8 @@ class ManifestTable:
 
     def by_partition(self) -> Iterator[tuple[int, ManifestTable]]:
         """The rows of each partition, in order."""
+        if not len(self):
+            return
         partitions, starts = np.unique(self.ints("partition"), return_index=True)
         ends = np.append(starts[1:], len(self))
         for partition, start, end in zip(partitions, starts, ends, strict=True):
@@ -313,13 +323,17 @@ class ManifestTable:
         return [found[number] for number in sorted(found)]
 
     def producers(
-        self, expiration_ms: int, known: Mapping[int, ProducerState] | None = None
+        self,
+        expiration_ms: int,
+        known: Mapping[int, ProducerState] | None = None,
+        before: Mapping[int, int] | None = None,
     ) -> dict[int, ProducerState]:
         """What is remembered of producers after these appends and those before, in ``known``.
 
         Args:
             expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
             known: it is left as it is.
+            before: by producer, an entry: only those before it count.
         """
         found = copy.deepcopy(dict(known or {}))
         rows = self.where((self.ints("producer_id") >= 0) & (self.ints("topic_time_ms") >= 0))
@@ -341,14 +355,16 @@ class ManifestTable:
         for row in zip(*(rows.table.column(name).to_pylist() for name in columns), strict=True):
             number, partition, *owner, sequence, count, offset, name = row
             _, batches = appends.setdefault(number, (tuple(owner), {}))
-            before = batches.get(partition)
+            earlier = batches.get(partition)
             batches[partition] = (
                 SequenceRange(sequence, count, offset, name)
-                if before is None
-                else msgspec.structs.replace(before, record_count=before.record_count + count)
+                if earlier is None
+                else msgspec.structs.replace(earlier, record_count=earlier.record_count + count)
             )
         for number in sorted(appends):
             (producer_id, epoch, transaction, at_ms, before_ms, after_ms), batches = appends[number]
+            if before and number >= before.get(producer_id, number + 1):
+                continue
             found[producer_id] = remember(
                 found.pop(producer_id, None),
                 epoch,

@@ -294,13 +294,20 @@ class Manifests:
         rows = self.read(settled, state.topic_id, use)
         if rows is None:
             return whole
+        older = rows.producers(
+            whole.producer_id_expiration_ms,
+            before={
+                number: known.since_entry
+                for number, known in whole.producers.items()
+                if not known.is_whole
+            },
+        )
         rows = rows.untrimmed([partition.log_start_offset for partition in whole.partitions])
         for number, of_partition in rows.by_partition():
             partition = whole.partitions[number]
             partition.segments = [*of_partition.segments(), *partition.segments]
         whole.aborted = [*sorted(rows.aborted_entries()), *whole.aborted]
         whole.recent = [*rows.entries(), *whole.recent]
-        older = rows.producers(whole.producer_id_expiration_ms)
         whole.producers = {
             **{number: known for number, known in older.items() if number not in whole.producers},
             **{number: join(older.get(number), known) for number, known in whole.producers.items()},
@@ -316,6 +323,7 @@ class Manifests:
         *,
         expiration_ms: int,
         idle_since_ms: int,
+        before_entry: int | None = None,
     ) -> ProducerState | None:
         """What is known of a producer by its settled appends; None if there are none.
 
@@ -325,6 +333,7 @@ class Manifests:
             producer_id: whose they are.
             expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
             idle_since_ms: what is older, by that time, is not looked at.
+            before_entry: only older entries count.
         """
 
         def use(listing: ManifestList) -> ProducerState | None:
@@ -334,6 +343,7 @@ class Manifests:
             for _, table in self.tables(young, settled):
                 # From the oldest to the newest: each continues what the ones before it tell.
                 rows = table.of_producers([producer_id])
+                rows = rows if before_entry is None else rows.before(before_entry)
                 found = rows.producers(expiration_ms, {producer_id: found} if found else {}).get(
                     producer_id
                 )
@@ -450,6 +460,8 @@ class Manifests:
         number = before.number + 1 if before else 0
         starts = [partition.log_start_offset for partition in state.partitions]
         first = before.end if before else 0
+        # Of what was trimmed it is still remembered which producers wrote it, until they expire.
+        idle_since_ms = state.append_time_ms - state.producer_id_expiration_ms
         head = ManifestTable.of(
             [
                 (index, [s for s in partition.segments if first <= s.entry < end])
@@ -464,10 +476,14 @@ class Manifests:
             tail = kept[-joined:]
             whole = Settled(0, end)
             parts = [table for _, table in self.tables(tail, whole)]
-            head = ManifestTable.concat([*parts, head]).untrimmed(starts)
+            head = ManifestTable.concat([*parts, head]).untrimmed(starts, idle_since_ms)
             first = tail[0].first_entry
             kept = kept[:-joined]
-        kept = [ref for ref in kept if not _is_trimmed(ref, starts)]
+        kept = [
+            ref
+            for ref in kept
+            if ref.topic_time_ms >= idle_since_ms or not _is_trimmed(ref, starts)
+        ]
         uploaded = []
         for low, high, rows in head.chunks(first, end, MAX_SEGMENTS):
             name = names.manifest(number, self._clock.token())

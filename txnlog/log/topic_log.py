@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +39,8 @@ from txnlog.storage.base import Storage
 ADOPT_AFTER = 512
 """A process that only reads lets go of what others have settled when it holds so many appends."""
 
+_WRITERS_HERE = 16
+"""So many producers of this process are not left to manifests: they will go on."""
 _DAY_MS = 86_400_000
 
 _logger = logging.getLogger(__name__)
@@ -131,7 +134,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             policy=policy,
         )
         self.manifests = Manifests(storage, topic, clock)
-        self._writes_here: set[int] = set()
+        self._writers_here: deque[int] = deque(maxlen=_WRITERS_HERE)
 
     def spec(self) -> TopicSpec:
         """What an uploader must know of the topic. Raises UnknownTopicOrPartition."""
@@ -385,7 +388,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         self, state: TopicState, owner: ProducerRef | TransactionRef, partitions: Iterable[int]
     ) -> None:
         """Take in what manifests tell of a producer, if it matters for these partitions."""
-        self._writes_here.add(owner.producer_id)
+        if owner.producer_id not in self._writers_here:
+            self._writers_here.append(owner.producer_id)
         known = state.producers.get(owner.producer_id)
         if state.settled is None or (known is not None and known.is_whole):
             return
@@ -398,6 +402,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             owner.producer_id,
             expiration_ms=expiration_ms,
             idle_since_ms=(known.since_ms if known else state.append_time_ms - expiration_ms),
+            before_entry=known.since_entry if known else None,
         )
         if known is not None:
             state.producers[owner.producer_id] = join(older, known)
@@ -452,7 +457,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         if end > (state.settled.end if state.settled else 0):
             self.manifests.confirm(found)
             settled = Settled(found.number, end, found.has_transactions)
-            state.leave_to_manifests(settled, self._writes_here)
+            state.leave_to_manifests(settled, self._writers_here)
 
     def _settle(self) -> ManifestList | None:
         """Leave what is decided and not of the newest to a manifest, if it is enough.
@@ -466,9 +471,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         try:
             newest = self.manifests.newest()
             self._adopt(newest)
-            if self._held_back():
-                return None
             end = self._state.first_unsettled(KEPT_ENTRIES)
+            begun = newest.end if newest and newest.topic_id == self._state.topic_id else 0
+            if end - begun < SETTLED_AT_ONCE:
+                return None
             staged = self.manifests.stage(self._state, newest, end)
             # Who slept may have used a name that was freed: others go on with the newer lists.
             if not self.manifests.publish(staged) or self._stalled_since(since):
@@ -476,7 +482,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         except (StorageError, CorruptEntry) as error:
             _logger.warning("no manifest was left in %s: %s", self.manifests.folder, error)
             return None
-        self._state.leave_to_manifests(staged.settled, self._writes_here)
+        self._state.leave_to_manifests(staged.settled, self._writers_here)
         return staged.listing
 
     def _ranges(

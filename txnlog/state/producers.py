@@ -56,8 +56,8 @@ class ProducerState(msgspec.Struct):
     ``last_at_ms`` is the time that its last append carries, ``active_ms`` the topic's own time then
     (``TopicState.append_time_ms``), by which it is idle; -1 in what older versions have left.
     ``entry`` is its last append; -1 in what older versions have left. Unless it ``is_whole``, it
-    tells only what was folded in since ``since_ms`` of the topic's own time: manifests may hold
-    older appends of this producer, which count if they are not older than that.
+    tells of entries from ``since_entry`` on: manifests may hold older appends of this producer,
+    which count if they are not older than ``since_ms`` of the topic's own time.
     """
 
     producer_epoch: int
@@ -67,6 +67,7 @@ class ProducerState(msgspec.Struct):
     active_ms: int = -1
     entry: int = -1
     is_whole: bool = True
+    since_entry: int = -1
     since_ms: int = -1
 
     def was_idle(self, since_ms: int) -> bool:
@@ -104,7 +105,9 @@ def remember(
     if known is not None and known.producer_epoch < producer_epoch:
         known, is_whole = None, True
     if known is None:
-        known = ProducerState(producer_epoch, at_ms, is_whole=is_whole, since_ms=idle_since_ms)
+        known = ProducerState(
+            producer_epoch, at_ms, is_whole=is_whole, since_entry=entry, since_ms=idle_since_ms
+        )
     if producer_epoch == known.producer_epoch:
         known.transaction = transaction
         for partition, batch in batches.items():
@@ -118,7 +121,7 @@ def remember(
 def join(older: ProducerState | None, newer: ProducerState) -> ProducerState:
     """What is known of a producer whose older appends were left to manifests. Changes neither.
 
-    ``older`` follows from those, None if there are none; ``newer`` from what came behind them.
+    ``older`` follows from those before ``newer.since_entry``, None if there are none.
     """
     whole = copy.deepcopy(newer)
     whole.is_whole = True
