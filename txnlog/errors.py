@@ -31,6 +31,7 @@ __all__ = [
     "InvalidPartitions",
     "InvalidProducerEpoch",
     "InvalidRecord",
+    "InvalidTimestamp",
     "InvalidTopic",
     "InvalidTransactionTimeout",
     "InvalidTransactionalId",
@@ -151,6 +152,10 @@ class InvalidRecord(TxnlogError):
     """A record or record batch does not have the columns, types or values a topic takes."""
 
     abortable = True
+
+
+class InvalidTimestamp(InvalidRecord):
+    """A record's timestamp lies further from now than the topic's settings allow."""
 
 
 class TopicAlreadyExists(TxnlogError):

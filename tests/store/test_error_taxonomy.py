@@ -26,6 +26,7 @@ ABORTABLE = {
     "CommitFailed",
     "ConcurrentTransactions",
     "InvalidRecord",
+    "InvalidTimestamp",
     "OffsetMetadataTooLarge",
     "OutOfOrderSequence",
     "RecordTooLarge",
