@@ -56,6 +56,7 @@ __all__ = [
     "UnsupportedFilesystem",
     "UnsupportedRecordFormat",
     "UnsupportedVersion",
+    "UploadExpired",
 ]
 
 
@@ -202,6 +203,15 @@ class ForkedProducer(TxnlogError):
 
 class OutOfOrderSequence(TxnlogError):
     """A batch's sequence number is neither the next one nor that of a recent batch."""
+
+    abortable = True
+
+
+class UploadExpired(TxnlogError):
+    """What was uploaded has waited so long to be placed that vacuum took it for left behind.
+
+    Nothing was placed: write it again.
+    """
 
     abortable = True
 

@@ -31,6 +31,7 @@ ABORTABLE = {
     "OutOfOrderSequence",
     "RecordTooLarge",
     "SegmentTooLarge",
+    "UploadExpired",
 }
 RETRIABLE = {"CommitStateUnknown", "ConcurrentTransactions", "StorageError"}
 CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from txnlog.admin.live_segments import segments_of
+from txnlog.admin.trimming import trim
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
 from txnlog.names import SegmentRef
 from txnlog.state.placement import Segment
-from txnlog.state.topic import TopicState, Trimmed
+from txnlog.state.topic import TopicState
 
 NewestRecord = Callable[[int, Segment], int | None]
 """The time (ms) of the newest record in a segment of a partition; None if it is not known."""
@@ -54,7 +56,6 @@ def apply_retention(
         StorageError: the outcome is unknown; repeating it does no harm.
     """
     log = logs.fresh_topic(topic)
-    nonce = logs.clock.token()
     planned: list[RetentionDeletion] = []
 
     def newest(partition: int, segment: Segment) -> int | None:
@@ -63,17 +64,14 @@ def apply_retention(
         # Records of Kafka's first format have no time. As there, that of the file counts then.
         return logs.storage.modified_ms(SegmentRef(topic, partition, segment.name).paths.log)
 
-    def build(state: TopicState) -> Trimmed | None:
-        state.check_exists(topic)
+    def choose(state: TopicState) -> dict[int, int]:
         planned[:] = plan_retention(topic, state, now_ms, newest)
-        starts = {deletion.partition: deletion.new_log_start_offset for deletion in planned}
-        return Trimmed(nonce, logs.clock.now_ms(), starts) if starts else None
+        return {deletion.partition: deletion.new_log_start_offset for deletion in planned}
 
     with log.reading() as state:
-        entry = build(state)
-    if entry is not None and not dry_run:
-        log.append(build)
-        logs.tidy([log])
+        chosen = choose(state)
+    if chosen and not dry_run:
+        trim(logs, log, choose)
     return planned
 
 
@@ -102,11 +100,6 @@ def plan_retention(
                 )
             )
     return planned
-
-
-def segments_of(state: TopicState, partition: int) -> Sequence[Segment]:
-    """The segments of a partition in the order of their offsets, from the log start on."""
-    return state.partitions[partition].segments
 
 
 def _choose(
