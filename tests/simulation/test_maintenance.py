@@ -7,9 +7,10 @@ purpose, and must be caught.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 from steps import append, upload, values
@@ -22,7 +23,6 @@ from txnlog.log import retired_segments
 from txnlog.log.retired_segments import Note, UploadCheck
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.results import MaintenanceFailure
-from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, preemptions
 from txnlog.write.coordinator import Coordinator
@@ -259,26 +259,21 @@ def test_many_days_of_maintenance(first: int) -> None:
 # -- broken on purpose -----------------------------------------------------------------------------
 
 
-class _ReadLater(list[Note]):
-    """Notes that are read when they are looked at: behind the log, not before it."""
-
-    def __init__(self, storage: Storage, topic: str) -> None:
-        self._read = partial(retired_segments.read_notes, storage, topic)
-
-    def __iter__(self) -> Iterator[Note]:
-        return iter(self._read())
-
-
-def read_notes_behind_the_log(patch: Patch) -> None:
-    patch.setattr(vacuum, "read_notes", _ReadLater)
-
-
 def read_the_log_only_once(patch: Patch) -> None:
     patch.setattr(vacuum._Run, "judge_again", lambda *_: None)
 
 
 def put_no_note_before_deleting(patch: Patch) -> None:
-    patch.setattr(vacuum, "put_notes", lambda *_, **__: [])
+    patch.setattr(vacuum, "put_notes", lambda *_: [])
+
+
+def note_no_candidates(patch: Patch) -> None:
+    put = retired_segments.put_notes
+
+    def skip(*arguments: Any) -> list[Note]:
+        return [] if arguments[-1] == "candidate" else put(*arguments)
+
+    patch.setattr(vacuum, "put_notes", skip)
 
 
 def place_without_looking(patch: Patch) -> None:
@@ -332,9 +327,9 @@ def find_loss() -> str:
 @pytest.mark.parametrize(
     "mutate",
     [
-        read_notes_behind_the_log,
         read_the_log_only_once,
         put_no_note_before_deleting,
+        note_no_candidates,
         place_without_looking,
         look_only_before_placing,
         look_for_notes_alone,

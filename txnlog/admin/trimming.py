@@ -50,7 +50,7 @@ def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int
         return
     try:
         # Behind the entry: the storage's time of the note must not be older than it.
-        put_notes(logs.storage, logs.clock, log.name, topic_id, sorted(released), was_placed=True)
+        put_notes(logs.storage, logs.clock, log.name, topic_id, sorted(released), "released")
     except StorageError as error:
         # Vacuum finds them by their age.
         _logger.warning("topic %r: it was not noted what was deleted: %s", log.name, error)

@@ -150,13 +150,14 @@ def vacuum_topic(
         run = _Run(topic, state, ages, orphan_age_ms, files, notes)
         topic_id = state.topic_id
         run.judge(placed_segments(state))
+    note = partial(put_notes, storage, logs.clock, topic, topic_id)
     if run.found_now and not dry_run:
-        found = sorted(run.found_now)
-        run.notes += put_notes(storage, logs.clock, topic, topic_id, found, was_placed=False)
+        run.notes += note(sorted(run.found_now), "candidate")
         # Whoever placed one before the note was there shows now; who does so later sees the note.
         log.refresh()
         with log.reading() as state:
             run.judge_again(state)
+        run.notes += note(sorted(run.found_now), "unplaced")
     if not dry_run:
         _delete_segments(storage, [files[key] for key in run.due])
         _delete_batches(storage, run.finished_notes())
@@ -235,7 +236,7 @@ class _Run:
         """Find what nothing refers to, and what of it may go. ``placed`` are the log's own."""
         noted: dict[SegmentKey, Reason | None] = {}
         for note in self.notes:
-            if note.retired is None:
+            if note.retired is None or note.retired.stage == "candidate":
                 continue
             is_old = self._ages.reached(note.path, self._delay_ms)
             for key in note.retired.segments:
@@ -246,10 +247,8 @@ class _Run:
                 unknown.append(key)
             elif (reason := noted[key]) is not None:
                 self.due[key] = reason
-        for key in self._find_old(unknown):
-            self.found_now.add(key)
-            if (reason := self._reason_of_orphan(key)) is not None:
-                self.due[key] = reason
+        self.found_now = {*self._find_old(unknown)}
+        self._choose_from_found()
 
     def _find_old(self, keys: Sequence[SegmentKey]) -> list[SegmentKey]:
         """Those whose files have all reached the orphan age."""
@@ -263,7 +262,7 @@ class _Run:
         """Why a segment may be deleted of which there is a note; None: not yet."""
         if note.topic_id != (self._state.topic_id or ""):
             return "deleted topic"
-        if note.was_placed:
+        if note.stage == "released":
             return "deleted records" if is_old else None
         return "never placed" if is_old else self._reason_of_orphan(key)
 
@@ -277,12 +276,17 @@ class _Run:
         return None if has_let_go(self._state, key[0]) else "never placed"
 
     def judge_again(self, state: TopicState) -> None:
-        """Keep what the log, read once more behind the note, refers to or has referred to."""
+        """Keep of what was found now what the log refers to, or has let go just now."""
         self._state = state
-        placed = placed_segments(state)
-        for key in [*self.due]:
-            if key in placed or (key in self.found_now and self._reason_of_orphan(key) is None):
-                del self.due[key]
+        for key in self.found_now:
+            self.due.pop(key, None)
+        self.found_now -= placed_segments(state)
+        self._choose_from_found()
+
+    def _choose_from_found(self) -> None:
+        for key in self.found_now:
+            if (reason := self._reason_of_orphan(key)) is not None:
+                self.due[key] = reason
 
     def finished_notes(self) -> list[str]:
         """The notes of which, when what is due is deleted, no file is left."""

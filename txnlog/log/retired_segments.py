@@ -2,8 +2,9 @@
 
 A note stands before every deletion of a segment, for two reasons. The storage's own time of the
 note tells since when readers that are pinned have been the only ones that need the files. And a
-writer that has slept since its uploads finds it: vacuum puts the note and reads the log afterwards,
-the writer puts its entry and reads the notes afterwards, so one of the two sees the other.
+writer that has slept since its uploads finds it: vacuum notes a candidate and reads the log
+afterwards, the writer puts its entry and reads the notes afterwards, so one of the two sees the
+other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -27,20 +29,25 @@ RECHECK_AFTER_MS = 3_600_000
 """Who places what was uploaded longer ago makes sure that it is still there."""
 _PER_NOTE = 10_000
 
+Stage = Literal["candidate", "unplaced", "released"]
+
 _logger = logging.getLogger(__name__)
 
 
 class Retired(msgspec.Struct, frozen=True, tag_field="kind", tag="retired"):
     """Segments (each a partition and a name) that the topic does not refer to any more.
 
-    ``was_placed`` if an entry has placed them and another one has let them go; else they are so old
-    that nobody will place them. ``topic_id`` is that of the topic then; empty if there was none.
+    ``stage`` is ``released`` if an entry has placed them and another one has let them go;
+    ``candidate`` if they are so old that nobody should place them: whoever does so from now on is
+    refused, but somebody may have done so just before; ``unplaced`` if the log, read behind the
+    candidate's note, did not refer to them: so it never will. ``topic_id`` is that of the topic
+    then; empty if there was none.
     """
 
     nonce: str
     at_ms: int
     topic_id: str
-    was_placed: bool
+    stage: Stage
     segments: tuple[tuple[int, str], ...]
 
 
@@ -61,10 +68,9 @@ def put_notes(
     topic: str,
     topic_id: str | None,
     segments: Sequence[tuple[int, str]],
-    *,
-    was_placed: bool,
+    stage: Stage,
 ) -> list[Note]:
-    """Note that the topic does not refer to these segments, as was read from its log just now.
+    """Note that the topic does not refer to these segments; see :class:`Retired`.
 
     Raises:
         StorageError: some of it may be noted.
@@ -73,7 +79,7 @@ def put_notes(
     for first in range(0, len(segments), _PER_NOTE):
         some = tuple(segments[first : first + _PER_NOTE])
         nonce = clock.token()
-        note = Retired(nonce, clock.now_ms(), topic_id or "", was_placed, some)
+        note = Retired(nonce, clock.now_ms(), topic_id or "", stage, some)
         path = names.retired_note(topic, nonce)
         create_once(storage, path, envelope.encode(note), clock)
         notes.append(Note(path, note))
