@@ -313,7 +313,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         Args:
             topics: only these, and neither ids nor groups nor what lies outside of topics; None
                 for everything.
-            dry_run: only tell what would be done.
+            dry_run: only tell what would be done with what there is now.
             orphan_age_ms: when what was uploaded and nothing refers to was left behind, at least
                 a day; 7 days if left out. No job may take longer between its first upload and its
                 commit, which would be refused then (``UploadExpired``).

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from steps import another, append, begin, new_store, send, upload
+from steps import another, append, begin, new_store, send, upload, values
 
 from txnlog import TopicPartition
 from txnlog.admin.maintenance import MaintenanceStep
@@ -20,6 +20,7 @@ from txnlog.errors import (
 )
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.results import FileDeletion, FileRetirement, MaintenanceFailure
+from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
@@ -63,7 +64,7 @@ def reasons(steps: Sequence[MaintenanceStep]) -> list[str]:
     return [step.reason for step in steps if isinstance(step, FileDeletion)]
 
 
-def put_orphan(storage: HeapStorage, name: str = "w-0", topic: str = "t") -> list[str]:
+def put_orphan(storage: Storage, name: str = "w-0", topic: str = "t") -> list[str]:
     paths = [f"topics/{topic}/data/0/{name}.{ending}" for ending in ("index", "log", "timeindex")]
     for path in paths:
         storage.put(path, b"orphan")
@@ -543,3 +544,18 @@ def test_a_damaged_note_says_nothing(
     clock.time_ms += WEEK_MS
     maintain(store)
     assert data_files(storage) == []
+
+
+def test_on_every_storage(any_storage: Storage) -> None:
+    """With its own clock, or without one."""
+    store = attach(any_storage, create=True)
+    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    append(store, b"a")
+    append(store, b"b")
+    store.delete_records({T0: 1})
+    put_orphan(any_storage)
+    assert reasons(maintain(store)) == ["deleted records"]
+    files = [path for path, _ in any_storage.list_all("topics/t") if "/log/" not in path]
+    assert len(files) == 4
+    assert [path for path, _ in any_storage.list_all(".probe")] == []
+    assert values(another(store)) == [b"b"]
