@@ -296,7 +296,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
 
     def maintain(
         self,
-        topics: Sequence[str] | None = None,
+        topics: str | Sequence[str] | None = None,
         *,
         dry_run: bool = False,
         orphan_age_ms: int | None = None,
@@ -311,8 +311,8 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         deleted topics are deleted. May run in several processes at once, and stop anywhere.
 
         Args:
-            topics: only these, and neither ids nor groups nor what lies outside of topics; None
-                for everything.
+            topics: the names of one or several, and neither ids nor groups nor what lies outside
+                of topics; None for everything.
             dry_run: only tell what would be done with what there is now.
             orphan_age_ms: when what was uploaded and nothing refers to was left behind, at least
                 a day; 7 days if left out. No job may take longer between its first upload and its
@@ -328,7 +328,8 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         """
         from txnlog.admin.maintenance import Maintenance
 
-        return [*Maintenance(self._logs, self, topics, orphan_age_ms, dry_run=dry_run).steps()]
+        chosen = [topics] if isinstance(topics, str) else topics
+        return [*Maintenance(self._logs, self, chosen, orphan_age_ms, dry_run=dry_run).steps()]
 
     # -- checking it ------------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ def test_without_a_log_nothing_is_deleted(
     orphans = put_orphan(storage, topic="lost")
     clock.time_ms += 10 * WEEK_MS
     assert maintain(store) == []
-    (failure,) = store.maintain(["lost"])
+    (failure,) = store.maintain("lost")
     assert isinstance(failure, MaintenanceFailure)
     assert (failure.part, failure.topic) == ("vacuum", "lost")
     assert "lost" in str(failure.error)
