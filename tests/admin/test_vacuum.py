@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -559,3 +559,65 @@ def test_on_every_storage(any_storage: Storage) -> None:
     assert len(files) == 4
     assert [path for path, _ in any_storage.list_all(".probe")] == []
     assert values(another(store)) == [b"b"]
+
+
+class _Deleting(ForwardingStorage):
+    """Takes note of which files each request deletes, and of what is put."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.requests: list[list[str]] = []
+
+    def delete(self, names: Iterable[str]) -> None:
+        self.requests.append(sorted(names))
+        self.inner.delete(self.requests[-1])
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.requests.append([name])
+        return self.inner.put_if_absent(name, data)
+
+
+def test_a_segment_that_can_be_opened_can_be_read(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Accelerators go first, then the segment, then what tells its aborted records; notes last."""
+    for ending in ("index", "log", "timeindex", "txnindex"):
+        storage.put(f"topics/t/data/0/w-0.{ending}", b"x")
+    clock.time_ms += WEEK_MS
+    deleting = _Deleting(storage)
+    attach(deleting, clock=clock).maintain("t")
+    _, *notes, accelerators, segment, transactions, finished = deleting.requests
+    assert [len(note) for note in notes] == [1, 1]
+    assert accelerators == ["topics/t/data/0/w-0.index", "topics/t/data/0/w-0.timeindex"]
+    assert segment == ["topics/t/data/0/w-0.log"]
+    assert transactions == ["topics/t/data/0/w-0.txnindex"]
+    assert finished == sorted(note for (note,) in notes)
+
+
+def test_the_note_of_a_deletion_comes_behind_its_entry(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Its time must not be before that of the deletion. Where no segment goes there is none."""
+    append(store, b"a", b"b")
+    append(store, b"c")
+    deleting = _Deleting(storage)
+    process = attach(deleting, clock=clock)
+    process.delete_records({T0: 1})
+    assert len(deleting.requests) == 1
+    process.delete_records({T0: 2})
+    folders = [paths[0].split("/")[2] for paths in deleting.requests]
+    assert folders == ["log", "log", "retired"]
+
+
+def test_many_segments_take_several_notes(
+    store: Store, storage: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is done with when its own files are gone."""
+    monkeypatch.setattr("txnlog.log.retired_segments._PER_NOTE", 2)
+    for _ in range(5):
+        append(store, b"x")
+    store.delete_records({T0: 5})
+    assert len(data_files(storage)) == 5 + 3
+    clock.time_ms += WEEK_MS
+    maintain(store)
+    assert data_files(storage) == []
