@@ -24,7 +24,6 @@ from txnlog.admin.vacuum import (
 )
 from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import TopicLog
 
 Part = Literal["retention", "vacuum", "transactional ids", "groups"]
 
@@ -123,11 +122,10 @@ class Maintenance:
         yield from self._try("vacuum", topic, partial(self._vacuum, logs, topic, ages))
 
     def _retain(self, logs: Logs, topic: str, now_ms: int) -> Iterable[MaintenanceStep]:
-        log = logs.topic(topic)
-        log.refresh()
-        if not _exists(log):
+        try:
+            return apply_retention(logs, topic, now_ms, dry_run=self._dry_run)
+        except UnknownTopicOrPartition:
             return []  # it was deleted, or never was: vacuum tells
-        return apply_retention(logs, topic, now_ms, dry_run=self._dry_run)
 
     def _vacuum(self, logs: Logs, topic: str, ages: Ages) -> Iterator[MaintenanceStep]:
         try:
@@ -155,8 +153,3 @@ class Maintenance:
             yield from do()
         except TxnlogError as error:
             yield MaintenanceFailure(part, topic, error)
-
-
-def _exists(log: TopicLog) -> bool:
-    with log.reading() as state:
-        return state.exists
