@@ -88,7 +88,7 @@ def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def empty_memory() -> Iterator[None]:
-    """What a test has put into fsspec's memory filesystem goes with it: each listing reads it all."""
+    """What a test has put into fsspec's memory filesystem goes: each listing there reads it all."""
     yield
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
