@@ -1,4 +1,4 @@
-"""What a commit, an idle poll and a cold plan cost as a store grows: real commits, CPU, requests."""
+"""What a commit, an idle poll and a cold plan cost as a store grows, by real commits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from txnlog.consumer import Consumer
 from txnlog.names import TopicPartition
+from txnlog.producer import Producer
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
@@ -21,15 +23,11 @@ WINDOW = 256
 """Commits that are measured together: checkpoints and manifests come in between."""
 
 
-class Unsynced(CountingStorage):
-    """A storage without syncs, to see what is ours: the same requests, and no waiting for disks."""
-
-
 def measure(folder: Path, commits: int) -> Iterator[str]:
     """Markdown lines: costs at some moments of a store's growth, on disk and in memory."""
-    yield f"One producer, {len(TOPICS)} topics and a group in each transaction; defaults. CPU in ms"
-    yield "(user and system, of the process), bytes of metadata that were put, requests. A poll is one"
-    yield "of a consumer of both topics that finds nothing; a cold plan is that of the last 1,000"
+    yield f"One producer, {len(TOPICS)} topics and a group in each transaction; defaults. CPU in"
+    yield "ms (user and system), metadata that was put, requests. An idle poll is one of a"
+    yield "consumer of both topics that finds nothing; a cold plan is that of the last 1,000"
     yield "records by a process that has just begun. All within one cleaning age."
     for name, storage in (
         ("local disk, not synced", open_storage(str(folder / "growth")).relaxed()),
@@ -38,7 +36,7 @@ def measure(folder: Path, commits: int) -> Iterator[str]:
         yield ""
         yield f"### {name}"
         yield ""
-        yield "| at commit | CPU a commit | KB put a commit | requests a commit | idle poll | cold plan |"
+        yield "| commit | CPU each | KB each | requests each | idle poll, ms | cold plan |"
         yield "|---|---|---|---|---|---|"
         yield from _grow(storage, commits)
     shutil.rmtree(folder / "growth", ignore_errors=True)
@@ -63,7 +61,7 @@ def _grow(storage: Storage, commits: int) -> Iterator[str]:
         cpu_ms = (_cpu_s() - cpu_s) * 1000 / WINDOW
         requests = sum(counting.take().values()) / WINDOW
         done = at
-        while consumer.poll(timeout_ms=0, max_records=100_000):
+        while consumer.poll(0):
             pass
         yield (
             f"| {at:,} | {cpu_ms:.2f} | {counting.put_bytes / WINDOW / 1000:.1f} | {requests:.2f} "
@@ -89,20 +87,20 @@ def _moments(commits: int) -> list[int]:
     return [n for n in (400, 2000, 8000, 32_000, 100_000) if n <= commits]
 
 
-def _commit(producer: object, first: int, count: int) -> None:
+def _commit(producer: Producer, first: int, count: int) -> None:
     for number in range(first, first + count):
-        with producer.transaction():  # type: ignore[attr-defined]
+        with producer.transaction():
             for topic in TOPICS:
-                producer.send(topic, b"%d" % number)  # type: ignore[attr-defined]
+                producer.send(topic, b"%d" % number)
             offsets = {TopicPartition("a", 0): number}
-            producer.send_offsets_to_transaction(offsets, "offsets")  # type: ignore[attr-defined]
+            producer.send_offsets_to_transaction(offsets, "offsets")
 
 
-def _idle_poll_ms(consumer: object) -> float:
+def _idle_poll_ms(consumer: Consumer) -> float:
     times = []
     for _ in range(9):
         began = _cpu_s()
-        consumer.poll(timeout_ms=0)  # type: ignore[attr-defined]
+        consumer.poll(0)
         times.append((_cpu_s() - began) * 1000)
     return sorted(times)[4]
 

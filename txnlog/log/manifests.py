@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
@@ -512,19 +512,49 @@ class Manifests:
         Not if there is a newer one: then that is somebody else's to do. Lists are kept for a while,
         so that none of their names is used again by somebody who slept.
         """
-        found = self._storage.list_names(self.folder)
-        lists = [n for n in map(names.parse_manifest_list, found) if n is not None]
-        if max(lists, default=-1) != listing.number:
-            return
-        live = {ref.name for ref in listing.manifests}
-        doomed = []
-        for name in found:
-            of_list, of_manifest = names.parse_manifest_list(name), names.parse_manifest(name)
-            if of_list is not None and of_list < listing.number - KEPT_LISTS:
-                doomed.append(name)
-            if of_manifest is not None and of_manifest <= listing.number and name not in live:
-                doomed.append(name)
-        self._storage.delete(f"{self.folder}/{name}" for name in doomed)
+        found = [f"{self.folder}/{name}" for name in self._storage.list_names(self.folder)]
+        lists = [names.parse_manifest_list(path.rpartition("/")[2]) for path in found]
+        if max((number for number in lists if number is not None), default=-1) == listing.number:
+            live = {ref.name for ref in listing.manifests}
+            self._storage.delete(_superseded(found, listing, live))
+
+    def leftovers(self, paths: Iterable[str], *, is_deleted: bool) -> tuple[list[str], list[str]]:
+        """Which of the folder's files nobody needs, as the newest list has it.
+
+        Args:
+            paths: a listing of the folder, begun before this call.
+            is_deleted: the topic is: what its list names is not needed either.
+
+        Returns:
+            Those, and which may be on their way: manifests of a list that is not there yet.
+
+        Raises CorruptEntry, StorageError.
+        """
+        listed = [*paths]
+        newest = self.newest()
+        live = {ref.name for ref in newest.manifests} if newest and not is_deleted else set()
+        superseded = _superseded(listed, newest, live) if newest else []
+        number = newest.number if newest else -1
+        loose = [
+            path
+            for path in listed
+            if (made_for := names.parse_manifest(path.rpartition("/")[2])) is not None
+            and made_for > number
+        ]
+        return superseded, loose
+
+
+def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str]) -> list[str]:
+    """The lists and manifests that nobody needs who can find the newest list."""
+    doomed = []
+    for path in paths:
+        name = path.rpartition("/")[2]
+        of_list, of_manifest = names.parse_manifest_list(name), names.parse_manifest(name)
+        if of_list is not None and of_list < newest.number - KEPT_LISTS:
+            doomed.append(path)
+        if of_manifest is not None and of_manifest <= newest.number and name not in live:
+            doomed.append(path)
+    return doomed
 
 
 def _touches(ref: ManifestRef, spans: Mapping[int, tuple[int, int]]) -> bool:
