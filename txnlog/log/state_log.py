@@ -88,6 +88,8 @@ class StateLog(Generic[EntryT, StateT]):
         self._checkpoint_decoder = checkpoint_decoder
         self._policy = policy
         self._listed_at = Moment.now(clock)
+        self._seen = False
+        """Whether the log was listed, so that ``_listed_at`` is when its end was last seen."""
         self._newest_checkpoint = -1
         self._seen_checkpoints: set[int] = set()
         self._looked_at = (-1, 0.0)
@@ -163,9 +165,8 @@ class StateLog(Generic[EntryT, StateT]):
     def _catch_up(self) -> bool:
         """One attempt to refresh; False if the listing contradicts itself or files vanished."""
         state = self._state
-        first = min([state.next_entry, *state.undecided_entries()])
         listed_at = Moment.now(self.clock)
-        listing = self.log.listing(first)
+        listing = self._look(state)
         if not state.undecided_entries().keys() <= set(listing.entries):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
             self._drop()
@@ -208,6 +209,21 @@ class StateLog(Generic[EntryT, StateT]):
             return False
         state.expire()
         return True
+
+    def _look(self, state: StateT) -> Listing:
+        """What is new: a listing, or the few names that may be there, where that is cheaper."""
+        if (
+            state.next_entry > 0
+            and self._seen
+            and self.log.storage.lists_whole_folders()
+            and not self._stalled()
+        ):
+            found = self.log.look_on(state.next_entry, state.undecided_entries())
+            if found is not None:
+                return found
+        found = self.log.listing(min([state.next_entry, *state.undecided_entries()]))
+        self._seen = True
+        return found
 
     def _load_checkpoint(self, listing: Listing) -> StateT | None:
         """The newest checkpoint that can be read and is ahead of us; None if there is none."""
@@ -406,6 +422,13 @@ class StateLog(Generic[EntryT, StateT]):
             number = self._state.next_entry - 1
             if number - self._newest_checkpoint < self._checkpoint_interval():
                 return
+            if self.log.storage.lists_whole_folders():
+                # The end was looked for by names, which shows no checkpoints of others.
+                found = self.log.checkpoints_in(self._newest_checkpoint + 1, number + 1)
+                self._seen_checkpoints |= {*found}
+                self._newest_checkpoint = max([self._newest_checkpoint, *found])
+                if number - self._newest_checkpoint < self._checkpoint_interval():
+                    return
             try:
                 self.checkpoint()
             except StorageError as error:

@@ -108,6 +108,13 @@ class Storage(ABC):
         """
         return False
 
+    def lists_whole_folders(self) -> bool:
+        """Whether a listing takes as long as the folder is large, wherever it is to begin.
+
+        True of local disks; then it is cheaper to ask for a few names one by one.
+        """
+        return False
+
     def address(self) -> Address:
         """How to open the same storage elsewhere."""
         return Address(self.url, {})

@@ -43,6 +43,9 @@ class ForwardingStorage(Storage):
     def folds_case(self) -> bool:
         return self.inner.folds_case()
 
+    def lists_whole_folders(self) -> bool:
+        return self.inner.lists_whole_folders()
+
     def address(self) -> Address:
         return self.inner.address()
 
