@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from txnlog.log import manifests, state_log, topic_log
@@ -18,3 +21,11 @@ def settle_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "FANOUT", 2)
     monkeypatch.setattr(manifests, "KEPT_LISTS", 1)
     monkeypatch.setattr(manifests, "MAX_SEGMENTS", 32)
+
+
+@contextmanager
+def settling_early() -> Iterator[None]:
+    """The same within a block."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        settle_early(monkeypatch)
+        yield

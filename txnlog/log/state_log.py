@@ -419,20 +419,20 @@ class StateLog(Generic[EntryT, StateT]):
     def checkpoint_if_due(self) -> None:
         """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""
         with self.lock:
-            number = self._state.next_entry - 1
-            if number - self._newest_checkpoint < self._checkpoint_interval():
-                return
-            if self.log.storage.lists_whole_folders():
-                # The end was looked for by names, which shows no checkpoints of others.
-                found = self.log.checkpoints_in(self._newest_checkpoint + 1, number + 1)
-                self._seen_checkpoints |= {*found}
-                self._newest_checkpoint = max([self._newest_checkpoint, *found])
-                if number - self._newest_checkpoint < self._checkpoint_interval():
-                    return
             try:
-                self.checkpoint()
+                if self._checkpoint_is_due(self._state.next_entry - 1):
+                    self.checkpoint()
             except StorageError as error:
                 _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
+
+    def _checkpoint_is_due(self, number: int) -> bool:
+        interval = self._checkpoint_interval()
+        if number - self._newest_checkpoint >= interval and self.log.storage.lists_whole_folders():
+            # The end was looked for by names, which shows no checkpoints of others.
+            found = self.log.checkpoints_in(self._newest_checkpoint + 1, number + 1)
+            self._seen_checkpoints |= {*found}
+            self._newest_checkpoint = max([self._newest_checkpoint, *found])
+        return number - self._newest_checkpoint >= interval
 
     def _checkpoint_interval(self) -> int:
         """How many entries there are between checkpoints."""
