@@ -5,8 +5,10 @@ A range is plain data: it can be pickled and read anywhere, which is what Spark'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 
 import crc32c
@@ -19,9 +21,17 @@ from txnlog.names import SegmentPaths, SegmentRef
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
-from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
+from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
+from txnlog.segments.reader import (
+    SegmentBatch,
+    SkipBatch,
+    find_timestamp,
+    first_chunk,
+    read_segment,
+)
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.placement import Segment
+from txnlog.storage.ahead import SizedCall
 from txnlog.storage.base import Storage
 
 _STORED_COLUMNS = ("key", "value", "timestamp", "headers")
@@ -68,37 +78,162 @@ class SegmentRange:
         return self.segment.size_bytes * self.record_count // max(offsets, 1)
 
 
-def read_range(
-    storage: Storage, part: SegmentRange, columns: Sequence[str]
+def read_ranges(
+    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Read one range as record batches of exactly ``scan_schema(columns)``.
+    """Read ranges one after the other as record batches of exactly ``scan_schema(columns)``.
+
+    Their requests are in flight together, where the storage makes that worth while: see
+    :meth:`txnlog.storage.base.Storage.run_ahead`.
 
     Raises:
         UnknownTopicOrPartition: the topic was deleted since the range was planned.
         CorruptRecord: the segment is damaged or gone; the message says where.
     """
+    with closing(read_each(storage, parts, columns)) as reads:
+        for _, batches in reads:
+            yield from batches
+
+
+def read_each(
+    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
+) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
+    """The same, each range with its own batches, to be read before the next one is asked for."""
     stored = [name for name in _STORED_COLUMNS if name in columns]
-    assemble = _Assembler(part, columns)
-    for batch in read_batches(storage, part, stored):
-        yield assemble(batch)
+    with closing(_read_each(storage, parts, stored)) as reads:
+        for part, batches in reads:
+            yield part, map(_Assembler(part, columns), batches)
 
 
 def read_batches(
     storage: Storage, part: SegmentRange, columns: Sequence[str] | None
 ) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
+    with closing(_read_each(storage, [part], columns)) as reads:
+        for _, batches in reads:
+            yield from batches
+
+
+def _read_each(
+    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None
+) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
+    calls = (call for part in parts for call in _requests(storage, part))
+    with closing(storage.run_ahead(calls)) as results:
+        for part in parts:
+            reading = _Reading(storage, part, results)
+            yield part, reading.batches(columns)
+            reading.skip_rest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is read of a range first: what tells which batches it needs, and its first chunk.
+
+    ``chunk`` is None if where it begins depends on what is found on the way.
+    """
+
+    index: OffsetIndex | None
+    skip: SkipBatch | None
+    chunk: range | None
+    data: bytes
+
+
+def _open(storage: Storage, part: SegmentRange) -> _Opened:
     segment, shift = part.segment, part.segment.offset_shift
-    try:
-        yield from read_segment(
-            part.open(storage),
-            start_offset=part.start_offset - shift,
-            stop_offset=part.stop_offset - shift,
-            index=_load_index(storage, part) if part.start_offset > segment.base_offset else None,
-            columns=columns,
-            skip=_load_aborted(storage, part),
-        )
-    except ObjectNotFound as error:
-        raise _gone(storage, part, part.paths.log) from error
+    skip = _load_aborted(storage, part)
+    index = _load_index(storage, part) if part.start_offset > segment.base_offset else None
+    chunk = first_chunk(
+        part.open(storage),
+        start_offset=part.start_offset - shift,
+        stop_offset=part.stop_offset - shift,
+        index=index,
+    )
+    data = b"" if chunk is None else storage.get_range(part.paths.log, chunk.start, chunk.stop)
+    return _Opened(index, skip, chunk, data)
+
+
+def _is_whole(part: SegmentRange) -> bool:
+    """Whether all of the segment's bytes are needed: control batches, say, end no range."""
+    segment = part.segment
+    covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
+    return covered and segment.kafka is None
+
+
+def _later_chunks(part: SegmentRange) -> list[range]:
+    """The chunks after the first one, as far as it is certain that they will be read."""
+    segment = part.segment
+    # Batches that are larger than chunks are read at once, each in one request.
+    large = segment.size_bytes > segment.batch_count * (DEFAULT_CHUNK_BYTES // 2)
+    return aligned_chunks(segment.size_bytes)[1:] if _is_whole(part) and not large else []
+
+
+def _requests(storage: Storage, part: SegmentRange) -> Iterator[SizedCall[_Opened | bytes]]:
+    """What reading a range will ask for, as far as it is known before."""
+    yield min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES), partial(_open, storage, part)
+    for chunk in _later_chunks(part):
+        read = partial(storage.get_range, part.paths.log, chunk.start, chunk.stop)
+        yield len(chunk), read
+
+
+class _Reading:
+    """Reads one range from the results of its requests, and from others where they do not fit."""
+
+    def __init__(
+        self, storage: Storage, part: SegmentRange, results: Iterator[_Opened | bytes]
+    ) -> None:
+        self._storage = storage
+        self._part = part
+        self._results = results
+        self._opened: _Opened | None = None
+        self._later = deque(_later_chunks(part))
+
+    def batches(self, columns: Sequence[str] | None) -> Iterator[SegmentBatch]:
+        """The batches; raises what :func:`read_ranges` does."""
+        part, shift = self._part, self._part.segment.offset_shift
+        try:
+            opened = self._open()
+            yield from read_segment(
+                replace(part.open(self._storage), read=self._read),
+                start_offset=part.start_offset - shift,
+                stop_offset=part.stop_offset - shift,
+                index=opened.index,
+                columns=columns,
+                skip=opened.skip,
+                aligned=_is_whole(part),
+            )
+        except ObjectNotFound as error:
+            raise _gone(self._storage, part, part.paths.log) from error
+
+    def skip_rest(self) -> None:
+        """Pass over the results that were not needed."""
+        self._open()
+        while self._later:
+            self._later.popleft()
+            next(self._results)
+
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            opened = next(self._results)
+            assert isinstance(opened, _Opened)
+            self._opened = opened
+        return self._opened
+
+    def _read(self, start: int, stop: int) -> bytes:
+        opened = self._open()
+        chunk, data = opened.chunk, opened.data
+        if chunk is not None:
+            self._opened = replace(opened, chunk=None, data=b"")  # it is asked for once
+            if (chunk.start, chunk.stop) == (start, stop):
+                return data
+        pieces: list[bytes] = []
+        while self._later and self._later[0].start == start and self._later[0].stop <= stop:
+            piece = next(self._results)
+            assert isinstance(piece, bytes)
+            start = self._later.popleft().stop
+            pieces.append(piece)
+        if start < stop:
+            pieces.append(self._storage.get_range(self._part.paths.log, start, stop))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def first_at_or_after(

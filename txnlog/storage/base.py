@@ -7,7 +7,7 @@ rename. Knows names and bytes, and nothing of what they mean.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from txnlog.errors import InvalidOption
+from txnlog.storage.ahead import SizedCall, Waits, run_ahead
 
 T = TypeVar("T")
 
@@ -96,6 +97,8 @@ class Storage(ABC):
 
     url: str
     """Where the root is, without credentials: for messages."""
+
+    _waits: Waits | None = None
 
     def __repr__(self) -> str:
         # Never the options: they hold credentials.
@@ -227,6 +230,21 @@ class Storage(ABC):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return [future.result() for future in futures]
+
+    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+        """Run calls ahead of whoever iterates, and yield their results in order.
+
+        Each call comes with about how many bytes its result takes: up to 64 MiB are on their way or
+        wait, and up to 16 calls. Where requests do not wait, there are no threads, and a call runs
+        when its result is asked for. ``calls`` is consumed here, in the thread of whoever iterates.
+
+        An error is raised in its turn, and ends the iteration. However it ends, closed early too,
+        no other call begins, and those that run are waited for. A child of a fork may go on with an
+        iterator: it runs the calls one by one.
+        """
+        if self._waits is None:
+            self._waits = Waits()
+        return run_ahead(calls, self._waits, PARALLEL_REQUESTS)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.
