@@ -246,6 +246,10 @@ class Storage(ABC):
             self._waits = Waits()
         return run_ahead(calls, self._waits, PARALLEL_REQUESTS)
 
+    def each(self, work: Callable[[str], T], names: Iterable[str]) -> Generator[T]:
+        """What ``work`` returns for each name, in order; see :meth:`run_ahead`."""
+        return self.run_ahead((0, partial(work, name)) for name in names)
+
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.
 
