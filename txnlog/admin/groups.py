@@ -7,9 +7,8 @@ job that reads meanwhile notices: its next commit within a transaction is refuse
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
 
 from txnlog import names
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
@@ -27,10 +26,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
 
-_GROUPS_AT_ONCE = 64
-
-_StableEnds: TypeAlias = tuple[str | None, list[int]]
-"""A topic's id, None if it was deleted, and the last stable offsets of its partitions."""
+_GROUPS_AT_ONCE = 256
 
 
 class GroupAdmin:
@@ -98,14 +94,51 @@ class GroupAdmin:
         topics_of = [set() if isinstance(log, TxnlogError) else _topics_of(log) for log in logs]
         # After the groups: an offset that was committed then lies inside the topic.
         topics = sorted(set().union(*topics_of))
-        described = storage.each(partial(describe_or_error, self._stable_ends), topics)
-        ends_of = dict(zip(topics, described, strict=True))
-        return [
-            log if isinstance(log, TxnlogError) else _describe_group(log, known, ends_of)
-            for log, known in zip(logs, topics_of, strict=True)
-        ]
+        found = storage.each(partial(describe_or_error, self._stable_ends), topics)
+        ends: dict[TopicPartition, int] = {}
+        topic_ids: dict[str, str | None] = {}
+        broken: dict[str, TxnlogError] = {}
+        for topic, read in zip(topics, found, strict=True):
+            if isinstance(read, TxnlogError):
+                broken[topic] = read
+            else:
+                topic_ids[topic], stable = read
+                ends |= {TopicPartition(topic, number): end for number, end in enumerate(stable)}
+        described: list[GroupDescription | TxnlogError] = []
+        for log, known in zip(logs, topics_of, strict=True):
+            wrong = [broken[topic] for topic in sorted(known & {*broken})]
+            if isinstance(log, TxnlogError):
+                described.append(log)
+            else:
+                described.append(wrong[0] if wrong else describe_group(log, ends, topic_ids))
+        return described
 
-    def _stable_ends(self, topic: str) -> _StableEnds:
+    def _describe(self, group_ids: Sequence[str]) -> list[GroupDescription | TxnlogError]:
+        """Describe groups, or give what is wrong with one of them or with one of its topics."""
+        storage = self._logs.storage
+        logs = [*storage.each(partial(describe_or_error, self._existing_group), group_ids)]
+        topics_of = [set() if isinstance(log, TxnlogError) else _topics_of(log) for log in logs]
+        # After the groups: an offset that was committed then lies inside the topic.
+        topics = sorted(set().union(*topics_of))
+        found = storage.each(partial(describe_or_error, self._stable_ends), topics)
+        ends: dict[TopicPartition, int] = {}
+        topic_ids: dict[str, str | None] = {}
+        broken: dict[str, TxnlogError] = {}
+        for topic, read in zip(topics, found, strict=True):
+            if isinstance(read, TxnlogError):
+                broken[topic] = read
+            else:
+                topic_ids[topic], stable = read
+                ends |= {TopicPartition(topic, number): end for number, end in enumerate(stable)}
+        described: list[GroupDescription | TxnlogError] = []
+        for log, known in zip(logs, topics_of, strict=True):
+            error = log if isinstance(log, TxnlogError) else None
+            error = error or next((broken[topic] for topic in sorted(known & {*broken})), None)
+            described.append(error or describe_group(log, ends, topic_ids))
+        return described
+
+    def _stable_ends(self, topic: str) -> tuple[str | None, list[int]]:
+        """A topic's id, None if it was deleted, and the last stable offsets of its partitions."""
         log = self._logs.topic(topic)
         log.refresh()
         self._logs.settlement.settle([log])
@@ -236,18 +269,3 @@ def _topics_of(log: GroupLog) -> set[str]:
     with log.reading() as group:
         pending = {moved.topic for entry in group.pending.values() for moved in entry.offsets}
         return {*group.committed} | pending
-
-
-def _describe_group(
-    log: GroupLog, topics: Iterable[str], ends_of: Mapping[str, _StableEnds | TxnlogError]
-) -> GroupDescription | TxnlogError:
-    ends: dict[TopicPartition, int] = {}
-    topic_ids: dict[str, str | None] = {}
-    for topic in sorted(topics):
-        found = ends_of[topic]
-        if isinstance(found, TxnlogError):
-            return found
-        topic_ids[topic], stable = found
-        for partition, end in enumerate(stable):
-            ends[TopicPartition(topic, partition)] = end
-    return describe_group(log, ends, topic_ids)
