@@ -10,6 +10,7 @@ from txnlog import names
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import describe_or_error
 from txnlog.log.open_logs import Logs
+from txnlog.storage.base import for_each
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
     topic never was; of all topics a damaged one gives its error.
     """
     found = [topic] if topic is not None else logs.storage.list_folders(names.TOPICS)
-    for counted in logs.storage.each(partial(_count, logs), found):
+    for counted in for_each(logs.storage, partial(_count, logs), found):
         if not isinstance(counted, TxnlogError):
             if topic is not None and not counted.log.file_count:
                 raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")

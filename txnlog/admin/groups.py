@@ -25,6 +25,7 @@ from txnlog.log.group_metadata import check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
+from txnlog.storage.base import for_each
 
 _GROUPS_AT_ONCE = 256
 
@@ -38,7 +39,7 @@ class GroupAdmin:
         """The ids of the consumer groups that have offsets, sorted. Reads the log of each."""
         # One that is damaged is there all the same; describing it tells what is wrong.
         ids = self._group_ids()
-        found = self._logs.storage.each(partial(describe_or_error, self._existing_group), ids)
+        found = for_each(self._logs.storage, partial(describe_or_error, self._existing_group), ids)
         return [
             group_id
             for group_id, log in zip(ids, found, strict=True)
@@ -90,11 +91,11 @@ class GroupAdmin:
     def _describe(self, group_ids: Sequence[str]) -> list[GroupDescription | TxnlogError]:
         """Describe groups, or give what is wrong with one of them or with one of its topics."""
         storage = self._logs.storage
-        logs = [*storage.each(partial(describe_or_error, self._existing_group), group_ids)]
+        logs = [*for_each(storage, partial(describe_or_error, self._existing_group), group_ids)]
         topics_of = [set() if isinstance(log, TxnlogError) else _topics_of(log) for log in logs]
         # After the groups: an offset that was committed then lies inside the topic.
         topics = sorted(set().union(*topics_of))
-        found = storage.each(partial(describe_or_error, self._stable_ends), topics)
+        found = for_each(storage, partial(describe_or_error, self._stable_ends), topics)
         ends: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str | None] = {}
         broken: dict[str, TxnlogError] = {}
@@ -111,30 +112,6 @@ class GroupAdmin:
                 described.append(log)
             else:
                 described.append(wrong[0] if wrong else describe_group(log, ends, topic_ids))
-        return described
-
-    def _describe(self, group_ids: Sequence[str]) -> list[GroupDescription | TxnlogError]:
-        """Describe groups, or give what is wrong with one of them or with one of its topics."""
-        storage = self._logs.storage
-        logs = [*storage.each(partial(describe_or_error, self._existing_group), group_ids)]
-        topics_of = [set() if isinstance(log, TxnlogError) else _topics_of(log) for log in logs]
-        # After the groups: an offset that was committed then lies inside the topic.
-        topics = sorted(set().union(*topics_of))
-        found = storage.each(partial(describe_or_error, self._stable_ends), topics)
-        ends: dict[TopicPartition, int] = {}
-        topic_ids: dict[str, str | None] = {}
-        broken: dict[str, TxnlogError] = {}
-        for topic, read in zip(topics, found, strict=True):
-            if isinstance(read, TxnlogError):
-                broken[topic] = read
-            else:
-                topic_ids[topic], stable = read
-                ends |= {TopicPartition(topic, number): end for number, end in enumerate(stable)}
-        described: list[GroupDescription | TxnlogError] = []
-        for log, known in zip(logs, topics_of, strict=True):
-            error = log if isinstance(log, TxnlogError) else None
-            error = error or next((broken[topic] for topic in sorted(known & {*broken})), None)
-            described.append(error or describe_group(log, ends, topic_ids))
         return described
 
     def _stable_ends(self, topic: str) -> tuple[str | None, list[int]]:
@@ -255,7 +232,9 @@ class GroupAdmin:
         before_ms = self._logs.clock.now_ms() - retention_ms
         expired = []
         ids = self._group_ids()
-        found = self._logs.storage.each(partial(describe_or_error, self._logs.fresh_group), ids)
+        found = for_each(
+            self._logs.storage, partial(describe_or_error, self._logs.fresh_group), ids
+        )
         for group_id, log in zip(ids, found, strict=True):
             if isinstance(log, TxnlogError):
                 continue  # a damaged group stays for somebody to look at, and stops no other

@@ -15,6 +15,7 @@ from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.pinning import pin_topics
+from txnlog.storage.base import for_each
 
 OffsetSpec: TypeAlias = Literal["earliest", "stable", "latest"]
 OFFSET_SPECS: tuple[OffsetSpec, ...] = ("earliest", "stable", "latest")
@@ -57,11 +58,11 @@ def _list(
     if topics is not None:
         chosen = _group_by_topic(topics)
         work = partial(_list_topic, logs, chosen, at, timestamp_ms)
-        for listed in logs.storage.each(work, chosen):
+        for listed in for_each(logs.storage, work, chosen):
             yield from listed
         return
     work_alone = partial(_list_alone, logs, at, timestamp_ms)
-    for found in logs.storage.each(work_alone, logs.storage.list_folders(names.TOPICS)):
+    for found in for_each(logs.storage, work_alone, logs.storage.list_folders(names.TOPICS)):
         if isinstance(found, TxnlogError):
             yield found
         else:

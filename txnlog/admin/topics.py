@@ -35,6 +35,7 @@ from txnlog.state.topic import (
     Trimmed,
     check_partition_count,
 )
+from txnlog.storage.base import for_each
 from txnlog.write.segment_uploads import discard_files
 
 
@@ -180,7 +181,7 @@ class TopicAdmin:
         """Every topic, sorted by name, a few at a time; the error in place of a damaged one."""
         storage = self._logs.storage
         found = storage.list_folders(names.TOPICS)
-        for item in storage.each(partial(describe_or_error, self._describe_alone), found):
+        for item in for_each(storage, partial(describe_or_error, self._describe_alone), found):
             if not isinstance(item, UnknownTopicOrPartition):
                 yield item
 

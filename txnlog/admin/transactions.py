@@ -47,6 +47,7 @@ from txnlog.state.transaction import (
     TransactionState,
     expire,
 )
+from txnlog.storage.base import for_each
 
 _logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class TransactionAdmin:
         """The newest state of each transactional id, or what is wrong with it."""
         ids = self._logs.transactions.ids()
         work = partial(describe_or_error, self.describe_transaction)
-        for name, item in zip(ids, self._logs.storage.each(work, ids), strict=True):
+        for name, item in zip(ids, for_each(self._logs.storage, work, ids), strict=True):
             # One that was removed since it was listed is no damage.
             if not isinstance(item, TransactionalIdNotFound):
                 yield name, item
@@ -309,7 +310,7 @@ class TransactionAdmin:
         idle_ms = config.transactional_id_expiration_ms if older_than_ms is None else older_than_ms
         expired = []
         ids = transactions.ids()
-        heads = self._logs.storage.each(self._head_since, ids)
+        heads = for_each(self._logs.storage, self._head_since, ids)
         for transactional_id, (since, now_ms, head) in zip(ids, heads, strict=True):
             if head is None or isinstance(head, CorruptEntry):
                 continue  # a damaged one stays for somebody to look at, and stops no other

@@ -32,10 +32,14 @@ SizedCall: TypeAlias = tuple[int, Callable[[], T]]
 
 
 class Waits:
-    """How long the calls to one storage wait: a mean of the newest ones, without their CPU time."""
+    """How long the calls to one storage wait: a mean of the newest ones, without their CPU time.
+
+    Of each two that follow each other the shorter one counts: one that was held up by something
+    else, on a busy machine say, tells nothing of the storage.
+    """
 
     def __init__(self) -> None:
-        self._mean_s = 0.0
+        self._mean_s = self._newest_s = 0.0
 
     @property
     def are_long(self) -> bool:
@@ -49,7 +53,8 @@ class Waits:
             return call()
         finally:
             waited_s = time.perf_counter() - started_s - (time.thread_time() - worked_s)
-            self._mean_s += (waited_s - self._mean_s) * _WEIGHT
+            shorter_s, self._newest_s = min(waited_s, self._newest_s), waited_s
+            self._mean_s += (shorter_s - self._mean_s) * _WEIGHT
 
 
 class _Ahead(Generic[T]):

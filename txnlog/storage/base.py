@@ -98,8 +98,6 @@ class Storage(ABC):
     url: str
     """Where the root is, without credentials: for messages."""
 
-    _waits: Waits | None = None
-
     def __repr__(self) -> str:
         # Never the options: they hold credentials.
         return f"{type(self).__name__}({self.url!r})"
@@ -242,13 +240,8 @@ class Storage(ABC):
         no other call begins, and those that run are waited for. A child of a fork may go on with an
         iterator: it runs the calls one by one.
         """
-        if self._waits is None:
-            self._waits = Waits()
-        return run_ahead(calls, self._waits, PARALLEL_REQUESTS)
-
-    def each(self, work: Callable[[str], T], names: Iterable[str]) -> Generator[T]:
-        """What ``work`` returns for each name, in order; see :meth:`run_ahead`."""
-        return self.run_ahead((0, partial(work, name)) for name in names)
+        waits: Waits = self.__dict__.setdefault("_waits", Waits())
+        return run_ahead(calls, waits, PARALLEL_REQUESTS)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.
@@ -284,3 +277,8 @@ class Storage(ABC):
             if error is not None and not isinstance(error, BrokenBarrierError):
                 raise error
         return [list(raced) for raced in zip(*(f.result() for f in futures), strict=True)]
+
+
+def for_each(storage: Storage, work: Callable[[str], T], names: Iterable[str]) -> Generator[T]:
+    """What ``work`` returns for each name, in order; see :meth:`Storage.run_ahead`."""
+    return storage.run_ahead((0, partial(work, name)) for name in names)
