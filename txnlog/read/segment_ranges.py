@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import crc32c
@@ -29,7 +29,7 @@ from txnlog.segments.reader import (
     first_chunk,
     read_segment,
 )
-from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
 from txnlog.storage.ahead import SizedCall
 from txnlog.storage.base import Storage
@@ -55,11 +55,14 @@ class SegmentRange:
         """The files of the segment."""
         return SegmentRef(self.topic, self.partition, self.segment.name).paths
 
-    def open(self, storage: Storage) -> SegmentFile:
-        """The segment's file, as its log entry describes it. Requests nothing yet."""
+    def open(self, storage: Storage, read: ReadRange | None = None) -> SegmentFile:
+        """The segment's file, as its log entry describes it. Requests nothing yet.
+
+        ``read`` gets its bytes, if not the storage by itself.
+        """
         path, segment = self.paths.log, self.segment
         return SegmentFile(
-            partial(storage.get_range, path),
+            read or partial(storage.get_range, path),
             segment.size_bytes,
             path,
             base_offset=segment.base_offset - segment.offset_shift,
@@ -100,9 +103,10 @@ def read_each(
 ) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
     """The same, each range with its own batches, to be read before the next one is asked for."""
     stored = [name for name in _STORED_COLUMNS if name in columns]
+    assemble = _Assembler(columns)
     with closing(_read_each(storage, parts, stored)) as reads:
         for part, batches in reads:
-            yield part, map(_Assembler(part, columns), batches)
+            yield part, map(partial(assemble, part), batches)
 
 
 def read_batches(
@@ -125,7 +129,7 @@ def _read_each(
             reading.skip_rest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Opened:
     """What is read of a range first: what tells which batches it needs, and its first chunk.
 
@@ -138,17 +142,22 @@ class _Opened:
     data: bytes
 
 
-def _open(storage: Storage, part: SegmentRange) -> _Opened:
-    segment, shift = part.segment, part.segment.offset_shift
+def _open(storage: Storage, part: SegmentRange, path: str) -> _Opened:
+    segment = part.segment
     skip = _load_aborted(storage, part)
-    index = _load_index(storage, part) if part.start_offset > segment.base_offset else None
-    chunk = first_chunk(
-        part.open(storage),
-        start_offset=part.start_offset - shift,
-        stop_offset=part.stop_offset - shift,
-        index=index,
-    )
-    data = b"" if chunk is None else storage.get_range(part.paths.log, chunk.start, chunk.stop)
+    if part.start_offset <= segment.base_offset:
+        index = None
+        chunk: range | None = range(min(segment.size_bytes, DEFAULT_CHUNK_BYTES))
+    else:
+        shift = segment.offset_shift
+        index = _load_index(storage, part)
+        chunk = first_chunk(
+            part.open(storage),
+            start_offset=part.start_offset - shift,
+            stop_offset=part.stop_offset - shift,
+            index=index,
+        )
+    data = b"" if chunk is None else storage.get_range(path, chunk.start, chunk.stop)
     return _Opened(index, skip, chunk, data)
 
 
@@ -162,6 +171,8 @@ def _is_whole(part: SegmentRange) -> bool:
 def _later_chunks(part: SegmentRange) -> list[range]:
     """The chunks after the first one, as far as it is certain that they will be read."""
     segment = part.segment
+    if segment.size_bytes <= DEFAULT_CHUNK_BYTES:
+        return []
     # Batches that are larger than chunks are read at once, each in one request.
     large = segment.size_bytes > segment.batch_count * (DEFAULT_CHUNK_BYTES // 2)
     return aligned_chunks(segment.size_bytes)[1:] if _is_whole(part) and not large else []
@@ -169,10 +180,10 @@ def _later_chunks(part: SegmentRange) -> list[range]:
 
 def _requests(storage: Storage, part: SegmentRange) -> Iterator[SizedCall[_Opened | bytes]]:
     """What reading a range will ask for, as far as it is known before."""
-    yield min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES), partial(_open, storage, part)
+    path = part.paths.log
+    yield min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES), partial(_open, storage, part, path)
     for chunk in _later_chunks(part):
-        read = partial(storage.get_range, part.paths.log, chunk.start, chunk.stop)
-        yield len(chunk), read
+        yield len(chunk), partial(storage.get_range, path, chunk.start, chunk.stop)
 
 
 class _Reading:
@@ -193,7 +204,7 @@ class _Reading:
         try:
             opened = self._open()
             yield from read_segment(
-                replace(part.open(self._storage), read=self._read),
+                part.open(self._storage, self._read),
                 start_offset=part.start_offset - shift,
                 stop_offset=part.stop_offset - shift,
                 index=opened.index,
@@ -222,7 +233,7 @@ class _Reading:
         opened = self._open()
         chunk, data = opened.chunk, opened.data
         if chunk is not None:
-            self._opened = replace(opened, chunk=None, data=b"")  # it is asked for once
+            opened.chunk, opened.data = None, b""  # it is asked for once
             if (chunk.start, chunk.stop) == (start, stop):
                 return data
         pieces: list[bytes] = []
@@ -324,45 +335,40 @@ def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionI
 class _Assembler:
     """Adds the columns that are not stored: topic, partition, offset, timestampType.
 
-    The constant columns are made once and sliced, so they cost nothing per batch.
+    The constant columns are made once and sliced, so they cost next to nothing per batch.
     """
 
-    def __init__(self, part: SegmentRange, columns: Sequence[str]) -> None:
-        self._part = part
+    def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
         self._schema = scan_schema(columns)
-        self._constants: dict[str, pa.Array] = {}
-        self._length = 0
+        self._constants: dict[str, tuple[object, pa.Array]] = {}
+        """By column, the newest value and an array that has nothing else."""
 
-    def __call__(self, batch: SegmentBatch) -> pa.RecordBatch:
+    def __call__(self, part: SegmentRange, batch: SegmentBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [self._column(name, batch) for name in self._columns], schema=self._schema
+            [self._column(name, part, batch) for name in self._columns], schema=self._schema
         )
 
-    def _column(self, name: str, batch: SegmentBatch) -> pa.Array:
+    def _column(self, name: str, part: SegmentRange, batch: SegmentBatch) -> pa.Array:
         if name == "offset":
-            return pa.array(batch.offsets() + self._part.segment.offset_shift)
-        if name == "timestampType" and self._part.segment.kafka is not None:
-            stamped = int(batch.header.is_log_append_time)
-            return pa.repeat(pa.scalar(stamped, pa.int32()), batch.record_count)
+            return pa.array(batch.offsets() + part.segment.offset_shift)
         if name == "timestamp":
             milliseconds = batch.records.column("timestamp").view(pa.int64()).to_numpy()
             return pa.array(milliseconds * np.int64(1000)).view(SCAN_SCHEMA.field(name).type)
         if name in _STORED_COLUMNS:
             return batch.records.column(name)
-        return self._constant(name, batch.record_count)
+        if name == "topic":
+            return self._constant(name, part.topic, batch.record_count)
+        if name == "partition":
+            return self._constant(name, part.partition, batch.record_count)
+        stamped = part.log_append_time
+        if part.segment.kafka is not None:
+            stamped = batch.header.is_log_append_time
+        return self._constant(name, int(stamped), batch.record_count)
 
-    def _constant(self, name: str, length: int) -> pa.Array:
-        if length > self._length:
-            self._constants.clear()
-            self._length = length
-        if name not in self._constants:
-            value: object = {
-                "topic": self._part.topic,
-                "partition": self._part.partition,
-                "timestampType": int(self._part.log_append_time),
-            }[name]
-            self._constants[name] = pa.repeat(
-                pa.scalar(value, SCAN_SCHEMA.field(name).type), self._length
-            )
-        return self._constants[name].slice(0, length)
+    def _constant(self, name: str, value: object, length: int) -> pa.Array:
+        known, array = self._constants.get(name, (None, None))
+        if array is None or known != value or len(array) < length:
+            array = pa.repeat(pa.scalar(value, SCAN_SCHEMA.field(name).type), length)
+            self._constants[name] = value, array
+        return array.slice(0, length)
