@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
@@ -22,6 +23,12 @@ class PinnedTopics:
 
     views: dict[str, TopicView]
     is_atomic: bool
+
+
+_PINNED: WeakKeyDictionary[TopicLog, dict[bool, tuple[tuple[object, ...], TopicView]]] = (
+    WeakKeyDictionary()
+)
+"""The newest view of each log, by whether it shows what is committed alone, and what it was of."""
 
 
 def pin_topics(
@@ -94,8 +101,10 @@ def pin_topics(
             # apart any more, or an id's log could not be read.
             return _try_again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
         return PinnedTopics(whole, is_atomic=True)
-    # Of a topic that was read once and has nothing undecided there is nothing to cut.
-    if once and views[opened[0].name].is_stable:
+    # Of a topic that was read once and has nothing undecided there is nothing to cut; nor of
+    # several, if the second reading has found nothing that the first had not.
+    still = once or not any(map(first.has_grown, opened))
+    if still and all(view.is_stable for view in views.values()):
         return PinnedTopics(views, is_atomic=True)
     cut = (
         None
@@ -120,11 +129,18 @@ def _try_again(
 
 
 def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
-    """Copy what a reader may see of a topic at this moment, each partition up to its own end."""
+    """Copy what a reader may see of a topic at this moment, each partition up to its own end.
+
+    As long as nothing has changed it is the same view: a copy takes as long as there are segments.
+    """
     with log.reading() as state:
         committed = isolation_level != "read_uncommitted"
+        seen = (state.topic_id, state.next_entry, *state.undecided, None, *state.aborted)
+        known = _PINNED.get(log, {}).get(committed)
+        if known is not None and known[0] == seen:
+            return known[1]
         hidden = frozenset(state.aborted) if committed else frozenset()
-        return TopicView.of(
+        view = TopicView.of(
             log.name,
             state,
             log.manifests,
@@ -132,6 +148,8 @@ def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
             to_stable_offsets=committed,
             hides_aborted=committed,
         )
+        _PINNED.setdefault(log, {})[committed] = seen, view
+        return view
 
 
 def _topic_id(log: TopicLog) -> str | None:
@@ -191,6 +209,11 @@ class _FirstReading:
                 for entry in log.settled_appends_of(asked)
                 if entry.transaction is not None and entry.number < self._next_entries[log.name]
             }
+
+    def has_grown(self, log: TopicLog) -> bool:
+        """True if there is an entry that came after the first reading."""
+        with log.reading() as state:
+            return state.next_entry != self._next_entries[log.name]
 
     def has_missed(self, log: TopicLog) -> bool:
         """True if an append that came after the first reading is no longer kept apart.

@@ -10,13 +10,14 @@ import itertools
 import random
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.ahead import SizedCall, run_in_order
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import BufferedUpload
 
@@ -220,6 +221,9 @@ class HeapStorage(Storage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return gather_in_order(calls)
+
+    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+        return run_in_order(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
         return race_in_order(call)
