@@ -471,6 +471,15 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def _checkpoint_version(self) -> int:
         return envelope.FORMAT_VERSION if self._state.settled is None else envelope.WITH_MANIFESTS
 
+    def _find_beginning(self) -> int:
+        # What is not cleaned up yet may be a hundred listings long.
+        try:
+            newest = self.manifests.newest()
+        except CorruptEntry as error:
+            _logger.warning("%s; reading the log from its beginning", error)
+            return 0
+        return newest.end if newest is not None else 0
+
     def _checkpoint_interval(self) -> int:
         # Where much is undecided, or cannot be settled behind it, a checkpoint is large.
         return max(CHECKPOINT_INTERVAL, len(self._state.recent) // 8)
