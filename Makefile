@@ -18,7 +18,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jobs test-matrix lint format bench soak venv wheel java clean
+.PHONY: help demo test test-more test-matrix lint format bench soak venv wheel java clean
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%)
 
 help:  ## Show this list
@@ -28,10 +28,10 @@ demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
 
 test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them
-	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not jobs" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more" $(ARGS)
 
-test-jobs: java venv .venv/spark-classes.jsa  ## Run Spark jobs by themselves: killed, submitted, over Connect, the demo
-	.venv/bin/pytest -n auto --dist loadgroup -m "jobs and not slow" $(ARGS)
+test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
+	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow" $(ARGS)
 
 test-matrix: $(SPARK_VERSIONS:%=test-spark-%)  ## Run the Spark tests on each supported version of Spark
 

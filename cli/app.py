@@ -16,6 +16,7 @@ from txnlog.cli.commands import (
     import_,
     index,
     log,
+    maintain,
     offsets,
     records,
     segments,
@@ -48,6 +49,7 @@ app.add_typer(
         {
             "import": import_.import_folders,
             "export": export.export_folders,
+            "maintain": maintain.maintain_store,
             "doctor": doctor.examine_store,
             "demo": demo.make_demo,
             "bench": bench.measure_store,

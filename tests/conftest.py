@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
@@ -83,6 +84,14 @@ def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
     yield options
     server.shutdown()
     thread.join()
+
+
+@pytest.fixture(autouse=True)
+def empty_memory() -> Iterator[None]:
+    """What a test has put into fsspec's memory filesystem goes: each listing there reads it all."""
+    yield
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3)])

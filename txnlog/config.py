@@ -17,10 +17,10 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
 _NOT_YET = {
-    "cleanup.policy": "compaction is not implemented yet",
-    "retention.ms": "retention is not implemented yet; use Store.delete_records",
-    "retention.bytes": "retention is not implemented yet; use Store.delete_records",
+    "segment.ms": "each commit ends its segments here, and they are not merged yet, so it would "
+    "have no effect: it is not implemented yet",
 }
+_LONG_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,12 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return check
 
 
+def _policy(text: str) -> str:
+    if "compact" in text.split(","):
+        raise ValueError("compaction is not implemented yet")
+    return _one_of("delete")(text)
+
+
 def _level(low: int, high: int) -> Callable[[str], object]:
     return lambda text: _integer(low, high)(text) if text else None
 
@@ -113,6 +119,36 @@ _TOPIC_KEYS = {
     ),
     "message.timestamp.type": _Key(
         "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"
+    ),
+    "message.timestamp.before.max.ms": _Key(
+        str(_LONG_MAX),
+        _integer(0, _LONG_MAX),
+        "with CreateTime: a record that is older by more than this is refused",
+    ),
+    "message.timestamp.after.max.ms": _Key(
+        str(_LONG_MAX),
+        _integer(0, _LONG_MAX),
+        "with CreateTime: a record that lies further in the future is refused; in Kafka the "
+        "default is an hour",
+    ),
+    "cleanup.policy": _Key("delete", _policy, "what becomes of old records: they are deleted"),
+    "retention.ms": _Key(
+        "-1",
+        _integer(-1, _LONG_MAX),
+        "Store.maintain deletes segments whose newest record is older; -1: none. In Kafka the "
+        "default is 7 days",
+    ),
+    "retention.bytes": _Key(
+        "-1",
+        _integer(-1, _LONG_MAX),
+        "Store.maintain deletes a partition's oldest segments while the rest is at least so "
+        "large, bytes; -1: none",
+    ),
+    "file.delete.delay.ms": _Key(
+        "604800000",
+        _integer(0, _LONG_MAX),
+        "Store.maintain deletes files of deleted records after this, by the storage's clock: no "
+        "reader may be pinned for longer. In Kafka the default is a minute",
     ),
 }
 
@@ -147,7 +183,7 @@ _STORE_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings with defaults filled in. Sizes in bytes."""
+    """A topic's settings with defaults filled in. Sizes in bytes, times in milliseconds."""
 
     compression: Compression
     compression_level: int | None
@@ -156,6 +192,11 @@ class TopicConfig:
     index_interval_bytes: int
     max_message_bytes: int
     log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    retention_ms: int
+    retention_bytes: int
+    file_delete_delay_ms: int
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> TopicConfig:
@@ -172,6 +213,11 @@ class TopicConfig:
             index_interval_bytes=int(get["index.interval.bytes"]),
             max_message_bytes=int(get["max.message.bytes"]),
             log_append_time=get["message.timestamp.type"] == "LogAppendTime",
+            timestamp_before_max_ms=int(get["message.timestamp.before.max.ms"]),
+            timestamp_after_max_ms=int(get["message.timestamp.after.max.ms"]),
+            retention_ms=int(get["retention.ms"]),
+            retention_bytes=int(get["retention.bytes"]),
+            file_delete_delay_ms=int(get["file.delete.delay.ms"]),
         )
 
 

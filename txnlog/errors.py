@@ -31,6 +31,7 @@ __all__ = [
     "InvalidPartitions",
     "InvalidProducerEpoch",
     "InvalidRecord",
+    "InvalidTimestamp",
     "InvalidTopic",
     "InvalidTransactionTimeout",
     "InvalidTransactionalId",
@@ -55,6 +56,7 @@ __all__ = [
     "UnsupportedFilesystem",
     "UnsupportedRecordFormat",
     "UnsupportedVersion",
+    "UploadExpired",
 ]
 
 
@@ -153,6 +155,10 @@ class InvalidRecord(TxnlogError):
     abortable = True
 
 
+class InvalidTimestamp(InvalidRecord):
+    """A record's timestamp lies further from now than the topic's settings allow."""
+
+
 class TopicAlreadyExists(TxnlogError):
     """A topic of this name exists."""
 
@@ -197,6 +203,15 @@ class ForkedProducer(TxnlogError):
 
 class OutOfOrderSequence(TxnlogError):
     """A batch's sequence number is neither the next one nor that of a recent batch."""
+
+    abortable = True
+
+
+class UploadExpired(TxnlogError):
+    """What was uploaded has waited so long to be placed that vacuum took it for left behind.
+
+    Nothing was placed: write it again.
+    """
 
     abortable = True
 

@@ -201,6 +201,16 @@ def topic_data(topic: str, partition: int) -> str:
     return f"{TOPICS}/{check_topic(topic)}/data/{partition:d}"
 
 
+def retired_folder(topic: str) -> str:
+    """Where it is noted which segments nothing refers to any more."""
+    return f"{TOPICS}/{check_topic(topic)}/retired"
+
+
+def is_retired_note(path: str) -> bool:
+    """Whether it is a file of ``topics/<topic>/retired``."""
+    return path.split("/")[2:3] == ["retired"]
+
+
 def transaction_log(transactional_id: str) -> str:
     return f"{TRANSACTIONS}/{_encode(check_transactional_id(transactional_id))}"
 
@@ -270,6 +280,11 @@ def parse_data_file(name: str) -> tuple[int, str, str] | None:
     """
     match = _DATA_FILE.fullmatch(name)
     return (int(match[1]), match[2], match[3]) if match else None
+
+
+def retired_note(topic: str, token: str) -> str:
+    """A note of segments that nothing refers to any more; ``token`` is a fresh random one."""
+    return f"{retired_folder(topic)}/{token}.json"
 
 
 def staging_file(token: str, number: int) -> str:

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txnlog.admin.disk_usage import PartitionUsage
+    from txnlog.admin.maintenance import Expiry, MaintenanceFailure
     from txnlog.admin.offsets import ListedOffset
+    from txnlog.admin.retention import RetentionDeletion
+    from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.doctor.finding import Finding
     from txnlog.inspect.descriptions import (
         GroupDescription,
@@ -54,7 +57,10 @@ __all__ = [
     "Deleted",
     "DumpedEntry",
     "EntryRef",
+    "Expiry",
     "ExportedPartition",
+    "FileDeletion",
+    "FileRetirement",
     "Finding",
     "GroupDescription",
     "GroupLogEntry",
@@ -67,6 +73,7 @@ __all__ = [
     "KafkaImport",
     "ListedOffset",
     "LoggedOffset",
+    "MaintenanceFailure",
     "OffsetReset",
     "OffsetSpan",
     "OpenTransaction",
@@ -77,6 +84,7 @@ __all__ = [
     "ProducerDescription",
     "ProducerRef",
     "RecordDeletion",
+    "RetentionDeletion",
     "SegmentDescription",
     "SegmentIdentity",
     "StableOffset",
@@ -99,6 +107,9 @@ _HOMES = {
     "EntryRef": "state.transaction",
     "Outcome": "state.transaction",
     "ExportedPartition": "kafka.exporting",
+    "Expiry": "admin.maintenance",
+    "FileDeletion": "admin.vacuum",
+    "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
     "GroupDescription": "inspect.descriptions",
     "GroupLogEntry": "inspect.history",
@@ -111,6 +122,7 @@ _HOMES = {
     "KafkaImport": "kafka.importing",
     "ListedOffset": "admin.offsets",
     "LoggedOffset": "inspect.history",
+    "MaintenanceFailure": "admin.maintenance",
     "OffsetReset": "inspect.descriptions",
     "OffsetSpan": "state.topic",
     "OpenTransaction": "kafka.transaction_tracker",
@@ -120,6 +132,7 @@ _HOMES = {
     "ProducerDescription": "inspect.descriptions",
     "ProducerRef": "state.producers",
     "RecordDeletion": "inspect.descriptions",
+    "RetentionDeletion": "admin.retention",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",

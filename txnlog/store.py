@@ -41,6 +41,9 @@ from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
+    from txnlog.admin.maintenance import Expiry, MaintenanceFailure
+    from txnlog.admin.retention import RetentionDeletion
+    from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.doctor.finding import Finding
     from txnlog.kafka.exporting import KafkaExport
     from txnlog.kafka.importing import KafkaImport
@@ -288,6 +291,45 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         if topics:
             consumer.subscribe(topics)
         return consumer
+
+    # -- maintaining it --------------------------------------------------------------------------
+
+    def maintain(
+        self,
+        topics: str | Sequence[str] | None = None,
+        *,
+        dry_run: bool = False,
+        orphan_age_ms: int | None = None,
+    ) -> list[RetentionDeletion | FileDeletion | FileRetirement | Expiry | MaintenanceFailure]:
+        """Do what has to be done from time to time: nothing runs by itself.
+
+        Retention: the oldest segments of topics go, as their ``retention.ms`` and
+        ``retention.bytes`` say. Vacuum: files that nobody needs any more are deleted: those of
+        deleted records (``file.delete.delay.ms`` after they were deleted) and of deleted topics,
+        and what killed jobs have left. Transactional ids and groups that were idle for too long
+        expire. Ages of files are by the storage's own clock; where it tells no time, only those of
+        deleted topics are deleted. May run in several processes at once, and stop anywhere.
+
+        Args:
+            topics: the names of one or several, and neither ids nor groups nor what lies outside
+                of topics; None for everything.
+            dry_run: only tell what would be done with what there is now.
+            orphan_age_ms: when what was uploaded and nothing refers to was left behind, at least
+                a day; 7 days if left out. No job may take longer between its first upload and its
+                commit, which would be refused then (``UploadExpired``).
+
+        Returns:
+            What was done, one thing after the other. A part that failed is a
+            ``MaintenanceFailure`` among them, and stops nothing else.
+
+        Raises:
+            InvalidOption, InvalidTopic.
+            StorageError: the storage fails; nothing was done.
+        """
+        from txnlog.admin.maintenance import Maintenance
+
+        chosen = [topics] if isinstance(topics, str) else topics
+        return [*Maintenance(self._logs, self, chosen, orphan_age_ms, dry_run=dry_run).steps()]
 
     # -- checking it ------------------------------------------------------------------------------
 

@@ -48,13 +48,19 @@ class DamageReporter:
     def skip_unreadable(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
         """The items that could be read; those that could not are reported."""
         for item in items:
-            if isinstance(item, (CorruptEntry, CorruptRecord)):
-                self.report(str(item))
-            elif isinstance(item, TxnlogError):
-                self._failed = True
-                warn(str(item))
+            if isinstance(item, TxnlogError):
+                self.report_error(item)
             else:
                 yield item
+
+    def report_error(self, error: TxnlogError, what: str = "") -> None:
+        """Say what has failed: damage, or something else."""
+        reason = f"{what}{error}"
+        if isinstance(error, (CorruptEntry, CorruptRecord)):
+            self.report(reason)
+        else:
+            self._failed = True
+            warn(reason)
 
     def watch(
         self, items: Iterable[T], damages: Callable[[T], Iterable[str | None]]

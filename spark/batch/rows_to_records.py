@@ -10,15 +10,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from txnlog.clock import Clock
+from txnlog.config import TopicConfig
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
 from txnlog.log.topic_log import TopicSpec
-from txnlog.segments.records import normalize, split_large
+from txnlog.segments.records import normalize, split_large, timestamps_ms
 from txnlog.write.partitioner import (
     Int32Array,
     check_explicit,
     choose_partitions,
     make_partitioner,
 )
+from txnlog.write.record_checks import TimestampLimits
 from txnlog.write.topic_buffer import MAX_WORK_BYTES
 
 _RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
@@ -129,15 +131,21 @@ class TopicRecords:
     def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str) -> None:
         self._topic = spec.topic
         self._clock = clock
+        self._timestamps = TimestampLimits(spec.topic, TopicConfig.of(spec.config))
         self._partitions = _Partitions(spec, partitioner)
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
-        """Records of RECORD_SCHEMA and, for each, its partition (int32)."""
+        """Records of RECORD_SCHEMA and, for each, its partition (int32).
+
+        Raises InvalidRecord, InvalidTimestamp.
+        """
         columns = [name for name in _RECORD_COLUMNS if name in rows.schema.names]
+        now_ms = self._clock.now_ms()
         try:
-            records = normalize(rows.select(columns), now_ms=self._clock.now_ms())
+            records = normalize(rows.select(columns), now_ms=now_ms)
         except UnsupportedRecordFormat as error:
             raise InvalidRecord(f"topic {self._topic!r}: {error}") from error
+        self._timestamps.check(timestamps_ms(records), now_ms)
         return records, self._partitions(rows, records.column("key"))
 
 

@@ -12,9 +12,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,38 +77,44 @@ def cli_each(*commands: Sequence[object]) -> list[Finished]:
         return list(pool.map(lambda arguments: cli(*arguments), commands))
 
 
-def cli(*arguments: object, env: Mapping[str, str] | None = None) -> Finished:
-    """Run ``txnlog ARGUMENTS``. However it ends, it must not show a traceback."""
+def cli(
+    *arguments: object, env: Mapping[str, str] | None = None, stdin: bytes | None = None
+) -> Finished:
+    """Run ``txnlog ARGUMENTS``. However it ends, it must not show a traceback.
+
+    Stdin is a pipe with these bytes, or nothing at all.
+    """
     given, variables = [*map(str, arguments)], env or {}
     # What Python itself reads from the environment must be there when it starts.
     anew = any(name.startswith(("PYTHON", "LC_", "LANG")) for name in variables)
-    finished = (_run if anew else _run_forked)(given, environment(**variables))
+    finished = (_run if anew else _run_forked)(given, environment(**variables), stdin)
     assert "Traceback" not in finished.err + finished.out, finished
     return finished
 
 
-def _run(arguments: list[str], variables: dict[str, str]) -> Finished:
+def _run(arguments: list[str], variables: dict[str, str], stdin: bytes | None) -> Finished:
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
     done = subprocess.run(
         [*COMMAND, *arguments],
         capture_output=True,
         env=variables,
         timeout=_TIMEOUT_S,
         check=False,
-        stdin=subprocess.DEVNULL,
+        **given,
     )
     return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def _run_forked(arguments: list[str], variables: dict[str, str]) -> Finished:
+def _run_forked(arguments: list[str], variables: dict[str, str], stdin: bytes | None) -> Finished:
     """The same by a process that has loaded the libraries already: a fifth of the time."""
     request = json.dumps([arguments, variables, str(Path.cwd())]).encode()
     with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as selector:
         server.settimeout(_TIMEOUT_S)
         server.connect(_server())
         reads, writes = zip(os.pipe(), os.pipe(), strict=True)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        socket.send_fds(server, [len(request).to_bytes(4, "big")], [nothing, *writes])
-        for descriptor in (nothing, *writes):
+        source = os.open(os.devnull, os.O_RDONLY) if stdin is None else _pipe(stdin)
+        socket.send_fds(server, [len(request).to_bytes(4, "big")], [source, *writes])
+        for descriptor in (source, *writes):
             os.close(descriptor)
         server.sendall(request)
         said = {descriptor: bytearray() for descriptor in reads}
@@ -124,6 +132,20 @@ def _run_forked(arguments: list[str], variables: dict[str, str]) -> Finished:
                     os.close(key.fd)
         [code] = command_server.CODE.unpack(server.recv(command_server.CODE.size))
     return Finished(code, *(bytes(said[descriptor]).decode() for descriptor in reads))
+
+
+def _pipe(data: bytes) -> int:
+    """The reading end of a pipe that these bytes come through, as far as they are read."""
+    reading, writing = os.pipe()
+
+    def feed() -> None:
+        with suppress(BrokenPipeError), os.fdopen(writing, "wb", buffering=0) as end:
+            left = memoryview(data)
+            while left:
+                left = left[end.write(left) :]
+
+    threading.Thread(target=feed, daemon=True).start()
+    return reading
 
 
 @functools.cache

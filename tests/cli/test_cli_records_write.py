@@ -10,7 +10,7 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 
 import pytest
-from cli_command import COMMAND, INTERRUPTIBLE, Finished, cli, environment
+from cli_command import INTERRUPTIBLE, Finished, cli, environment
 
 import txnlog
 from txnlog.errors import InvalidRecord
@@ -27,14 +27,7 @@ def store(tmp_path: Path) -> txnlog.Store:
 
 def write(store: txnlog.Store, data: bytes, *arguments: object) -> Finished:
     """Run ``txnlog records write ARGUMENTS`` with this on its stdin."""
-    done = subprocess.run(
-        [*COMMAND, "records", "write", *map(str, arguments), "--store", store.url, "-o", "json"],
-        input=data,
-        capture_output=True,
-        env=environment(),
-        check=False,
-    )
-    return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return cli("records", "write", *arguments, "--store", store.url, "-o", "json", stdin=data)
 
 
 def records(store: txnlog.Store, topic: str = "t") -> list[tuple[object, ...]]:

@@ -14,7 +14,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "flights_etl.py"
 SAMPLE = 3_000
 
 # One process for all, because they share the store of one run.
-pytestmark = [pytest.mark.spark, pytest.mark.jobs, pytest.mark.xdist_group("flights-demo")]
+pytestmark = [pytest.mark.spark, pytest.mark.more, pytest.mark.xdist_group("flights-demo")]
 
 
 def run_demo(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from environments import run, spark_submit
 import txnlog
 
 # In the process that has built the wheel.
-pytestmark = [pytest.mark.spark, pytest.mark.jobs, pytest.mark.xdist_group("packaging")]
+pytestmark = [pytest.mark.spark, pytest.mark.more, pytest.mark.xdist_group("packaging")]
 
 JOBS = Path(__file__).parent / "jobs"
 REDACTION = "(?i)url|^storage[.]"

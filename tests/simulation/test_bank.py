@@ -439,6 +439,7 @@ def open_for_business(bank: Bank, writers: int, count: int, halts: float = 0.0) 
 
 
 @pytest.mark.condition(31, 51, 52)
+@pytest.mark.more
 def test_a_bank_of_processes(tmp_path: Path, bank: Callable[..., Bank]) -> None:
     """In small, three writers and four readers (invariant S1)."""
     opened = bank(1, str(tmp_path / "store"), {}, LEAST_AGE)

@@ -137,7 +137,9 @@ def test_a_job_and_a_reader_with_every_preemption() -> None:
 
 
 @pytest.mark.condition(50)
-@pytest.mark.parametrize("first_seed", range(0, 200, 50))
+@pytest.mark.parametrize(
+    "first_seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in range(50, 200, 50))]
+)
 def test_random_schedules_with_faults(first_seed: int) -> None:
     """Four jobs and two readers; requests fail, responses get lost, processes stop."""
     for seed in range(first_seed, first_seed + 50):

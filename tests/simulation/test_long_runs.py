@@ -29,21 +29,29 @@ def run_many(seed: int, rates: FaultRates, transactions: int, **options: Any) ->
         seed += 1
 
 
+def test_a_long_run() -> None:
+    """One run alone, with some faults: about 150 committed transactions."""
+    run_many(0, ROUGH, 1)
+
+
+@pytest.mark.more
 @pytest.mark.parametrize("weather", WEATHERS)
 def test_long_runs(weather: str) -> None:
     """At least 2,000 committed transactions over the four weathers."""
     run_many(0, WEATHERS[weather], 500)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("ahead_ms", [None, -86_400_000])
 def test_long_runs_without_evidence_of_the_storages_clock(ahead_ms: int | None) -> None:
     """It tells no time, or one that has nothing to do with anybody's: witnesses and a margin."""
     run_many(0, ROUGH, 200, storage_ahead_ms=ahead_ms)
 
 
-def test_long_runs_with_power_cuts() -> None:
+@pytest.mark.parametrize("transactions", [1, pytest.param(500, marks=pytest.mark.more)])
+def test_long_runs_with_power_cuts(transactions: int) -> None:
     """Syncs fail, and so does the power now and then: what was acknowledged is there after it."""
-    run_many(0, FAILING, 500)
+    run_many(0, FAILING, transactions)
 
 
 @pytest.mark.slow

@@ -97,6 +97,7 @@ def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> No
     check_caught(monkeypatch, mutate, ROUGH, "aborted read", "torn", "damage", "blocked")
 
 
+@pytest.mark.more
 def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> None:
     """A commit that may have happened is called failed."""
     put_decision = coordinator.Coordinator._put_decision
@@ -118,6 +119,7 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
     check_caught(monkeypatch, mutate, DOUBTFUL, "aborted read", "torn", prepare=prepare, most=150)
 
 
+@pytest.mark.more
 def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
     """Whoever slept believes in its put, though cleaning had freed the name."""
 
@@ -157,6 +159,7 @@ def test_hazard_4_a_zombie_shares_the_next_outcome(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, STALLING, "aborted read", "torn")
 
 
+@pytest.mark.more
 def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
     """A snapshot without the cut is torn, and money is missing."""
 
@@ -175,6 +178,7 @@ def test_hazard_6_nobody_ends_what_hangs(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, STALLING, "blocked")
 
 
+@pytest.mark.more
 def test_hazard_7_listings_are_cached(monkeypatch: Patch) -> None:
     """A listing is answered from memory for a while, as fsspec's directory cache does."""
 
@@ -205,6 +209,7 @@ def overwrite(storage: Any, name: str, data: bytes) -> None:
     storage.put(name, data)
 
 
+@pytest.mark.more
 def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
     """The name is there as soon as the first half is written."""
 
@@ -221,6 +226,7 @@ def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, CALM, "damage")
 
 
+@pytest.mark.more
 def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> None:
     """Between the look and the write somebody else writes, and is overwritten."""
 
@@ -243,6 +249,7 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
     check_caught(monkeypatch, mutate, CALM, "order", "lost", "two values", "torn", "hole")
 
 
+@pytest.mark.more
 def test_hazard_10_a_reader_believes_its_own_clock(monkeypatch: Patch) -> None:
     """What is past its timeout by the reader's clock counts as aborted, and nobody is told."""
 

@@ -114,7 +114,9 @@ KINDS = ["local", pytest.param("s3", marks=pytest.mark.s3)]
 
 
 @pytest.mark.condition(51)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.more])]
+)
 def test_processes_commit_to_one_topic(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, start: Callable[..., Worker]
 ) -> None:

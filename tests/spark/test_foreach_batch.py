@@ -49,6 +49,7 @@ def each_batch(
     return writer.option("checkpointLocation", str(folder(store, checkpoint)))
 
 
+@pytest.mark.more
 @reads_streams
 def test_a_function_writes_several_topics_in_one_transaction(
     spark: SparkSession, topics: Store

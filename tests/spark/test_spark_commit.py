@@ -6,13 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txnlog.errors import UnknownTopicOrPartition
+from txnlog.errors import InvalidTimestamp, UnknownTopicOrPartition, UploadExpired
 from txnlog.log.topic_log import UploadedSegment
 from txnlog.segments.records import normalize
 from txnlog.spark.batch import commit
+from txnlog.spark.batch.rows_to_records import TopicRecords
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.write.segment_uploads import SegmentUploader
 
 
@@ -79,3 +81,36 @@ def test_what_one_topic_refuses_is_aborted_in_the_other_and_no_file_is_deleted(
     assert fresh.scan("a").record_count == 0
     placed = fresh.scan("a", isolation_level="read_uncommitted").to_arrow()
     assert placed.column("value").to_pylist() == [b"x"]
+
+
+def test_a_job_that_took_too_long_is_refused() -> None:
+    """Vacuum has taken its uploads for left behind: nothing of it shows, and the id goes on."""
+    clock = VirtualClock()
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    store = attach(storage, create=True, clock=clock)
+    store.create_topic("t")
+    late, plain = uploaded(store, "t"), uploaded(store, "t")
+    clock.time_ms += 7 * 86_400_000
+    assert len(attach(storage, clock=clock).maintain()) == 1
+    with pytest.raises(UploadExpired):
+        commit.commit_transaction(store, "p", 60_000, {"t": late})
+    with pytest.raises(UploadExpired):
+        commit.append(store, {"t": plain})
+    commit.commit_transaction(store, "p", 60_000, {"t": uploaded(store, "t")})
+    assert store.scan("t").to_arrow().num_rows == 1
+
+
+def test_timestamps_outside_of_the_limits_are_refused(memory_storage: Storage) -> None:
+    """In the task that writes them."""
+    clock = VirtualClock()
+    store = attach(memory_storage, create=True, clock=clock)
+    store.create_topic("t", config={"message.timestamp.after.max.ms": 1000})
+    records = TopicRecords(store.topic_spec("t"), clock, "murmur2")
+
+    def rows(timestamp_ms: int) -> pa.RecordBatch:
+        return pa.record_batch({"value": [b"x"], "timestamp": pa.array([timestamp_ms])})
+
+    assert records(rows(clock.now_ms() + 1000))[0].num_rows == 1
+    with pytest.raises(InvalidTimestamp, match=r"message\.timestamp\.after\.max\.ms"):
+        records(rows(clock.now_ms() + 1001))

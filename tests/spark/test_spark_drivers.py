@@ -15,7 +15,7 @@ from spark_faults import Straggle
 from txnlog import Store
 
 # Without the session of the other tests, so beside them.
-pytestmark = [pytest.mark.jobs, pytest.mark.xdist_group("spark-drivers")]
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group("spark-drivers")]
 
 FORMS = ["transaction", "options"]
 MAY_STAY = ("topics/out/data/", "staging/", ".tmp/")

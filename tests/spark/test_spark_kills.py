@@ -20,7 +20,7 @@ from steps import sound_transactions
 from txnlog import Store
 
 # Without the session of the other tests, so beside them.
-pytestmark = [pytest.mark.jobs, pytest.mark.xdist_group("spark-kills")]
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group("spark-kills")]
 
 PARTS = ("begin", "committing")
 """Of a batch: reading, transforming and uploading; committing (with options alone all of it)."""

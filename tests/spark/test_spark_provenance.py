@@ -86,14 +86,15 @@ def cached(new: DataFrame) -> DataFrame:
     return kept.where("value is not null").withColumn("timestamp", sf.current_timestamp())
 
 
-MISTAKES: list[Callable[[DataFrame], DataFrame]] = [
+def more(*values: object) -> list[Any]:
+    """Values that are for `make test-more`."""
+    return [pytest.param(value, marks=pytest.mark.more) for value in values]
+
+
+MISTAKES = [
     unchanged,
-    computed,
-    aggregated,
-    broadcast,
-    in_a_subquery,
     through_an_rdd,
-    cached,
+    *more(computed, aggregated, broadcast, in_a_subquery, cached),
 ]
 
 
@@ -163,7 +164,7 @@ def test_rows_may_go_out_without_offsets_if_the_write_says_so(
     assert (stored(topics, "out"), status(topics)) == (list(range(20)), "CompleteCommit")
 
 
-@pytest.mark.parametrize("made", [unchanged, computed])
+@pytest.mark.parametrize("made", [computed, *more(unchanged)])
 def test_a_plain_write_after_the_commit_is_refused(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_plain_write_after_the_commit_is_refused(
     assert (stored(topics, "other"), status(topics)) == ([], "CompleteCommit")
 
 
-@pytest.mark.parametrize("made", [unchanged, computed])
+@pytest.mark.parametrize("made", [computed, *more(unchanged)])
 def test_another_id_is_no_better(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
@@ -190,7 +191,7 @@ def test_another_id_is_no_better(
     assert topics.groups() == []
 
 
-@pytest.mark.parametrize("made", [unchanged, computed])
+@pytest.mark.parametrize("made", [computed, *more(unchanged)])
 def test_a_block_does_not_take_them(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
@@ -205,7 +206,7 @@ def test_a_block_does_not_take_them(
     assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.segments("in")}
 
 
-@pytest.mark.parametrize("given", [{}, {"transactional_id": "etl"}])
+@pytest.mark.parametrize("given", [{}, *more({"transactional_id": "etl"})])
 def test_another_store_is_out_of_reach(
     spark: SparkSession, topics: Store, tmp_path: Path, given: dict[str, str]
 ) -> None:
@@ -219,6 +220,7 @@ def test_another_store_is_out_of_reach(
     assert stored(elsewhere, "out") == list(range(20))
 
 
+@pytest.mark.more
 def test_what_a_file_remembers_of_a_read_is_over_with_it(
     spark: SparkSession, topics: Store, tmp_path: Path
 ) -> None:
@@ -232,6 +234,7 @@ def test_what_a_file_remembers_of_a_read_is_over_with_it(
     assert stored(topics, "other") == list(range(20))
 
 
+@pytest.mark.more
 def test_a_stream_does_not_take_them(spark: SparkSession, topics: Store, tmp_path: Path) -> None:
     """A batch that is joined with such a read fails, and nothing of it is written."""
     pytest.importorskip("pyspark.sql.streaming.datasource")

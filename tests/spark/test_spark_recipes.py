@@ -20,6 +20,8 @@ from stream_helpers import reads_streams
 
 from txnlog import Store
 
+pytestmark = pytest.mark.more
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAMPLE = 3_000
 

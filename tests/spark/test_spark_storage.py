@@ -76,7 +76,7 @@ def s3_given(s3_options: dict[str, Any], kind: str) -> dict[str, Any]:
     return {"client_kwargs": client, "config_kwargs": {"max_pool_connections": 5}, "use_ssl": False}
 
 
-@pytest.mark.parametrize("kind", ["plain", "nested"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("nested", marks=pytest.mark.more)])
 def test_an_open_store_on_s3_is_open_in_tasks_too(
     spark: SparkSession, s3_options: dict[str, Any], kind: str
 ) -> None:
@@ -92,6 +92,7 @@ def test_an_open_store_on_s3_is_open_in_tasks_too(
     assert [secret for secret in (SECRET, NESTED) if secret in plan + pages] == []
 
 
+@pytest.mark.more
 def test_nested_options_are_taken_wherever_options_are(
     spark: SparkSession, s3_options: dict[str, Any]
 ) -> None:

@@ -51,6 +51,7 @@ def test_a_stream_copies_everything_once_and_goes_on(spark: SparkSession, topics
     assert orphans(topics) == set()
 
 
+@pytest.mark.more
 def test_options_are_for_a_new_query_only(spark: SparkSession, topics: Store) -> None:
     """Starting offsets that became wrong mean nothing to a query with a checkpoint."""
     run(sink(copy(spark, topics), topics, "out"))
@@ -80,6 +81,7 @@ def test_a_replayed_batch_is_skipped(spark: SparkSession, topics: Store) -> None
     assert batches(topics) == [0, 1]
 
 
+@pytest.mark.more
 def test_the_first_batch_of_a_stream_from_the_latest_is_replayed_as_it_was(
     spark: SparkSession, topics: Store
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_fresh_checkpoint_with_an_old_id_is_refused(spark: SparkSession, topic
     assert stored(topics, "odd") == list(range(110))
 
 
+@pytest.mark.more
 def test_a_checkpoint_that_was_set_back_is_refused(spark: SparkSession, topics: Store) -> None:
     """Batches that need not be the same again are not skipped as if they were."""
     writer = sink(copy(spark, topics, maxOffsetsPerTrigger=40), topics, "out")
@@ -137,6 +140,7 @@ def test_a_checkpoint_that_was_set_back_is_refused(spark: SparkSession, topics: 
     assert stored(topics, "out") == list(range(100))
 
 
+@pytest.mark.more
 def test_an_empty_batch_leaves_no_trace(spark: SparkSession, topics: Store) -> None:
     """A batch whose rows are all filtered out puts nothing, also when it is repeated."""
     nothing = copy(spark, topics).where("value is null")
@@ -171,6 +175,7 @@ def test_columns_are_checked_as_in_a_batch(spark: SparkSession, topics: Store) -
         run(sink(frame.select("value"), topics, checkpoint="nowhere"))
 
 
+@pytest.mark.more
 def test_headers_columns_and_a_minimum(spark: SparkSession, topics: Store) -> None:
     """The options of a batch read mean the same in a stream."""
     with topics.producer() as producer:
@@ -186,6 +191,7 @@ def test_headers_columns_and_a_minimum(spark: SparkSession, topics: Store) -> No
     )
 
 
+@pytest.mark.more
 def test_a_recreated_topic_fails_the_query(spark: SparkSession, topics: Store) -> None:
     """The error reaches the user with its remedy; with failOnDataLoss=false it goes on."""
     run(sink(copy(spark, topics), topics, "out"))
@@ -256,7 +262,14 @@ STATEFUL: dict[str, tuple[Callable[[SparkSession, Store], DataFrame], list[int]]
 }
 
 
-@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("aggregation", marks=pytest.mark.more),
+        "deduplication",
+        pytest.param("join", marks=pytest.mark.more),
+    ],
+)
 def test_stateful_queries_from_topic_to_topic(
     spark: SparkSession, topics: Store, kind: str
 ) -> None:
@@ -274,6 +287,7 @@ def test_stateful_queries_from_topic_to_topic(
     assert stored(topics, "out") == expected
 
 
+@pytest.mark.more
 def test_output_modes(spark: SparkSession, topics: Store) -> None:
     """Complete appends the whole result each time, as to Kafka; Spark refuses update."""
     parity = sf.expr("string(int(string(value)) % 2)").alias("key")

@@ -363,7 +363,7 @@ with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
 """
 
 
-@pytest.mark.jobs
+@pytest.mark.more
 @pytest.mark.condition(48)
 @pytest.mark.parametrize(("moment", "left"), [("before", 100), ("after", 0)])
 def test_a_driver_killed_around_the_decision(

@@ -19,7 +19,7 @@ import txnlog
 from txnlog import Store
 
 # Without the session of the other tests, so beside them.
-pytestmark = [reads_streams, pytest.mark.jobs, pytest.mark.xdist_group("stream-kills")]
+pytestmark = [reads_streams, pytest.mark.more, pytest.mark.xdist_group("stream-kills")]
 
 _TIMEOUT_S = 300
 

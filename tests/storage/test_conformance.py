@@ -177,7 +177,8 @@ def test_listings_start_after_a_name_and_stay_in_their_folder(any_storage: Stora
 
 def test_long_listings_are_complete(any_storage: Storage) -> None:
     """More names than one page of an object store holds; see test_s3_storage for S3's pages."""
-    count = 100 if any_storage.url.startswith("s3:") else 1100
+    # fsspec's memory filesystem has no pages, and each create reads all names.
+    count = 100 if any_storage.url.startswith(("s3:", "memory:")) else 1100
     names = [f"{number:05d}" for number in range(count)]
     any_storage.gather([partial(any_storage.put, f"many/{n}", b"") for n in names])
     assert any_storage.list_names("many") == names

@@ -130,7 +130,10 @@ def test_ids_may_be_anything_and_stay_in_their_folder(store: Store, name: str) -
         ({"compression.type": "brotli"}, "not one of"),
         ({"segment.bytes": "many"}, "an integer is needed"),
         ({"segment.bytes": 1}, "not between"),
-        ({"retention.ms": 1}, "not implemented yet"),
+        ({"segment.ms": 1}, "not implemented yet"),
+        ({"cleanup.policy": "compact,delete"}, "compaction is not implemented yet"),
+        ({"cleanup.policy": "keep"}, "'keep' is not one of delete"),
+        ({"retention.ms": -2}, "not between -1"),
         ({"compression.lz4.level": 22}, r"compression\.lz4\.level: 22 is not between 1 and 12"),
     ],
 )

@@ -26,10 +26,12 @@ ABORTABLE = {
     "CommitFailed",
     "ConcurrentTransactions",
     "InvalidRecord",
+    "InvalidTimestamp",
     "OffsetMetadataTooLarge",
     "OutOfOrderSequence",
     "RecordTooLarge",
     "SegmentTooLarge",
+    "UploadExpired",
 }
 RETRIABLE = {"CommitStateUnknown", "ConcurrentTransactions", "StorageError"}
 CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {

@@ -213,13 +213,16 @@ class GroupAdmin:
                 doomed.add(TopicPartition(*item))
         log.delete(sorted(doomed & known))
 
-    def expire_groups(self, *, older_than_ms: int | None = None) -> list[str]:
+    def expire_groups(
+        self, *, older_than_ms: int | None = None, dry_run: bool = False
+    ) -> list[str]:
         """Delete the groups that have committed nothing for so long.
 
         Nothing expires by itself: call it from time to time, from wherever suits.
 
         Args:
             older_than_ms: in place of the store's ``offsets.retention.ms``.
+            dry_run: tell, and change nothing.
 
         Returns:
             The ids of the groups that were deleted: none if offsets are kept for ever.
@@ -238,7 +241,7 @@ class GroupAdmin:
         for group_id, log in zip(ids, found, strict=True):
             if isinstance(log, TxnlogError):
                 continue  # a damaged group stays for somebody to look at, and stops no other
-            if log.expire(before_ms):
+            if log.expire(before_ms, dry_run=dry_run):
                 expired.append(group_id)
         return expired
 

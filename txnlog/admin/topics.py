@@ -11,6 +11,7 @@ from functools import partial
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
+from txnlog.admin.trimming import trim
 from txnlog.config import check_merged_topic_config, check_topic_changes, check_topic_config
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import (
@@ -32,7 +33,6 @@ from txnlog.state.topic import (
     Deleted,
     TopicEntry,
     TopicState,
-    Trimmed,
     check_partition_count,
 )
 from txnlog.storage.base import for_each
@@ -146,7 +146,7 @@ class TopicAdmin:
         """Move log start offsets up: records below them are no longer a part of their topics.
 
         One atomic step per topic. The files stay where they are for readers that are pinned to
-        them.
+        them; ``maintain`` deletes them after the topic's ``file.delete.delay.ms``.
 
         Raises:
             OffsetOutOfRange: an offset lies beyond the last stable offset.
@@ -157,19 +157,14 @@ class TopicAdmin:
             by_topic.setdefault(where.topic, {})[where.partition] = offset
         for topic, starts in by_topic.items():
             log = self._logs.fresh_topic(topic)
-            nonce = self._logs.clock.token()
 
-            def build(
-                state: TopicState,
-                topic: str = topic,
-                starts: dict[int, int] = starts,
-                nonce: str = nonce,
-            ) -> Trimmed:
-                state.check_exists(topic)
+            def choose(
+                state: TopicState, topic: str = topic, starts: dict[int, int] = starts
+            ) -> dict[int, int]:
                 state.check_trim(topic, starts)
-                return Trimmed(nonce, self._logs.clock.now_ms(), starts)
+                return starts
 
-            log.append(build)
+            trim(self._logs, log, choose)
 
     def topic_spec(self, topic: str) -> TopicSpec:
         """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""

@@ -287,7 +287,9 @@ class TransactionAdmin:
             return head
         return settlement.finish(head, since) or head
 
-    def expire_transactional_ids(self, *, older_than_ms: int | None = None) -> list[str]:
+    def expire_transactional_ids(
+        self, *, older_than_ms: int | None = None, dry_run: bool = False
+    ) -> list[str]:
         """Forget the transactional ids that have not been used for so long.
 
         Only idle ones, whose last transaction has ended. Such an id is dead first, which fences a
@@ -298,6 +300,7 @@ class TransactionAdmin:
 
         Args:
             older_than_ms: in place of the store's ``transactional.id.expiration.ms``.
+            dry_run: tell, and change nothing.
 
         Returns:
             The ids that are dead from now on.
@@ -316,12 +319,12 @@ class TransactionAdmin:
                 continue  # a damaged one stays for somebody to look at, and stops no other
             age_ms = now_ms - head.state.updated_at_ms
             if head.state.status is Status.DEAD:
-                if age_ms > config.log_cleanup_age_ms:
+                if age_ms > config.log_cleanup_age_ms and not dry_run:
                     transactions.remove(head)
             elif head.state.status in IDLE and age_ms > idle_ms:
                 reason = f"it was idle for {age_ms} ms; ids expire after {idle_ms} ms"
                 dead = expire(head.state, now_ms=now_ms, nonce=clock.token(), reason=reason)
-                if transactions.put(head.number + 1, dead, since):
+                if dry_run or transactions.put(head.number + 1, dead, since):
                     expired.append(transactional_id)
         return expired
 

@@ -10,12 +10,10 @@ from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files
 from txnlog.inspect.placed_indexes import check_placed_indexes, index_paths
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.storage.base import Storage
-
-_LOOSE = (names.STAGING, ".tmp", ".probe")
-"""Folders of what is being written, or was left behind."""
 
 
 @dataclass(slots=True)
@@ -30,12 +28,12 @@ class OrphanJudge:
     def judge(self, check: str, subject: str, path: str, size_bytes: int, what: str) -> Finding:
         """The finding for a file that nothing refers to."""
         try:
-            modified_ms = self.storage.modified_ms(path)
+            age_ms = file_age_ms(self.storage, path, self.now_ms)
         except ObjectNotFound:
             return Finding(check, subject, "note", f"{what}; gone by now", path=path)
         except StorageError as error:
             return self.read_failures.add(check, subject, path, error)
-        if modified_ms is None:
+        if age_ms is None:
             return Finding(
                 check,
                 subject,
@@ -44,7 +42,6 @@ class OrphanJudge:
                 path=path,
                 size_bytes=size_bytes,
             )
-        age_ms = max(self.now_ms - modified_ms, 0)
         if age_ms < self.orphan_age_ms:
             detail = f"{what}; {age_ms // 1000} s old, so it may be on its way"
             return Finding(check, subject, "note", detail, path=path, size_bytes=size_bytes)
@@ -72,9 +69,7 @@ class DataFiles:
     def check_sizes(self) -> Iterator[Finding]:
         """List the files once; yield segments of another size than was placed."""
         expected = _sizes(self.placed)
-        for path, size_bytes in self.storage.list_all(names.topic_folder(self.topic)):
-            if names.is_topic_log_file(path):
-                continue
+        for path, size_bytes in list_topic_files(self.storage, self.topic):
             self.file_count += 1
             self.size_bytes += size_bytes
             if path not in expected:
@@ -131,9 +126,8 @@ def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, int | None]:
 def check_loose_files(storage: Storage, orphans: OrphanJudge) -> Iterator[Finding]:
     """Yield what killed jobs and processes have left outside of topics."""
     count = 0
-    for folder in _LOOSE:
-        for path, size_bytes in storage.list_all(folder):
-            count += 1
-            yield orphans.judge("files", folder, path, size_bytes, "left by a job or a process")
+    for folder, path, size_bytes in list_loose_files(storage):
+        count += 1
+        yield orphans.judge("files", folder, path, size_bytes, "left by a job or a process")
     if not count:
         yield Finding("files", "", "ok", "nothing was left behind by jobs or processes")

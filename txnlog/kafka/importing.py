@@ -110,6 +110,7 @@ def import_log_dirs(
             # Before anything is copied: most of what can be wrong is known now.
             state.check_import(topic, spans)
         ends = {partition: _last_segment(state, partition) for partition in spans}
+    begun_ms = logs.clock.now_ms()
     copier = _Copier(logs, topic, TopicConfig.of(config), skip_corrupt, progress)
     doomed = {
         partition: set() if last is None else _cut_off(logs.storage, topic, partition, last)
@@ -124,7 +125,7 @@ def import_log_dirs(
         copier.discard()
         raise
     try:
-        log.place_imported(topic_id, copier.offsets, copier.placements)
+        log.place_imported(topic_id, copier.offsets, copier.placements, begun_ms)
     except StorageError as error:
         raise CommitStateUnknown(
             f"the import into topic {topic!r} may or may not have happened: {error}. Nothing was "

@@ -85,10 +85,11 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         self.append(build, refreshed=True)
         self.checkpoint_if_due()
 
-    def expire(self, before_ms: int) -> bool:
+    def expire(self, before_ms: int, *, dry_run: bool = False) -> bool:
         """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
 
-        A group that an undecided transaction is about to move is left alone.
+        A group that an undecided transaction is about to move is left alone. With ``dry_run`` only
+        tell.
         """
         nonce = self.clock.token()
 
@@ -97,4 +98,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
                 return None
             return GroupDeleted(nonce, self.clock.now_ms())
 
+        if dry_run:
+            with self.reading() as state:
+                return build(state) is not None
         return self.append(build, refreshed=True) is not None

@@ -10,6 +10,7 @@ from txnlog.clock import Clock, SystemClock
 from txnlog.config import WriterCodec
 from txnlog.errors import InvalidTopic
 from txnlog.log.folded_names import check_case
+from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.names import SegmentRef, TopicPartition
@@ -50,6 +51,7 @@ class UploadedSegment:
 
     ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
     same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
+    ``begun_ms`` is when the upload began, by the clock of whoever made it; None: not known.
     """
 
     topic: str
@@ -62,6 +64,7 @@ class UploadedSegment:
     min_timestamp_ms: int
     max_timestamp_ms: int
     tag: int = NO_TAG
+    begun_ms: int | None = None
 
     @property
     def files(self) -> list[str]:
@@ -176,8 +179,17 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         Raises:
             UnknownTopicOrPartition: the topic or a partition is not there (any more).
             InvalidProducerEpoch, OutOfOrderSequence: see ``TopicState.check_sequences``.
+            UploadExpired: vacuum took the segments for left behind; nothing was placed.
             StorageError: the outcome is unknown.
         """
+        uploads = UploadCheck(
+            self.log.storage,
+            self.clock,
+            self.name,
+            [(segment.partition, segment.name) for segment in segments],
+            [segment.begun_ms for segment in segments],
+        )
+        uploads.before()
         nonce = self.clock.token()
         offsets: dict[TopicPartition, range] = {}
         following: dict[int, int] = {}
@@ -227,6 +239,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             )
 
         appended = Appended(self.append(build, refreshed=refreshed, timeout_ms=timeout_ms), offsets)
+        uploads.after(appended.entry)
         if appended.entry is None:
             self._confirm(offsets)
         if writer:
@@ -244,6 +257,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         topic_id: str,
         offsets: Mapping[int, OffsetSpan],
         segments: Sequence[Placement],
+        begun_ms: int | None = None,
     ) -> int:
         """Make segments of Kafka's a part of the topic, with their own offsets, in one entry.
 
@@ -251,6 +265,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             topic_id: of the topic that they were uploaded for.
             offsets: by partition, the offsets that the import brings.
             segments: in the order of partitions and offsets.
+            begun_ms: when the first upload began, by the same clock; None: not known.
 
         Returns:
             The entry's number.
@@ -258,8 +273,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         Raises:
             UnknownTopicOrPartition: the topic or a partition is not there (any more).
             OffsetOutOfRange: a partition ends elsewhere than the import begins.
+            UploadExpired: vacuum took the segments for left behind; nothing was placed.
             StorageError: the outcome is unknown.
         """
+        keys = [(place.partition, place.name) for place in segments]
+        uploads = UploadCheck(self.log.storage, self.clock, self.name, keys, [begun_ms])
+        uploads.before()
         nonce = self.clock.token()
 
         def build(state: TopicState) -> Imported:
@@ -269,6 +288,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         number = self.append(build)
         assert number is not None
+        uploads.after(number)
         return number
 
     def _confirm(self, offsets: Mapping[TopicPartition, range]) -> None:
@@ -296,12 +316,16 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         }
 
 
-def current_topic_id(storage: Storage, topic: str) -> str | None:
-    """The id of the topic that has this name now, None if there is none. Reads its log."""
+def current_log_starts(storage: Storage, topic: str) -> tuple[str | None, dict[int, int]]:
+    """The id of the topic that has this name now, and where its partitions begin. Reads its log.
+
+    None and nothing if there is none.
+    """
     log = TopicLog(storage, topic, SystemClock(), LogPolicy(0, 0), 0)
     log.refresh()
     with log.reading() as state:
-        return state.topic_id
+        starts = {n: part.log_start_offset for n, part in enumerate(state.partitions)}
+        return state.topic_id, starts
 
 
 def _placements(

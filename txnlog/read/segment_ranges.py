@@ -15,8 +15,14 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from txnlog.errors import CorruptRecord, ObjectNotFound, TxnlogError, UnknownTopicOrPartition
-from txnlog.log.topic_log import current_topic_id
+from txnlog.errors import (
+    CorruptRecord,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
+from txnlog.log.topic_log import current_log_starts
 from txnlog.names import SegmentPaths, SegmentRef
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
@@ -269,13 +275,20 @@ def first_at_or_after(
 
 
 def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
-    """Why a segment is not there: its topic was deleted, or something is wrong."""
-    now = current_topic_id(storage, part.topic)
+    """Why a segment is not there: its topic or its records were deleted, or something is wrong."""
+    now, starts = current_log_starts(storage, part.topic)
     if now is None or (part.topic_id and now != part.topic_id):
         return UnknownTopicOrPartition(
             f"topic {part.topic!r} was deleted{' and made anew' if now else ''} since this read "
             f"was planned, and segment {path} with it; plan the read again"
             + ("" if now else ", or make the topic with create_topic")
+        )
+    start = starts.get(part.partition, 0)
+    if part.segment.end_offset <= start:
+        return OffsetOutOfRange(
+            f"the records of {part.topic}:{part.partition} below offset {start} were deleted since "
+            f"this read was planned, and segment {path} with them; plan the read again, or give "
+            "the topic a longer file.delete.delay.ms if your reads need it"
         )
     return CorruptRecord(
         f"segment {path} is gone, with offsets {part.start_offset} to {part.stop_offset - 1} of "

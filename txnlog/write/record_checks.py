@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.config import check_whole_number
-from txnlog.errors import InvalidRecord
+from txnlog.config import TopicConfig, check_whole_number
+from txnlog.errors import InvalidRecord, InvalidTimestamp
 from txnlog.log.topic_log import TopicSpec
 from txnlog.write.partitioner import check_explicit
 
 Headers = Sequence[tuple[str, bytes | None]]
+_NO_LIMIT = (1 << 63) - 1
 
 
 def to_bytes(value: bytes | str | None, what: str) -> bytes | None:
@@ -31,6 +33,40 @@ def check_timestamp(timestamp_ms: int | None) -> int | None:
         return None
     what = "timestamp_ms (milliseconds since the epoch)"
     return check_whole_number(timestamp_ms, what, InvalidRecord, least=-1, most=(1 << 53) - 1)
+
+
+class TimestampLimits:
+    """How far from now a topic lets its records' timestamps lie; see Kafka's keys."""
+
+    def __init__(self, topic: str, config: TopicConfig) -> None:
+        self._topic = topic
+        self._before_ms = config.timestamp_before_max_ms
+        self._after_ms = config.timestamp_after_max_ms
+        self._none = config.log_append_time or min(self._before_ms, self._after_ms) == _NO_LIMIT
+
+    def check(self, timestamps: npt.NDArray[np.int64], now_ms: int) -> None:
+        """Raise InvalidTimestamp if one of these (ms since the epoch; -1: none) is outside."""
+        if self._none:
+            return
+        told = timestamps[timestamps != -1]
+        for timestamp_ms in (int(told.min()), int(told.max())) if len(told) else ():
+            self.check_one(timestamp_ms, now_ms)
+
+    def check_one(self, timestamp_ms: int | None, now_ms: int) -> None:
+        """Like :meth:`check`; None is a record that gets its timestamp now."""
+        if self._none or timestamp_ms is None or timestamp_ms == -1:
+            return
+        if now_ms - timestamp_ms > self._before_ms:
+            key, allowed_ms = "message.timestamp.before.max.ms", self._before_ms
+        elif timestamp_ms - now_ms > self._after_ms:
+            key, allowed_ms = "message.timestamp.after.max.ms", self._after_ms
+        else:
+            return
+        raise InvalidTimestamp(
+            f"a record's timestamp is {timestamp_ms}, and it is {now_ms} now; {key} of topic "
+            f"{self._topic!r} allows a difference of {allowed_ms} ms: correct the timestamp, or "
+            "alter the topic"
+        )
 
 
 def check_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:

@@ -53,6 +53,7 @@ class _OpenSegment:
     name: str
     upload: Upload
     writer: SegmentWriter
+    begun_ms: int
 
     @property
     def size_bytes(self) -> int:
@@ -228,7 +229,7 @@ class SegmentUploader:
             tag=tag_of(name),
             segment_bytes=self._config.segment_bytes,
         )
-        segment = _OpenSegment(self, partition, name, upload, writer)
+        segment = _OpenSegment(self, partition, name, upload, writer, self._clock.now_ms())
         self._open[partition] = segment
         self._budget.open(segment)
         return segment
@@ -258,6 +259,7 @@ class SegmentUploader:
                     min_timestamp_ms=summary.min_timestamp_ms,
                     max_timestamp_ms=summary.max_timestamp_ms,
                     tag=tag_of(segment.name),
+                    begun_ms=segment.begun_ms,
                 )
             )
             yield segment.upload.close

@@ -21,10 +21,17 @@ from txnlog.errors import (
 )
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicSpec, UploadedSegment
-from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size, split_large
+from txnlog.segments.records import (
+    RECORD_SCHEMA,
+    normalize,
+    record_size,
+    split_large,
+    timestamps_ms,
+)
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
+    TimestampLimits,
     check_headers,
     check_partition,
     check_timestamp,
@@ -115,7 +122,9 @@ class TopicBuffer:
         self._written = spec.with_codec(self._settings.codec)
         self.spec = spec
         self._partitioner = make_partitioner(self._settings.partitioner, spec.partitions)
-        self._max_record_bytes = TopicConfig.of(spec.config).max_message_bytes
+        config = TopicConfig.of(spec.config)
+        self._max_record_bytes = config.max_message_bytes
+        self._timestamps = TimestampLimits(spec.topic, config)
         self._refreshed_at_s = self._logs.clock.monotonic_s()
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
@@ -167,7 +176,7 @@ class TopicBuffer:
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> None:
-        """Take one record. Raises InvalidRecord, RecordTooLarge."""
+        """Take one record. Raises InvalidRecord, InvalidTimestamp, RecordTooLarge."""
         row = (
             to_bytes(key, "key"),
             to_bytes(value, "value"),
@@ -175,6 +184,8 @@ class TopicBuffer:
             check_headers(headers),
             check_partition(partition, self.spec),
         )
+        if row[2] is not None:
+            self._timestamps.check_one(row[2], self._logs.clock.now_ms())
         size_bytes = record_size(row[0], row[1], row[3])
         if size_bytes > self._max_record_bytes:
             raise RecordTooLarge(
@@ -191,7 +202,10 @@ class TopicBuffer:
             self.flush_rows()
 
     def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
-        """Take batches, of any size. Raises InvalidRecord; then none of them was taken."""
+        """Take batches of any size, or none of them.
+
+        Raises InvalidRecord, InvalidTimestamp; then none was taken.
+        """
         pieces = [piece for batch in batches for piece in split_large(batch, MAX_WORK_BYTES)]
         for batch in pieces[1:]:
             # Checked before any of them is taken: all of a table is sent, or nothing.
@@ -208,10 +222,13 @@ class TopicBuffer:
         explicit = explicit_partitions(batch, partition, self.spec)
         if "partition" in batch.schema.names:
             batch = batch.drop_columns(["partition"])
+        now_ms = self._logs.clock.now_ms()
         try:
-            return normalize(batch, now_ms=self._logs.clock.now_ms()), explicit
+            records = normalize(batch, now_ms=now_ms)
         except UnsupportedRecordFormat as error:
             raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
+        self._timestamps.check(timestamps_ms(records), now_ms)
+        return records, explicit
 
     def flush_rows(self) -> None:
         """Make an Arrow batch of the records that were sent one by one."""

@@ -68,7 +68,7 @@ def trim_records(
     """Move the start of partitions up: records below are no longer a part of the topic.
 
     No further than the last stable offset. RECORDS counts offsets, aborted ones too. The
-    files stay where they are, for readers that are at work; `doctor` lists them later.
+    files stay where they are, for readers that are at work; `maintain` deletes them later.
     Asks first on a terminal; elsewhere it needs --yes.
 
     \b

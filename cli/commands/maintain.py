@@ -1,0 +1,130 @@
+"""``txnlog maintain``: what has to be done from time to time, such as by cron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.durations import parse_duration
+from txnlog.cli.input.options import DryRunOption
+from txnlog.cli.output.confirmation import note_dry_run
+from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.fields import Field, names, number, text
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.results import (
+        Expiry,
+        FileDeletion,
+        FileRetirement,
+        MaintenanceFailure,
+        RetentionDeletion,
+    )
+
+    Done = RetentionDeletion | FileDeletion | FileRetirement | Expiry
+
+
+def _text(done: Done, name: str) -> str | None:
+    value = getattr(done, name, None)
+    return None if value is None else str(value)
+
+
+def _number(done: Done, name: str) -> int | None:
+    value = getattr(done, name, None)
+    return None if value is None else int(value)
+
+
+_DONE = {
+    "RetentionDeletion": "records deleted",
+    "FileDeletion": "files deleted",
+    "FileRetirement": "files found",
+    "Expiry": "expired",
+}
+
+
+def _reason(done: Done) -> str | None:
+    match type(done).__name__:
+        case "RetentionDeletion":
+            return "retention"
+        case "FileRetirement":
+            return "nothing refers to them"
+        case "Expiry":
+            return "idle"
+    return _text(done, "reason")
+
+
+def _paths(done: Done) -> tuple[str, ...]:
+    return getattr(done, "paths", ())
+
+
+FIELDS: list[Field[Done]] = [
+    text("done", "DONE", lambda done: _DONE[type(done).__name__]),
+    text("reason", "WHY", _reason),
+    text("topic", "TOPIC", lambda done: _text(done, "topic")),
+    number("partition", "PART", lambda done: _number(done, "partition")),
+    text("kind", "KIND", lambda done: _text(done, "kind")),
+    text("name", "NAME", lambda done: _text(done, "name")),
+    number("log_start_offset", None, lambda done: _number(done, "log_start_offset")),
+    number("new_log_start_offset", "NEW START", lambda done: _number(done, "new_log_start_offset")),
+    number("segment_count", "SEGMENTS", lambda done: _number(done, "segment_count")),
+    number("file_count", "FILES", lambda done: len(_paths(done)) or None),
+    number("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
+    number("delete_after_ms", None, lambda done: _number(done, "delete_after_ms")),
+    Field("paths", None, lambda done: [*_paths(done)], names("", None, _paths).show),
+]
+
+
+def maintain_store(
+    session: Session,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC", help="Only these, and no ids or groups.", show_default=False
+        ),
+    ] = None,
+    orphan_age: Annotated[
+        str | None,
+        typer.Option(
+            "--orphan-age",
+            metavar="AGE",
+            help="When an upload that nothing refers to was left behind. [default: 7d]",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Do what has to be done from time to time: nothing runs by itself. Call it from cron.
+
+    Deletes records as the topics' retention.ms and retention.bytes say; files of deleted records
+    (file.delete.delay.ms after they were deleted) and topics, and what killed jobs have left; lets
+    idle transactional ids and groups expire. Does not ask: settings decide.
+
+    No job may take longer than --orphan-age (at least 1d) from its first upload to its commit. May
+    run on several machines at once. What fails is told, and stops nothing else: exit code 1, or 3
+    if something is damaged.
+
+    \b
+    Example:
+      txnlog maintain --dry-run
+      txnlog maintain orders -o json
+    """
+    age_ms = None if orphan_age is None else parse_duration(orphan_age)
+    with DamageReporter() as reporter:
+        steps = session.open_store().maintain(topics or None, dry_run=dry_run, orphan_age_ms=age_ms)
+        session.output.rows(FIELDS, _report_failures(reporter, steps))
+        note_dry_run(dry_run)
+
+
+def _report_failures(
+    reporter: DamageReporter, steps: Iterable[Done | MaintenanceFailure]
+) -> Iterator[Done]:
+    from txnlog.results import MaintenanceFailure
+
+    for step in steps:
+        if isinstance(step, MaintenanceFailure):
+            of = f" of topic {step.topic!r}" if step.topic else ""
+            reporter.report_error(step.error, f"{step.part}{of} failed: ")
+        else:
+            yield step

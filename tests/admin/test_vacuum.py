@@ -1,0 +1,623 @@
+"""Vacuum: what is deleted, when, and what never is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+from steps import another, append, begin, new_store, send, upload, values
+
+from txnlog import TopicPartition
+from txnlog.admin.maintenance import MaintenanceStep
+from txnlog.errors import (
+    CommitStateUnknown,
+    InvalidOption,
+    OffsetOutOfRange,
+    StorageError,
+    UploadExpired,
+)
+from txnlog.log.topic_log import UploadedSegment
+from txnlog.results import FileDeletion, FileRetirement, MaintenanceFailure
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+T0 = TopicPartition("t", 0)
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+WEEK_MS = 7 * DAY_MS
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def storage(clock: VirtualClock) -> HeapStorage:
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    return storage
+
+
+@pytest.fixture
+def store(storage: HeapStorage, clock: VirtualClock) -> Store:
+    return new_store(storage, clock)
+
+
+def data_files(storage: HeapStorage) -> list[str]:
+    """What lies in topics, but for their logs."""
+    return [path for path, _ in storage.list_all("topics") if path.split("/")[2] != "log"]
+
+
+def maintain(store: Store, *topics: str, **options: bool) -> list[MaintenanceStep]:
+    """Run it as a new process; no part fails."""
+    steps = another(store).maintain(topics or None, **options)
+    assert not [step for step in steps if isinstance(step, MaintenanceFailure)]
+    return steps
+
+
+def reasons(steps: Sequence[MaintenanceStep]) -> list[str]:
+    return [step.reason for step in steps if isinstance(step, FileDeletion)]
+
+
+def put_orphan(storage: Storage, name: str = "w-0", topic: str = "t") -> list[str]:
+    paths = [f"topics/{topic}/data/0/{name}.{ending}" for ending in ("index", "log", "timeindex")]
+    for path in paths:
+        storage.put(path, b"orphan")
+    return paths
+
+
+def test_files_of_deleted_records_wait_for_the_delay(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """From the deletion on, by the storage's clock, however old the files are; then they go."""
+    for value in (b"a", b"b", b"c"):
+        append(store, value)
+    before = data_files(storage)
+    clock.time_ms += 10 * WEEK_MS
+    store.delete_records({T0: 2})
+    pinned = store.scan("t")
+    clock.time_ms += WEEK_MS - 1
+    assert maintain(store) == []
+    assert set(before) < {*data_files(storage)}
+    clock.time_ms += 1
+    (done,) = maintain(store)
+    assert isinstance(done, FileDeletion)
+    assert (done.topic, done.reason, len(done.paths)) == ("t", "deleted records", 2)
+    assert done.size_bytes > 0
+    assert data_files(storage) == sorted(set(before) - set(done.paths))
+    assert pinned.to_arrow()["value"].to_pylist() == [b"c"]
+    assert maintain(store) == []
+
+
+def test_the_delay_is_the_topics_own(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """With 0 they go at once."""
+    store.alter_topic("t", config={"file.delete.delay.ms": 0, "retention.ms": 1000})
+    append(store, b"a")
+    clock.time_ms += 2000
+    steps = maintain(store)
+    assert [type(step).__name__ for step in steps] == ["RetentionDeletion", "FileDeletion"]
+    assert data_files(storage) == []
+
+
+def test_a_deletion_that_nobody_noted_is_found_by_age(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """The process was killed behind the entry: the delay counts from when it is found."""
+    append(store, b"a")
+    clock.time_ms += 10 * WEEK_MS
+    store.delete_records({T0: 1})
+    storage.delete([path for path in data_files(storage) if "/retired/" in path])
+    (found,) = maintain(store)
+    assert isinstance(found, FileRetirement)
+    assert (len(found.paths), found.delete_after_ms) == (1, WEEK_MS)
+    clock.time_ms += WEEK_MS - 1
+    assert maintain(store) == []
+    clock.time_ms += 1
+    assert reasons(maintain(store)) == ["never placed"]
+    assert data_files(storage) == []
+
+
+def test_what_was_never_placed_goes_by_its_age(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """With its indexes; at once where no records were ever deleted. What is younger may come."""
+    append(store, b"a")
+    kept = data_files(storage)
+    orphans = put_orphan(storage)
+    clock.time_ms += WEEK_MS - 1
+    young = put_orphan(storage, "w-1")
+    assert maintain(store) == []
+    clock.time_ms += 1
+    (done,) = maintain(store)
+    assert isinstance(done, FileDeletion)
+    assert (done.reason, done.paths, done.size_bytes) == ("never placed", tuple(orphans), 18)
+    assert data_files(storage) == sorted([*kept, *young])
+
+
+def test_an_index_without_its_segment_goes_too(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """A deletion had stopped half way. A segment stays until all of its files are old."""
+    storage.put("topics/t/data/0/w-0.index", b"")
+    storage.put("topics/t/data/0/w-1.log", b"x")
+    storage.put("topics/t/data/0/README.txt", b"not ours")
+    clock.time_ms += WEEK_MS - 1
+    storage.put("topics/t/data/0/w-1.index", b"")
+    clock.time_ms += 1
+    (done,) = maintain(store)
+    assert isinstance(done, FileDeletion)
+    assert done.paths == ("topics/t/data/0/w-0.index",)
+
+
+def test_a_deleted_topic_leaves_nothing_but_its_log(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Also of records that were deleted before; at once, since its readers have failed already."""
+    append(store, b"a")
+    append(store, b"b")
+    store.delete_records({T0: 1})
+    store.delete_topic("t")
+    assert len(data_files(storage)) == 2
+    assert reasons(maintain(store)) == ["deleted topic"]
+    assert data_files(storage) == []
+    assert storage.list_names("topics/t/log") != []
+    put_orphan(storage)
+    assert maintain(store) == []
+    clock.time_ms += WEEK_MS
+    assert reasons(maintain(store, "t")) == ["deleted topic"]
+    assert data_files(storage) == []
+
+
+def test_what_an_earlier_topic_of_the_name_has_left(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """It goes; what the new topic has stays, with what is on its way."""
+    append(store, b"old")
+    append(store, b"older")
+    store.delete_records({T0: 1})
+    store.delete_topic("t")
+    put_orphan(storage)
+    store.create_topic("t")
+    append(store, b"new")
+    assert reasons(maintain(store)) == ["deleted topic"]
+    clock.time_ms += WEEK_MS
+    late = upload(store, b"late")
+    assert reasons(maintain(store)) == ["never placed"]
+    store.logs.topic("t").place(late)
+    assert another(store).scan("t").to_arrow()["value"].to_pylist() == [b"new", b"late"]
+
+
+def test_without_a_log_nothing_is_deleted(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """It may be lost, and what is left be all there is. Whoever asks for the topic is told."""
+    orphans = put_orphan(storage, topic="lost")
+    clock.time_ms += 10 * WEEK_MS
+    assert maintain(store) == []
+    (failure,) = store.maintain("lost")
+    assert isinstance(failure, MaintenanceFailure)
+    assert (failure.part, failure.topic) == ("vacuum", "lost")
+    assert "lost" in str(failure.error)
+    assert data_files(storage) == orphans
+
+
+def test_aborted_and_undecided_records_are_referred_to(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """read_uncommitted shows them."""
+    aborted = begin(store, "aborted")
+    send(aborted, b"aborted")
+    aborted.abort_transaction()
+    send(begin(store, "open", timeout_ms=900_000), b"undecided")
+    before = data_files(storage)
+    clock.time_ms += 10 * WEEK_MS
+    for _ in range(3):
+        assert reasons(maintain(store)) == []
+        clock.time_ms += WEEK_MS
+    assert data_files(storage) == before
+    assert another(store).scan("t", isolation_level="read_uncommitted").to_arrow().num_rows == 2
+
+
+def test_where_the_storage_tells_no_time_only_what_is_proven_goes(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Files of a deleted topic, of which it was noted that they were its own."""
+    storage.time_ms = None
+    append(store, b"a")
+    put_orphan(storage)
+    storage.put("staging/t-000000.json", b"{}")
+    store.delete_records({T0: 1})
+    before = data_files(storage)
+    clock.time_ms += 100 * WEEK_MS
+    assert maintain(store) == []
+    assert data_files(storage) == before
+    store.delete_topic("t")
+    assert reasons(maintain(store)) == ["deleted topic"]
+
+
+def test_a_clock_that_runs_ahead_deletes_nothing(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Neither records nor files: the storage's clock is behind, and it counts."""
+    store.alter_topic("t", config={"retention.ms": DAY_MS})
+    append(store, b"a")
+    append(store, b"b")
+    store.delete_records({T0: 1})
+    put_orphan(storage)
+    before = data_files(storage)
+    ahead = VirtualClock(clock.time_ms + 52 * WEEK_MS, seed=7)
+    assert attach(storage, clock=ahead).maintain() == []
+    assert data_files(storage) == before
+
+
+def test_what_jobs_and_processes_have_left(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Manifests and notes of Spark, temporary files, what a probe has left: when they are old."""
+    left = [".probe/x/twice", ".tmp/abc", "staging/t-000000.json"]
+    for path in left:
+        storage.put(path, b"x")
+    clock.time_ms += WEEK_MS - 1
+    storage.put("staging/t-000001.json", b"x")
+    assert maintain(store) == []
+    clock.time_ms += 1
+    assert maintain(store, "t") == []
+    (done,) = maintain(store)
+    assert isinstance(done, FileDeletion)
+    assert (done.topic, done.reason, sorted(done.paths)) == (None, "left behind", left)
+    assert [path for path, _ in storage.list_all("staging")] == ["staging/t-000001.json"]
+
+
+def test_a_dry_run_tells_the_same_and_changes_nothing(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Retention, files that go, files that are found, what was left behind, ids and groups."""
+    build_everything(store, storage, clock)
+    before = sorted(storage.list_all(""))
+    told = maintain(store, dry_run=True)
+    assert sorted(storage.list_all("")) == before
+    assert maintain(store) == told
+    assert {type(step).__name__ for step in told} == {
+        *("RetentionDeletion", "FileDeletion", "FileRetirement", "Expiry")
+    }
+    assert sorted(storage.list_all("")) != before
+
+
+def build_everything(store: Store, storage: HeapStorage, clock: VirtualClock) -> None:
+    """Something to do for each part: topics ``t``, ``gone``, ``old``; an id and a group."""
+    for topic in ("gone", "old"):
+        store.create_topic(topic)
+        append(store, b"x", b"y", topic=topic)
+    append(store, b"1")
+    append(store, b"2")
+    with store.producer(transactional_id="idle") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", b"3")
+            producer.send_offsets_to_transaction({T0: 1}, "readers")
+    store.delete_records({T0: 1, TopicPartition("gone", 0): 2})
+    store.delete_topic("gone")
+    store.alter_topic("old", config={"retention.ms": 1})
+    put_orphan(storage)
+    storage.put("staging/t-000000.json", b"x")
+    clock.time_ms += 2 * WEEK_MS
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.FAIL),
+        *(Fault.PARTIAL, Fault.LOSE_RESPONSE, Fault.LAND_LATE),
+    ],
+)
+def test_a_fault_at_each_request(fault: Fault) -> None:
+    """Whatever maintain was about to do, nothing is lost, and a later one finishes."""
+    config = {"offsets.retention.ms": 1000}
+    number = 0
+    while True:
+        clock = VirtualClock()
+        storage = HeapStorage()
+        storage.time_ms = lambda clock=clock: clock.time_ms
+        store = new_store(storage, clock, config=config)
+        build_everything(store, storage, clock)
+        faulty = FaultyStorage(storage, {number: fault})
+        with suppress(StorageError, ProcessStopped):
+            attach(faulty, clock=clock).maintain()
+        values = another(store).scan("t").to_arrow()["value"].to_pylist()
+        assert values == [b"2", b"3"], number
+        faulty.land()
+        clock.time_ms += 2 * WEEK_MS
+        for _ in range(2):
+            maintain(store)
+            clock.time_ms += WEEK_MS
+        assert maintain(store) == [], number
+        assert another(store).scan("t").to_arrow()["value"].to_pylist() == values
+        assert len(data_files(storage)) == 2, number
+        assert not [*storage.list_all("staging"), *storage.list_all("topics/old/data")]
+        assert another(store).groups() == []
+        if number >= len(faulty.requests):
+            assert number > 40
+            break
+        number += 1
+
+
+def test_pinned_readers_read_until_the_delay_is_over(store: Store, clock: VirtualClock) -> None:
+    """Then they are told what has become of the records."""
+    append(store, b"a")
+    append(store, b"b")
+    pinned = store.scan("t")
+    store.delete_records({T0: 1})
+    maintain(store)
+    clock.time_ms += WEEK_MS - 1
+    maintain(store)
+    assert pinned.to_arrow()["value"].to_pylist() == [b"a", b"b"]
+    clock.time_ms += 1
+    maintain(store)
+    with pytest.raises(OffsetOutOfRange, match=r"deleted since this read was planned"):
+        pinned.to_arrow()
+
+
+# -- writers that sleep ----------------------------------------------------------------------------
+
+
+def test_a_writer_that_sleeps_past_the_age_is_refused(store: Store, clock: VirtualClock) -> None:
+    """Its uploads are gone: nothing is placed. What waits for less is placed."""
+    writer = another(store)
+    early, late = upload(writer, b"early"), upload(writer, b"late")
+    clock.time_ms += WEEK_MS - 1
+    maintain(store)
+    writer.logs.topic("t").place(early)
+    clock.time_ms += 1
+    assert reasons(maintain(store)) == ["never placed"]
+    with pytest.raises(UploadExpired, match="Nothing was placed"):
+        writer.logs.topic("t").place(late)
+    assert another(store).scan("t").to_arrow()["value"].to_pylist() == [b"early"]
+
+
+def test_a_note_is_enough_to_refuse_it(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """The files are there still, but vacuum is about to delete them."""
+    append(store, b"a")
+    store.delete_records({T0: 1})
+    segments = upload(store, b"late")
+    clock.time_ms += WEEK_MS
+    assert [type(step).__name__ for step in maintain(store)] == ["FileDeletion", "FileRetirement"]
+    with pytest.raises(UploadExpired):
+        store.logs.topic("t").place(segments)
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_a_producer_that_sleeps_past_the_age(
+    store: Store, clock: VirtualClock, in_transaction: bool
+) -> None:
+    """Its flush fails, and nothing of it shows; the producer goes on."""
+    store.alter_topic("t", config={"segment.bytes": 1024})
+    producer = another(store).producer(transactional_id="p" if in_transaction else None)
+    if in_transaction:
+        producer.init_transactions()
+        producer.begin_transaction()
+    # Rolled and uploaded at once.
+    producer.send_batch("t", pa.RecordBatch.from_pydict({"value": [b"x" * 999] * 20}))
+    clock.time_ms += WEEK_MS
+    assert reasons(maintain(store)) == ["never placed"]
+    with pytest.raises(UploadExpired):
+        producer.flush()
+    if in_transaction:
+        producer.abort_transaction()
+        producer.begin_transaction()
+    producer.send("t", b"next")
+    producer.commit_transaction() if in_transaction else producer.flush()
+    assert another(store).scan("t").to_arrow()["value"].to_pylist() == [b"next"]
+
+
+class _Interrupting(ForwardingStorage):
+    """Calls ``at_put`` before the next entry of a topic is put: its writer sleeps just then."""
+
+    at_put: Callable[[], None] | None = None
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        at_put = self.at_put
+        if name.startswith("topics/t/log/") and at_put is not None:
+            self.at_put = None
+            at_put()
+        return self.inner.put_if_absent(name, data)
+
+
+def sleep_before_put(store: Store, clock: VirtualClock) -> Store:
+    """Another process that is to sleep between looking at its uploads and putting its entry."""
+    storage = _Interrupting(store.storage)
+
+    def sleep() -> None:
+        clock.time_ms += WEEK_MS
+        assert reasons(maintain(store)) == ["never placed"]
+
+    storage.at_put = sleep
+    return attach(storage, clock=clock)
+
+
+def test_a_writer_that_sleeps_just_before_its_put_is_told(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Its entry is there and its files are not: the outcome is not called a success."""
+    writer = sleep_before_put(store, clock)
+    segments = upload(writer, b"late")
+    with pytest.raises(StorageError, match="vacuum took for left behind") as raised:
+        writer.logs.topic("t").place(segments)
+    assert not raised.value.retriable
+
+
+def test_a_producer_that_sleeps_just_before_its_put_is_told(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Without a transaction its flush does not succeed, nor does it when it is repeated."""
+    producer = sleep_before_put(store, clock).producer()
+    producer.send("t", b"late")
+    with pytest.raises(CommitStateUnknown, match="vacuum took for left behind"):
+        producer.flush()
+    with pytest.raises(UploadExpired):
+        producer.flush()
+
+
+def test_a_transaction_that_sleeps_just_before_its_put_is_aborted(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Nothing that is missing is ever committed."""
+    sleeper = sleep_before_put(store, clock)
+    producer = begin(sleeper, timeout_ms=900_000)
+    producer.send("t", b"late")
+    with pytest.raises(StorageError, match="vacuum took for left behind"):
+        producer.flush()
+    with suppress(Exception):
+        producer.abort_transaction()
+    assert another(store).scan("t").to_arrow().num_rows == 0
+
+
+def test_young_uploads_cost_no_request(store: Store) -> None:
+    """Nobody looks for notes who has uploaded within the last hour."""
+    faulty = FaultyStorage(store.storage)
+    append(another(store, faulty), b"a")
+    assert not [text for text in faulty.requests if "retired" in text or text.startswith("size")]
+
+
+def test_uploads_of_older_versions_have_no_time(store: Store, clock: VirtualClock) -> None:
+    """What they leave in manifests is placed as ever."""
+    (segment,) = upload(store, b"a")
+    fields = {f: getattr(segment, f) for f in UploadedSegment.__slots__ if f != "begun_ms"}
+    clock.time_ms += DAY_MS
+    store.logs.topic("t").place([UploadedSegment(**fields)])
+    assert store.scan("t").to_arrow().num_rows == 1
+
+
+def test_an_import_into_a_deleted_topic_is_on_its_way(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Its files come before its topic does: vacuum must not take them for the old topic's."""
+    append(store, b"a")
+    store.delete_topic("t")
+    put_orphan(storage)
+    clock.time_ms += WEEK_MS - 1
+    assert maintain(store) == []
+    assert len(data_files(storage)) == 3
+
+
+@pytest.mark.parametrize("age_ms", [0, DAY_MS - 1, 1.5, True])
+def test_an_orphan_age_below_a_day_is_refused(store: Store, age_ms: int) -> None:
+    with pytest.raises(InvalidOption, match="orphan age"):
+        store.maintain(orphan_age_ms=age_ms)
+
+
+def test_one_topic_that_fails_stops_no_other(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Nor ids nor groups; what cannot be read loses nothing."""
+    build_everything(store, storage, clock)
+    entry = next(path for path, _ in storage.list_all("topics/old/log"))
+    data = storage.get(entry)
+    storage.delete([entry])
+    storage.put(entry, data[:-9] + b"somewhat}")
+    steps = another(store).maintain()
+    failed = [(step.part, step.topic) for step in steps if isinstance(step, MaintenanceFailure)]
+    assert failed == [("retention", "old"), ("vacuum", "old")]
+    assert {*reasons(steps)} == {"deleted topic", "deleted records", "left behind"}
+    assert [path for path, _ in storage.list_all("topics/old/data")] != []
+
+
+def test_a_damaged_note_says_nothing(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """It is deleted; what it named is found by its age."""
+    append(store, b"a")
+    store.delete_records({T0: 1})
+    (note,) = [path for path in data_files(storage) if "/retired/" in path]
+    storage.delete([note])
+    storage.put(note, b"{}")
+    clock.time_ms += WEEK_MS
+    assert [type(step).__name__ for step in maintain(store)] == ["FileRetirement"]
+    clock.time_ms += WEEK_MS
+    maintain(store)
+    assert data_files(storage) == []
+
+
+def test_on_every_storage(any_storage: Storage) -> None:
+    """With its own clock, or without one."""
+    store = attach(any_storage, create=True)
+    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    append(store, b"a")
+    append(store, b"b")
+    store.delete_records({T0: 1})
+    put_orphan(any_storage)
+    assert reasons(maintain(store)) == ["deleted records"]
+    files = [path for path, _ in any_storage.list_all("topics/t") if "/log/" not in path]
+    assert len(files) == 4
+    assert [path for path, _ in any_storage.list_all(".probe")] == []
+    assert values(another(store)) == [b"b"]
+
+
+class _Deleting(ForwardingStorage):
+    """Takes note of which files each request deletes, and of what is put."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.requests: list[list[str]] = []
+
+    def delete(self, names: Iterable[str]) -> None:
+        self.requests.append(sorted(names))
+        self.inner.delete(self.requests[-1])
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.requests.append([name])
+        return self.inner.put_if_absent(name, data)
+
+
+def test_a_segment_that_can_be_opened_can_be_read(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Accelerators go first, then the segment, then what tells its aborted records; notes last."""
+    for ending in ("index", "log", "timeindex", "txnindex"):
+        storage.put(f"topics/t/data/0/w-0.{ending}", b"x")
+    clock.time_ms += WEEK_MS
+    deleting = _Deleting(storage)
+    attach(deleting, clock=clock).maintain("t")
+    _, *notes, accelerators, segment, transactions, finished = deleting.requests
+    assert [len(note) for note in notes] == [1, 1]
+    assert accelerators == ["topics/t/data/0/w-0.index", "topics/t/data/0/w-0.timeindex"]
+    assert segment == ["topics/t/data/0/w-0.log"]
+    assert transactions == ["topics/t/data/0/w-0.txnindex"]
+    assert finished == sorted(note for (note,) in notes)
+
+
+def test_the_note_of_a_deletion_comes_behind_its_entry(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Its time must not be before that of the deletion. Where no segment goes there is none."""
+    append(store, b"a", b"b")
+    append(store, b"c")
+    deleting = _Deleting(storage)
+    process = attach(deleting, clock=clock)
+    process.delete_records({T0: 1})
+    assert len(deleting.requests) == 1
+    process.delete_records({T0: 2})
+    folders = [paths[0].split("/")[2] for paths in deleting.requests]
+    assert folders == ["log", "log", "retired"]
+
+
+def test_many_segments_take_several_notes(
+    store: Store, storage: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is done with when its own files are gone."""
+    monkeypatch.setattr("txnlog.log.retired_segments._PER_NOTE", 2)
+    for _ in range(5):
+        append(store, b"x")
+    store.delete_records({T0: 5})
+    assert len(data_files(storage)) == 5 + 3
+    clock.time_ms += WEEK_MS
+    maintain(store)
+    assert data_files(storage) == []

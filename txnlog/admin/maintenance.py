@@ -1,0 +1,155 @@
+"""What has to be done from time to time, all at once: ``Store.maintain``.
+
+Each part may be done by several processes at the same moment, and stop anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
+
+from txnlog import names
+from txnlog.admin.retention import RetentionDeletion, apply_retention
+from txnlog.admin.vacuum import (
+    Ages,
+    FileDeletion,
+    FileRetirement,
+    check_orphan_age,
+    storage_time_ms,
+    vacuum_loose_files,
+    vacuum_topic,
+)
+from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
+from txnlog.log.open_logs import Logs
+
+Part = Literal["retention", "vacuum", "transactional ids", "groups"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """A transactional id or a consumer group that was idle for so long that it has expired."""
+
+    kind: Literal["transactional id", "group"]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceFailure:
+    """A part of the maintenance that failed; the others were done all the same.
+
+    ``topic`` is None where it is not about one.
+    """
+
+    part: Part
+    topic: str | None
+    error: TxnlogError
+
+
+MaintenanceStep = RetentionDeletion | FileDeletion | FileRetirement | Expiry | MaintenanceFailure
+
+
+class Expiring(Protocol):
+    """What forgets transactional ids and groups."""
+
+    def expire_transactional_ids(self, *, dry_run: bool = False) -> list[str]:
+        """Forget the ids that were idle for too long."""
+        ...
+
+    def expire_groups(self, *, dry_run: bool = False) -> list[str]:
+        """Forget the groups that were idle for too long."""
+        ...
+
+
+class Maintenance:
+    """One run. ``topics`` are all that matters to it if they are named.
+
+    Raises InvalidOption, InvalidTopic.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        admin: Expiring,
+        topics: Sequence[str] | None,
+        orphan_age_ms: int | None,
+        *,
+        dry_run: bool,
+    ) -> None:
+        self._logs = logs
+        self._admin = admin
+        self._topics = None if topics is None else [names.check_topic(name) for name in topics]
+        self._orphan_age_ms = check_orphan_age(orphan_age_ms)
+        self._dry_run = dry_run
+
+    def steps(self) -> Iterator[MaintenanceStep]:
+        """Do everything, and yield each thing when it is done.
+
+        What fails is yielded too, and stops nothing else. Raises StorageError if the storage's
+        time could not be asked for, or the topics not be listed: then nothing was done.
+        """
+        told_ms = self._storage_time_ms()
+        ages = Ages(self._logs.storage, told_ms)
+        # Whichever clock is behind: nothing must be deleted early because one runs ahead.
+        own_ms = self._logs.clock.now_ms()
+        now_ms = own_ms if told_ms is None else min(own_ms, told_ms)
+        topics = self._topics
+        for topic in self._logs.storage.list_folders(names.TOPICS) if topics is None else topics:
+            yield from self._maintain_topic(topic, now_ms, ages)
+        if topics is None:
+            yield from self._try("vacuum", None, partial(self._vacuum_loose, ages))
+            yield from self._try("transactional ids", None, self._expire_ids)
+            yield from self._try("groups", None, self._expire_groups)
+
+    def _storage_time_ms(self) -> int | None:
+        try:
+            return storage_time_ms(self._logs.storage, self._logs.clock)
+        except StorageError as error:
+            if not self._dry_run:
+                raise
+            # Whoever may only read can be told what would be done, if his own clock is right.
+            _logger.warning("the storage's time is not known, this process's is taken: %s", error)
+            return self._logs.clock.now_ms()
+
+    def _maintain_topic(self, topic: str, now_ms: int, ages: Ages) -> Iterator[MaintenanceStep]:
+        # Logs of its own: what a topic takes in memory is let go of when the next one comes.
+        logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
+        yield from self._try("retention", topic, partial(self._retain, logs, topic, now_ms))
+        yield from self._try("vacuum", topic, partial(self._vacuum, logs, topic, ages))
+
+    def _retain(self, logs: Logs, topic: str, now_ms: int) -> Iterable[MaintenanceStep]:
+        try:
+            return apply_retention(logs, topic, now_ms, dry_run=self._dry_run)
+        except UnknownTopicOrPartition:
+            return []  # it was deleted, or never was: vacuum tells
+
+    def _vacuum(self, logs: Logs, topic: str, ages: Ages) -> Iterator[MaintenanceStep]:
+        try:
+            yield from vacuum_topic(logs, topic, ages, self._orphan_age_ms, dry_run=self._dry_run)
+        except UnknownTopicOrPartition:
+            # An import that never got so far; or the log is lost, then all the rest stays.
+            if self._topics is not None:
+                raise
+
+    def _vacuum_loose(self, ages: Ages) -> Iterable[MaintenanceStep]:
+        storage = self._logs.storage
+        return vacuum_loose_files(storage, ages, self._orphan_age_ms, dry_run=self._dry_run)
+
+    def _expire_ids(self) -> Iterable[MaintenanceStep]:
+        expired = self._admin.expire_transactional_ids(dry_run=self._dry_run)
+        return [Expiry("transactional id", name) for name in expired]
+
+    def _expire_groups(self) -> Iterable[MaintenanceStep]:
+        return [Expiry("group", n) for n in self._admin.expire_groups(dry_run=self._dry_run)]
+
+    def _try(
+        self, part: Part, topic: str | None, do: Callable[[], Iterable[MaintenanceStep]]
+    ) -> Iterator[MaintenanceStep]:
+        try:
+            yield from do()
+        except TxnlogError as error:
+            yield MaintenanceFailure(part, topic, error)

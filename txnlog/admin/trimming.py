@@ -1,0 +1,57 @@
+"""Moving log start offsets up: one entry, and a note of the segments that it lets go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from txnlog.admin.live_segments import SegmentKey, segments_of
+from txnlog.errors import StorageError
+from txnlog.log.open_logs import Logs
+from txnlog.log.retired_segments import put_notes
+from txnlog.log.topic_log import TopicLog
+from txnlog.state.topic import TopicState, Trimmed
+
+_logger = logging.getLogger(__name__)
+
+
+def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int]]) -> None:
+    """Move the log start offsets of a topic's partitions up, all in one entry.
+
+    Args:
+        logs: of the store.
+        log: the topic's.
+        choose: from the newest state, the new log start offset of partitions; none of them changes
+            nothing. May be called several times.
+
+    Raises:
+        UnknownTopicOrPartition: there is no such topic (any more).
+        StorageError: the outcome is unknown; repeating it does no harm.
+    """
+    nonce = logs.clock.token()
+    released: list[SegmentKey] = []
+    topic_id = ""
+
+    def build(state: TopicState) -> Trimmed | None:
+        nonlocal topic_id
+        state.check_exists(log.name)
+        assert state.topic_id is not None
+        topic_id = state.topic_id
+        starts = choose(state)
+        released[:] = [
+            (partition, segment.name)
+            for partition, start in starts.items()
+            for segment in segments_of(state, partition)
+            if segment.end_offset <= start
+        ]
+        return Trimmed(nonce, logs.clock.now_ms(), starts) if starts else None
+
+    if log.append(build) is None:
+        return
+    try:
+        # Behind the entry: the storage's time of the note must not be older than it.
+        put_notes(logs.storage, logs.clock, log.name, topic_id, sorted(released), "released")
+    except StorageError as error:
+        # Vacuum finds them by their age.
+        _logger.warning("topic %r: it was not noted what was deleted: %s", log.name, error)
+    logs.tidy([log])

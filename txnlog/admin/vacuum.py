@@ -1,0 +1,337 @@
+"""Vacuum: deletes files that nothing refers to, and that nobody alive needs any more.
+
+A segment is deleted in three steps, by one run or by several: it is noted that nothing refers to it
+(``log/retired_segments.py``), the topic's log is read once more, the files go. docs/PROTOCOL.md
+("Retention and vacuum") says why that harms neither readers that are pinned nor writers that sleep,
+wherever it stops. Ages are those that the storage's own clock tells.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from txnlog import names
+from txnlog.admin.live_segments import SegmentKey, has_let_go, placed_segments
+from txnlog.clock import Clock
+from txnlog.config import TopicConfig, check_whole_number
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnknownTopicOrPartition
+from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files
+from txnlog.log.open_logs import Logs
+from txnlog.log.retired_segments import Note, Retired, put_notes, read_notes
+from txnlog.names import INDEX_ENDINGS, SEGMENT_ENDING
+from txnlog.state.topic import TopicState
+from txnlog.storage.base import Storage
+from txnlog.storage.probe import FOLDER
+
+DEFAULT_ORPHAN_AGE_MS = 604_800_000
+"""What nothing refers to may be on its way for so long: a job may upload for days, then place."""
+LEAST_ORPHAN_AGE_MS = 86_400_000
+"""A writer looks whether its uploads are there still when they are an hour old, by clocks that may
+be wrong by the rest of this."""
+_PER_DELETION = 1_000
+
+Reason = Literal["deleted records", "never placed", "deleted topic", "left behind"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FileDeletion:
+    """Files that were deleted (or would be), all for the same reason.
+
+    ``reason`` is ``deleted records``: of segments below the log start; ``never placed``: uploads
+    that nobody has made a part of the topic; ``deleted topic``; ``left behind``: by jobs and
+    processes, outside of topics (``topic`` is None). ``paths`` are the files' names within the
+    store.
+    """
+
+    topic: str | None
+    reason: Reason
+    size_bytes: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRetirement:
+    """Files of which it was noted (or would be) that nothing refers to them.
+
+    They are deleted by a run ``delete_after_ms`` later. ``paths`` are their names within the store.
+    """
+
+    topic: str
+    size_bytes: int
+    delete_after_ms: int
+    paths: tuple[str, ...]
+
+
+def check_orphan_age(orphan_age_ms: int | None) -> int:
+    """The age at which an upload that nothing refers to is an orphan. Raises InvalidOption."""
+    if orphan_age_ms is None:
+        return DEFAULT_ORPHAN_AGE_MS
+    what = "the orphan age (milliseconds; below a day a writer could still be at work)"
+    return check_whole_number(orphan_age_ms, what, InvalidOption, least=LEAST_ORPHAN_AGE_MS)
+
+
+def storage_time_ms(storage: Storage, clock: Clock) -> int | None:
+    """The time by the storage's own clock: that of an object which is put and deleted again.
+
+    None if it does not tell. Raises StorageError.
+    """
+    path = f"{FOLDER}/{clock.token()}/now"
+    storage.put(path, b"now\n")
+    try:
+        return storage.modified_ms(path)
+    except ObjectNotFound:
+        return None
+    finally:
+        _delete_quietly(storage, [path])
+
+
+def _delete_quietly(storage: Storage, paths: Sequence[str]) -> None:
+    try:
+        storage.delete(paths)
+    except StorageError as error:
+        _logger.warning("files were left behind: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """Judges ages by the storage's own clock.
+
+    It showed ``now_ms`` a while ago; None: it does not tell the time.
+    """
+
+    storage: Storage
+    now_ms: int | None
+
+    def reached(self, path: str, age_ms: int) -> bool:
+        """Whether a file is so old for certain; one that is gone is not."""
+        if age_ms <= 0:
+            return True
+        if self.now_ms is None:
+            return False
+        try:
+            told_ms = file_age_ms(self.storage, path, self.now_ms)
+        except ObjectNotFound:
+            return False
+        return told_ms is not None and told_ms >= age_ms
+
+
+def vacuum_topic(
+    logs: Logs, topic: str, ages: Ages, orphan_age_ms: int, *, dry_run: bool = False
+) -> Iterator[FileDeletion | FileRetirement]:
+    """Delete the files of a topic, or of one that was deleted, that nobody needs any more.
+
+    Yields what was done. Deletes nothing where the topic's log holds no entry: it may be lost.
+
+    Raises:
+        UnknownTopicOrPartition: there was never a topic of this name.
+        StorageError: some of it may be done; a later call goes on.
+        CorruptEntry: the log cannot be read; nothing was deleted.
+    """
+    storage = logs.storage
+    # In this order: a file of which there is a note shows if it is there, and whoever has placed
+    # one before its note was there, or before it was listed, is known from the log.
+    notes = read_notes(storage, topic)
+    files = _list_segments(storage, topic)
+    # A log of its own: its memory is let go of when the next topic comes.
+    log = Logs(storage, logs.config, logs.clock).topic(topic)
+    log.refresh()
+    if log.next_entry == 0:
+        raise UnknownTopicOrPartition(
+            f"topic {topic!r} does not exist and never did, or its log is lost; of its files none "
+            "was deleted"
+        )
+    with log.reading() as state:
+        run = _Run(topic, state, ages, orphan_age_ms, files, notes)
+        topic_id = state.topic_id
+        run.judge(placed_segments(state))
+    note = partial(put_notes, storage, logs.clock, topic, topic_id)
+    if run.found_now and not dry_run:
+        run.notes += note(sorted(run.found_now), "candidate")
+        # Whoever placed one before the note was there shows now; who does so later sees the note.
+        log.refresh()
+        with log.reading() as state:
+            run.judge_again(state)
+        run.notes += note(sorted(run.found_now), "unplaced")
+    if not dry_run:
+        _delete_segments(storage, [files[key] for key in run.due])
+        _delete_batches(storage, run.finished_notes())
+    yield from run.results()
+
+
+def vacuum_loose_files(
+    storage: Storage, ages: Ages, orphan_age_ms: int, *, dry_run: bool = False
+) -> Iterator[FileDeletion]:
+    """Delete what killed jobs and processes have left outside of topics. Yields what was done.
+
+    Raises StorageError.
+    """
+    found = [(path, size_bytes) for _, path, size_bytes in list_loose_files(storage)]
+    old = storage.gather([partial(ages.reached, path, orphan_age_ms) for path, _ in found])
+    doomed = [item for item, is_old in zip(found, old, strict=True) if is_old]
+    if not doomed:
+        return
+    paths = tuple(path for path, _ in doomed)
+    if not dry_run:
+        _delete_batches(storage, paths)
+    yield FileDeletion(None, "left behind", sum(size for _, size in doomed), paths)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """The files of one segment, by their endings."""
+
+    paths: dict[str, str] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+Files = dict[SegmentKey, _Segment]
+
+
+def _list_segments(storage: Storage, topic: str) -> Files:
+    """The files of a topic's data by segment. What is no file of a segment is left alone."""
+    found: Files = {}
+    for path, size_bytes in list_topic_files(storage, topic):
+        parsed = names.parse_data_file(path)
+        if parsed is not None:
+            partition, stem, ending = parsed
+            segment = found.setdefault((partition, stem), _Segment())
+            segment.paths[f".{ending}"] = path
+            segment.size_bytes += size_bytes
+    return found
+
+
+class _Run:
+    """What is to become of the segments of one topic, as its log was read just now.
+
+    ``due`` are to be deleted, by segment with the reason; of ``found_now`` it is to be noted that
+    nothing refers to them. ``notes`` are those that there are.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        state: TopicState,
+        ages: Ages,
+        orphan_age_ms: int,
+        files: Files,
+        notes: Sequence[Note],
+    ) -> None:
+        self.due: dict[SegmentKey, Reason] = {}
+        self.found_now: set[SegmentKey] = set()
+        self._topic = topic
+        self._state = state
+        self._ages = ages
+        self._orphan_age_ms = orphan_age_ms
+        self._delay_ms = TopicConfig.of(state.config).file_delete_delay_ms
+        self._files = files
+        self.notes = [*notes]
+
+    def judge(self, placed: Collection[SegmentKey]) -> None:
+        """Find what nothing refers to, and what of it may go. ``placed`` are the log's own."""
+        noted: dict[SegmentKey, Reason | None] = {}
+        for note in self.notes:
+            if note.retired is None or note.retired.stage == "candidate":
+                continue
+            is_old = self._ages.reached(note.path, self._delay_ms)
+            for key in note.retired.segments:
+                noted[key] = noted.get(key) or self._reason(key, note.retired, is_old=is_old)
+        unknown = []
+        for key in self._files.keys() - set(placed):
+            if key not in noted:
+                unknown.append(key)
+            elif (reason := noted[key]) is not None:
+                self.due[key] = reason
+        self.found_now = {*self._find_old(unknown)}
+        self._choose_from_found()
+
+    def _find_old(self, keys: Sequence[SegmentKey]) -> list[SegmentKey]:
+        """Those whose files have all reached the orphan age."""
+        paths = [(key, path) for key in keys for path in self._files[key].paths.values()]
+        ages, age_ms = self._ages, self._orphan_age_ms
+        old = ages.storage.gather([partial(ages.reached, path, age_ms) for _, path in paths])
+        young = {key for (key, _), is_old in zip(paths, old, strict=True) if not is_old}
+        return [key for key in keys if key not in young]
+
+    def _reason(self, key: SegmentKey, note: Retired, *, is_old: bool) -> Reason | None:
+        """Why a segment may be deleted of which there is a note; None: not yet."""
+        if note.topic_id != (self._state.topic_id or ""):
+            return "deleted topic"
+        if note.stage == "released":
+            return "deleted records" if is_old else None
+        return "never placed" if is_old else self._reason_of_orphan(key)
+
+    def _reason_of_orphan(self, key: SegmentKey) -> Reason | None:
+        """Why an old file may be deleted at once; None: not yet.
+
+        Its records may have been deleted a moment ago, and readers be pinned to it.
+        """
+        if not self._state.exists:
+            return "deleted topic"
+        return None if has_let_go(self._state, key[0]) else "never placed"
+
+    def judge_again(self, state: TopicState) -> None:
+        """Keep of what was found now what the log refers to, or has let go just now."""
+        self._state = state
+        for key in self.found_now:
+            self.due.pop(key, None)
+        self.found_now -= placed_segments(state)
+        self._choose_from_found()
+
+    def _choose_from_found(self) -> None:
+        for key in self.found_now:
+            if (reason := self._reason_of_orphan(key)) is not None:
+                self.due[key] = reason
+
+    def finished_notes(self) -> list[str]:
+        """The notes of which, when what is due is deleted, no file is left."""
+        left = self._files.keys() - self.due.keys()
+        return [
+            note.path
+            for note in self.notes
+            if note.retired is None or left.isdisjoint(note.retired.segments)
+        ]
+
+    def results(self) -> Iterator[FileDeletion | FileRetirement]:
+        """What was done."""
+        for reason in sorted({*self.due.values()}):
+            chosen = [key for key, why in self.due.items() if why == reason]
+            paths, size_bytes = self._sum(chosen)
+            yield FileDeletion(self._topic, reason, size_bytes, paths)
+        waiting = self.found_now - self.due.keys()
+        if waiting:
+            paths, size_bytes = self._sum(waiting)
+            yield FileRetirement(self._topic, size_bytes, self._delay_ms, paths)
+
+    def _sum(self, keys: Iterable[SegmentKey]) -> tuple[tuple[str, ...], int]:
+        chosen = [self._files[key] for key in keys]
+        paths = sorted(path for segment in chosen for path in segment.paths.values())
+        return tuple(paths), sum(segment.size_bytes for segment in chosen)
+
+
+_IN_ORDER = (
+    (INDEX_ENDINGS["offset"], INDEX_ENDINGS["time"]),
+    (SEGMENT_ENDING,),
+    (INDEX_ENDINGS["transaction"],),
+)
+"""Whoever still reads a segment does without the accelerators, but not without its transactions."""
+
+
+def _delete_segments(storage: Storage, segments: Sequence[_Segment]) -> None:
+    """Delete the files of segments: as long as one can be opened, it can be read, and rightly."""
+    for first in range(0, len(segments), _PER_DELETION):
+        some = segments[first : first + _PER_DELETION]
+        for endings in _IN_ORDER:
+            _delete_batches(
+                storage, [s.paths[ending] for s in some for ending in endings if ending in s.paths]
+            )
+
+
+def _delete_batches(storage: Storage, paths: Sequence[str]) -> None:
+    for first in range(0, len(paths), _PER_DELETION):
+        storage.delete(paths[first : first + _PER_DELETION])

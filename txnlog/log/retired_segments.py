@@ -1,0 +1,181 @@
+"""Notes of segments that nothing refers to any more: what vacuum deletes, and when it may.
+
+A note stands before every deletion of a segment, for two reasons. The storage's own time of the
+note tells since when readers that are pinned have been the only ones that need the files. And a
+writer that has slept since its uploads finds it: vacuum notes a candidate and reads the log
+afterwards, the writer puts its entry and reads the notes afterwards, so one of the two sees the
+other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UploadExpired
+from txnlog.log.create_once import create_once
+from txnlog.names import SegmentRef
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+RECHECK_AFTER_MS = 3_600_000
+"""Who places what was uploaded longer ago makes sure that it is still there."""
+_PER_NOTE = 10_000
+
+Stage = Literal["candidate", "unplaced", "released"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Retired(msgspec.Struct, frozen=True, tag_field="kind", tag="retired"):
+    """Segments (each a partition and a name) that the topic does not refer to any more.
+
+    ``stage`` is ``released`` if an entry has placed them and another one has let them go;
+    ``candidate`` if they are so old that nobody should place them: whoever does so from now on is
+    refused, but somebody may have done so just before; ``unplaced`` if the log, read behind the
+    candidate's note, did not refer to them: so it never will. ``topic_id`` is that of the topic
+    then; empty if there was none.
+    """
+
+    nonce: str
+    at_ms: int
+    topic_id: str
+    stage: Stage
+    segments: tuple[tuple[int, str], ...]
+
+
+_DECODER = msgspec.json.Decoder(Retired)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note that was found; ``retired`` is None if it is damaged and so says nothing."""
+
+    path: str
+    retired: Retired | None
+
+
+def put_notes(
+    storage: Storage,
+    clock: Clock,
+    topic: str,
+    topic_id: str | None,
+    segments: Sequence[tuple[int, str]],
+    stage: Stage,
+) -> list[Note]:
+    """Note that the topic does not refer to these segments; see :class:`Retired`.
+
+    Raises:
+        StorageError: some of it may be noted.
+    """
+    notes = []
+    for first in range(0, len(segments), _PER_NOTE):
+        some = tuple(segments[first : first + _PER_NOTE])
+        nonce = clock.token()
+        note = Retired(nonce, clock.now_ms(), topic_id or "", stage, some)
+        path = names.retired_note(topic, nonce)
+        create_once(storage, path, envelope.encode(note), clock)
+        notes.append(Note(path, note))
+    return notes
+
+
+def read_notes(storage: Storage, topic: str) -> list[Note]:
+    """All notes of a topic.
+
+    Raises:
+        UnsupportedVersion: a newer txnlog has put one.
+    """
+    folder = names.retired_folder(topic)
+    paths = [f"{folder}/{name}" for name in storage.list_names(folder)]
+    found = storage.gather([partial(_read, storage, path) for path in paths])
+    return [note for note in found if note is not None]
+
+
+def _read(storage: Storage, path: str) -> Note | None:
+    try:
+        return Note(path, envelope.decode(storage.get(path), _DECODER, path))
+    except ObjectNotFound:
+        return None  # its segments are gone by now
+    except CorruptEntry as error:
+        _logger.warning("%s; it says nothing any more", error)
+        return Note(path, None)
+
+
+class UploadCheck:
+    """Makes sure, before and after they are placed, that vacuum has not taken uploads for orphans.
+
+    Costs nothing while they are young.
+
+    Args:
+        storage: where they lie.
+        clock: of whoever places them.
+        topic: whose they are.
+        segments: by partition and name.
+        begun_ms: when their uploads began, by the clocks of those who made them; None: not known.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        topic: str,
+        segments: Sequence[tuple[int, str]],
+        begun_ms: Sequence[int | None],
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._topic = topic
+        self._segments = segments
+        told = [at_ms for at_ms in begun_ms if at_ms is not None]
+        self._begun_ms = (min(told), max(told)) if told else ()
+
+    def before(self) -> None:
+        """Raise UploadExpired if something is gone or noted: nothing may be placed."""
+        if self._is_old() and (lost := next(self._find_lost(), None)):
+            raise UploadExpired(
+                f"topic {self._topic!r}: what was uploaded has waited for so long to be placed "
+                f"that vacuum took it for left behind: {lost} is gone or about to go. Nothing was "
+                "placed: write it again, and give `maintain` a longer orphan age if your jobs need "
+                "it"
+            )
+
+    def after(self, entry: int | None) -> None:
+        """Raise StorageError if something that was placed is gone or noted: it is lost."""
+        if entry is not None and self._is_old() and (lost := next(self._find_lost(), None)):
+            error = StorageError(
+                f"topic {self._topic!r}: entry {entry} has placed {lost}, which vacuum took for "
+                "left behind meanwhile, because this process slept: it is gone or about to go. "
+                "Abort the transaction; without one delete these records and write them again"
+            )
+            error.retriable = False
+            raise error
+
+    def _is_old(self) -> bool:
+        now_ms = self._clock.now_ms()
+        return any(abs(now_ms - at_ms) > RECHECK_AFTER_MS for at_ms in self._begun_ms)
+
+    def _find_lost(self) -> Iterator[str]:
+        # In this order: a note is deleted only when the files that it names are gone.
+        noted = {
+            tuple(key)
+            for note in read_notes(self._storage, self._topic)
+            for key in (note.retired.segments if note.retired else ())
+        }
+        paths = {key: SegmentRef(self._topic, *key).paths.log for key in self._segments}
+        yield from (path for key, path in paths.items() if key in noted)
+        there = self._storage.gather([partial(self._exists, path) for path in paths.values()])
+        yield from (path for path, found in zip(paths.values(), there, strict=True) if not found)
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._storage.size(path)
+        except ObjectNotFound:
+            return False
+        return True
