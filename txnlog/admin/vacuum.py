@@ -171,8 +171,18 @@ def _vacuum_manifests(
     """Delete the manifests that the newest list of a topic does not need. Yields what was done."""
     storage, manifests = ages.storage, log.manifests
     sizes = dict(storage.list_all(manifests.folder))
-    with log.reading() as state:
-        superseded, loose = manifests.leftovers(sizes, is_deleted=not state.exists)
+    if not sizes:
+        return
+
+    def exists() -> bool:
+        with log.reading() as state:
+            if state.exists:
+                return True
+        log.refresh()  # It may have been made anew since.
+        with log.reading() as state:
+            return state.exists
+
+    superseded, loose = manifests.leftovers(sizes, exists)
     old = storage.gather([partial(ages.reached, path, orphan_age_ms) for path in loose])
     doomed = [*superseded, *(path for path, is_old in zip(loose, old, strict=True) if is_old)]
     if doomed:

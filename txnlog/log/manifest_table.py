@@ -6,7 +6,6 @@ by whose transaction, and whether that was aborted.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -215,6 +214,22 @@ class ManifestTable:
     def of_producers(self, producer_ids: Sequence[int]) -> ManifestTable:
         return self.where(np.isin(self.ints("producer_id"), np.asarray(producer_ids, np.int64)))
 
+    def timed(self) -> ManifestTable:
+        """The rows of which it is known when they were appended, by the topic's own time."""
+        return self.where(self.ints("topic_time_ms") >= 0)
+
+    def first_time_before_ms(self) -> int:
+        """The topic's own time before the first of these appends."""
+        return int(self.ints("time_before_ms").min())
+
+    def partitions_of_epoch(self, epoch: int) -> set[int]:
+        """The partitions that were written to with a producer epoch."""
+        return set(self.where(self.ints("producer_epoch") == epoch).ints("partition").tolist())
+
+    def has_committed_below_epoch(self, epoch: int) -> bool:
+        """Whether anything was committed with an older producer epoch."""
+        return bool(((self.ints("producer_epoch") < epoch) & ~self._is_aborted()).any())
+
     def named(self, partition: int, name: str) -> ManifestTable:
         """The segment of this name, which is unique."""
         by_name = pc.equal(self.table.column("name"), name).to_numpy()
@@ -325,18 +340,20 @@ class ManifestTable:
     def producers(
         self,
         expiration_ms: int,
-        known: Mapping[int, ProducerState] | None = None,
         before: Mapping[int, int] | None = None,
+        *,
+        is_whole: bool = True,
     ) -> dict[int, ProducerState]:
-        """What is remembered of producers after these appends and those before, in ``known``.
+        """What is remembered of producers after these appends.
 
         Args:
             expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
-            known: it is left as it is.
             before: by producer, an entry: only those before it count.
+            is_whole: there are no older appends of them elsewhere.
         """
-        found = copy.deepcopy(dict(known or {}))
-        rows = self.where((self.ints("producer_id") >= 0) & (self.ints("topic_time_ms") >= 0))
+        found: dict[int, ProducerState] = {}
+        rows = self.timed()
+        rows = rows.where(rows.ints("producer_id") >= 0)
         columns = (
             "entry",
             "partition",
@@ -374,5 +391,6 @@ class ManifestTable:
                 now_ms=after_ms,
                 idle_since_ms=before_ms - expiration_ms,
                 entry=number,
+                is_whole=is_whole,
             )
         return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -31,8 +31,9 @@ from txnlog.log.create_once import confirm, create_once
 from txnlog.state import envelope
 from txnlog.state.manifest import LIST_DECODER, ManifestList, ManifestRef, Settled
 from txnlog.state.placement import Segment
-from txnlog.state.producers import ProducerState, join
+from txnlog.state.producers import ProducerRef, ProducerState, join
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
+from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class Manifests:
             assert settled is not None
             for partition, (start, _) in spans.items():
                 log_start = listing.log_start_offsets.get(partition, 0)
-                if start < log_start and listing.number != settled.number:
+                if start < log_start:  # also if the state had not folded that in yet
                     raise OffsetOutOfRange(
                         f"{self._topic}:{partition} is read from offset {start}, but the records "
                         f"below {log_start} were deleted meanwhile: read again"
@@ -319,7 +320,8 @@ class Manifests:
         self,
         settled: Settled | None,
         topic_id: str | None,
-        producer_id: int,
+        producer: ProducerRef | TransactionRef,
+        partitions: Collection[int],
         *,
         expiration_ms: int,
         idle_since_ms: int,
@@ -327,27 +329,47 @@ class Manifests:
     ) -> ProducerState | None:
         """What is known of a producer by its settled appends; None if there are none.
 
+        It is read from the newest manifest back, as far as it was never idle; and no further than
+        to its last appends to each of ``partitions`` in its epoch: then it is not whole.
+
         Args:
             settled: where they are.
             topic_id: of the topic that was read.
-            producer_id: whose they are.
+            producer: whose they are.
+            partitions: what it wrote last to these is asked for.
             expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
-            idle_since_ms: what is older, by that time, is not looked at.
+            idle_since_ms: it was idle if all that is known is older, by that time.
             before_entry: only older entries count.
         """
+        from txnlog.log.manifest_table import ManifestTable
 
         def use(listing: ManifestList) -> ProducerState | None:
             assert settled is not None
-            found = None
-            young = [ref for ref in listing.manifests if ref.topic_time_ms >= idle_since_ms]
-            for _, table in self.tables(young, settled):
-                # From the oldest to the newest: each continues what the ones before it tell.
-                rows = table.of_producers([producer_id])
-                rows = rows if before_entry is None else rows.before(before_entry)
-                found = rows.producers(expiration_ms, {producer_id: found} if found else {}).get(
-                    producer_id
-                )
-            return found
+            found: list[ManifestTable] = []
+            wanted, since_ms, is_whole = {*partitions}, idle_since_ms, True
+            older = deque(reversed(listing.manifests))
+            while is_whole:
+                some: list[ManifestRef] = []
+                while older and older[0].topic_time_ms >= since_ms and len(some) < FANOUT:
+                    some.append(older.popleft())
+                if not some:
+                    break
+                for _, table in self.tables(some, settled):
+                    rows = table.of_producers([producer.producer_id]).timed()
+                    rows = rows if before_entry is None else rows.before(before_entry)
+                    if not len(rows):
+                        continue
+                    found.append(rows)
+                    since_ms = min(since_ms, rows.first_time_before_ms() - expiration_ms)
+                    wanted -= rows.partitions_of_epoch(producer.producer_epoch)
+                    # What was committed with an older epoch came before all of this one.
+                    if not wanted or rows.has_committed_below_epoch(producer.producer_epoch):
+                        is_whole = False
+                        break
+            if not found:
+                return None
+            rows = ManifestTable.concat(found)
+            return rows.producers(expiration_ms, is_whole=is_whole)[producer.producer_id]
 
         return self.read(settled, topic_id, use)
 
@@ -501,10 +523,20 @@ class Manifests:
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
         data = envelope.encode(staged.listing, envelope.WITH_MANIFESTS)
         if not create_once(self._storage, path, data, self._clock):
-            self._storage.delete(f"{self.folder}/{name}" for name in staged.uploaded)
+            self._withdraw(staged)
             return False
         self._remember(staged.listing)
         return True
+
+    def _withdraw(self, staged: _Staged) -> None:
+        """Delete what was uploaded for a list that has lost, but for what the newest one names.
+
+        It may have won all the same, and its name been freed since.
+        """
+        newest = self.newest()
+        if newest is not None and newest.number >= staged.listing.number:
+            doomed = {*staged.uploaded} - {ref.name for ref in newest.manifests}
+            self._storage.delete(f"{self.folder}/{name}" for name in sorted(doomed))
 
     def collect(self, listing: ManifestList) -> None:
         """Delete what ``listing``, which was just put, does not name and is not newer.
@@ -518,30 +550,36 @@ class Manifests:
             live = {ref.name for ref in listing.manifests}
             self._storage.delete(_superseded(found, listing, live))
 
-    def leftovers(self, paths: Iterable[str], *, is_deleted: bool) -> tuple[list[str], list[str]]:
+    def leftovers(
+        self, paths: Collection[str], exists: Callable[[], bool]
+    ) -> tuple[list[str], list[str]]:
         """Which of the folder's files nobody needs, as the newest list has it.
 
         Args:
             paths: a listing of the folder, begun before this call.
-            is_deleted: the topic is: what its list names is not needed either.
+            exists: tells whether there is a topic. If not, what its list names is not needed.
 
         Returns:
-            Those, and which may be on their way: manifests of a list that is not there yet.
+            Those; and manifests of a list that is not there yet, if there is no topic. Of one that
+            exists they stay: whoever has uploaded them may sleep for however long, and put the
+            newest list then.
 
         Raises CorruptEntry, StorageError.
         """
-        listed = [*paths]
         newest = self.newest()
-        live = {ref.name for ref in newest.manifests} if newest and not is_deleted else set()
-        superseded = _superseded(listed, newest, live) if newest else []
         number = newest.number if newest else -1
-        loose = [
-            path
-            for path in listed
-            if (made_for := names.parse_manifest(path.rpartition("/")[2])) is not None
-            and made_for > number
-        ]
-        return superseded, loose
+        live = {ref.name for ref in newest.manifests} if newest else set()
+        loose: list[str] = []
+        if not exists():
+            # Asked last: had a topic been made anew before, its manifests could be in the listing.
+            live = set()
+            loose = [
+                path
+                for path in paths
+                if (made_for := names.parse_manifest(path.rpartition("/")[2])) is not None
+                and made_for > number
+            ]
+        return _superseded(paths, newest, live) if newest else [], loose
 
 
 def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str]) -> list[str]:

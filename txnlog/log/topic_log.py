@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from txnlog import names
@@ -227,6 +227,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             state.check_partitions(self.name, counts)
             placed = self._placed_since(state, first_entry, first_names)
             new = {p for p in counts if p in first_of_epoch or (writer and not known(p))}
+            new = set() if placed else new
             if owner := transaction or (writer.producer if writer else None):
                 self._recall(state, owner, counts.keys() - new)
             if placed:
@@ -235,7 +236,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                     # Perhaps it has been moved on already, and was interrupted then.
                     following.update({p: state.next_sequence(writer.producer, p) for p in counts})
                 return None
-            if writer and any(writer.sequences.values()) and not state.knows(writer.producer):
+            if writer and not self._remembers(state, writer, filter(known, counts)):
                 # It was idle for too long, and nothing of it is in doubt: it starts over.
                 writer.producer = Writer.new(self.clock.token()).producer
                 writer.sequences.clear()
@@ -430,8 +431,16 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             found = self.manifests.named(state.settled, state.topic_id, wanted, first_entry)
         return found
 
+    @staticmethod
+    def _remembers(state: TopicState, writer: Writer, partitions: Iterable[int]) -> bool:
+        """Whether it is known what a writer, if it has written, wrote last to these partitions."""
+        known = state.producers.get(writer.producer.producer_id)
+        if known is None:
+            return not any(writer.sequences.values())
+        return all(known.recent(writer.producer.producer_epoch, p) for p in partitions)
+
     def _recall(
-        self, state: TopicState, owner: ProducerRef | TransactionRef, partitions: Iterable[int]
+        self, state: TopicState, owner: ProducerRef | TransactionRef, partitions: Collection[int]
     ) -> None:
         """Take in what manifests tell of a producer, if it matters for these partitions."""
         if owner.producer_id not in self._writers_here:
@@ -445,7 +454,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         older = self.manifests.producer(
             state.settled,
             state.topic_id,
-            owner.producer_id,
+            owner,
+            partitions,
             expiration_ms=expiration_ms,
             idle_since_ms=(known.since_ms if known else state.append_time_ms - expiration_ms),
             before_entry=known.since_entry if known else None,
@@ -488,7 +498,11 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         with self.lock:
             super().refresh()
             if len(self._state.recent) > ADOPT_AFTER and not self._held_back():
-                self._adopt(self.manifests.newest())
+                try:
+                    self._adopt(self.manifests.newest())
+                except (StorageError, CorruptEntry) as error:
+                    # It spares memory alone.
+                    _logger.warning("%s was not read: %s", self.manifests.folder, error)
 
     def checkpoint(self) -> None:
         with self.lock:
@@ -512,7 +526,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         if end > (state.settled.end if state.settled else 0):
             self.manifests.confirm(found)
             settled = Settled(found.number, end, found.has_transactions)
-            state.leave_to_manifests(settled, self._writers_here)
+            state.leave_to_manifests(settled, found.log_start_offsets, self._writers_here)
+
+    def _is_of_later_topic(self, found: ManifestList) -> bool:
+        """Whether a list is of a topic that was made anew since the log was read."""
+        state = self._state
+        # What an earlier topic has settled lies before its deletion, which we have read.
+        return found.topic_id != state.topic_id and found.end > state.next_entry
 
     def _settle(self) -> ManifestList | None:
         """Leave what is decided and not of the newest to a manifest, if it is enough.
@@ -525,6 +545,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         since = Moment.now(self.clock)
         try:
             newest = self.manifests.newest()
+            if newest and self._is_of_later_topic(newest):
+                return None
             self._adopt(newest)
             end = self._state.first_unsettled(KEPT_ENTRIES)
             begun = newest.end if newest and newest.topic_id == self._state.topic_id else 0
@@ -537,7 +559,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         except (StorageError, CorruptEntry) as error:
             _logger.warning("no manifest was left in %s: %s", self.manifests.folder, error)
             return None
-        self._state.leave_to_manifests(staged.settled, self._writers_here)
+        self._state.leave_to_manifests(
+            staged.settled, staged.listing.log_start_offsets, self._writers_here
+        )
         return staged.listing
 
     def _ranges(

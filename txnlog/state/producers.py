@@ -74,6 +74,14 @@ class ProducerState(msgspec.Struct):
         """Whether it has written nothing since ``since_ms``, by the topic's own time."""
         return (self.last_at_ms if self.active_ms < 0 else self.active_ms) < since_ms
 
+    def reaches_below(self, offsets: Mapping[int, int]) -> bool:
+        """Whether a batch of it begins below these offsets, by partition."""
+        return any(
+            batch.base_offset < offsets.get(partition, 0)
+            for partition, batches in self.partitions.items()
+            for batch in batches
+        )
+
     def recent(self, producer_epoch: int, partition: int) -> Sequence[SequenceRange]:
         """What it wrote last to a partition, if this is its epoch."""
         return self.partitions.get(partition, ()) if producer_epoch == self.producer_epoch else ()
@@ -121,7 +129,8 @@ def remember(
 def join(older: ProducerState | None, newer: ProducerState) -> ProducerState:
     """What is known of a producer whose older appends were left to manifests. Changes neither.
 
-    ``older`` follows from those before ``newer.since_entry``, None if there are none.
+    ``older`` follows from those before ``newer.since_entry``, None if there are none. If that is
+    not whole, nor is what they tell together.
     """
     whole = copy.deepcopy(newer)
     whole.is_whole = True
@@ -129,6 +138,11 @@ def join(older: ProducerState | None, newer: ProducerState) -> ProducerState:
         return whole
     if older.was_idle(newer.since_ms) and not 0 <= older.transaction == newer.transaction:
         return whole
+    whole.is_whole, whole.since_entry, whole.since_ms = (
+        older.is_whole,
+        older.since_entry,
+        older.since_ms,
+    )
     if older.producer_epoch > newer.producer_epoch:
         whole.producer_epoch, whole.partitions = older.producer_epoch, {}
         whole.transaction = older.transaction

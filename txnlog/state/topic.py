@@ -332,13 +332,25 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         """Where the settled part could end: all before it is decided, and not of the newest."""
         return max(min([self.next_entry - kept, *self.undecided]), 0)
 
-    def leave_to_manifests(self, settled: Settled, kept_producers: Container[int] = ()) -> None:
+    def leave_to_manifests(
+        self,
+        settled: Settled,
+        left_out_below: Mapping[int, int] | None = None,
+        kept_producers: Container[int] = (),
+    ) -> None:
         """Let go of what manifests hold: the appends before ``settled.end``, which are decided.
+
+        Producers of which manifests may not tell all are remembered here: what they wrote was
+        deleted before it was settled.
 
         Args:
             settled: where they are.
+            left_out_below: by partition, an offset below which manifests may lack segments.
             kept_producers: these are remembered here all the same.
         """
+        starts = {number: part.log_start_offset for number, part in enumerate(self.partitions)}
+        for number, start in (left_out_below or {}).items():
+            starts[number] = max(start, starts.get(number, 0))
         for partition in self.partitions:
             first = bisect_left(partition.segments, settled.end, key=lambda s: s.entry)
             if first:
@@ -348,7 +360,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         self.producers = {
             producer_id: known
             for producer_id, known in self.producers.items()
-            if not 0 <= known.entry < settled.end or producer_id in kept_producers
+            if not 0 <= known.entry < settled.end
+            or producer_id in kept_producers
+            or known.reaches_below(starts)
         }
         self.settled = settled
 
