@@ -10,7 +10,7 @@ from steps import another, append, new_store, upload, values
 from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests
 from txnlog.errors import OffsetOutOfRange, StorageError
-from txnlog.log.topic_log import Writer
+from txnlog.log.uploads import Writer
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
 from txnlog.store import Store

@@ -20,7 +20,7 @@ from txnlog.errors import (
     UnsupportedRecordFormat,
 )
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import TopicSpec, UploadedSegment
+from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.segments.records import (
     RECORD_SCHEMA,
     normalize,
