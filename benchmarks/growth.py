@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import time
 from collections import Counter
@@ -119,8 +118,7 @@ def _cold_plan(storage: Storage) -> str:
 
 
 def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return time.process_time()
 
 
 if __name__ == "__main__":
