@@ -367,7 +367,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         known = state.producers.get(writer.producer.producer_id)
         if known is None:
             return not any(writer.sequences.values())
-        return all(known.recent(writer.producer.producer_epoch, p) for p in partitions)
+        epoch = writer.producer.producer_epoch
+        # Of what was deleted long ago nothing is known; else who is known wholly wrote no more.
+        return all(
+            known.recent(epoch, p) or (known.is_whole and not state.partitions[p].log_start_offset)
+            for p in partitions
+        )
 
     def _recall(
         self, state: TopicState, owner: ProducerRef | TransactionRef, partitions: Collection[int]
