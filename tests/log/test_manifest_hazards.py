@@ -302,3 +302,43 @@ def test_a_reader_that_cannot_let_go_reads_on(
         written += append_each(store, f"y {turn}", 1)
         log.refresh()
     assert values(reader) == written
+
+
+def test_what_lists_may_leave_out_is_not_told_of_a_producer(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Records that were deleted and are older than the expiry: one list may tell of the first alone.
+
+    A writer goes on under a new id there.
+    """
+    log = store.logs.topic("t")
+    writer = Writer.new("00" * 16)
+    first = writer.producer
+    expiration_ms = store.logs.config.producer_id_expiration_ms
+    both = [*upload(store, b"a", partition=0), *upload(store, b"a", partition=1)]
+    log.place(both, writer=writer)
+    clock.time_ms += expiration_ms - HOUR_MS
+    log.place(upload(store, b"b", partition=1), writer=writer)
+    append_each(store, "x", 20, partition=1)
+    clock.time_ms += 2 * HOUR_MS
+    append_each(store, "x", 20, partition=1)
+    with log.reading() as state:
+        settled, topic_id, now_ms = state.settled, state.topic_id, state.append_time_ms
+    for start, told in ((0, {0, 1}), (1, {1})):
+        known = log.manifests.producer(
+            settled,
+            topic_id,
+            first,
+            [0, 1],
+            log_starts=[start, 0],
+            now_ms=now_ms,
+            expiration_ms=expiration_ms,
+            idle_since_ms=now_ms - expiration_ms,
+        )
+        assert known is not None
+        assert {partition for partition in (0, 1) if known.recent(0, partition)} == told
+    store.delete_records({T0: 1})
+    assert log.place(upload(store, b"c", partition=0), writer=writer).entry is not None
+    assert writer.producer != first
+    assert writer.sequences == {0: 1}
+    assert damage(store) == []

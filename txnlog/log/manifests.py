@@ -295,6 +295,7 @@ class Manifests:
         rows = self.read(settled, state.topic_id, use)
         if rows is None:
             return whole
+        starts = [partition.log_start_offset for partition in whole.partitions]
         older = rows.producers(
             whole.producer_id_expiration_ms,
             before={
@@ -302,8 +303,10 @@ class Manifests:
                 for number, known in whole.producers.items()
                 if not known.is_whole
             },
+            log_starts=starts,
+            now_ms=whole.append_time_ms,
         )
-        rows = rows.untrimmed([partition.log_start_offset for partition in whole.partitions])
+        rows = rows.untrimmed(starts)
         for number, of_partition in rows.by_partition():
             partition = whole.partitions[number]
             partition.segments = [*of_partition.segments(), *partition.segments]
@@ -323,6 +326,8 @@ class Manifests:
         producer: ProducerRef | TransactionRef,
         partitions: Collection[int],
         *,
+        log_starts: Sequence[int],
+        now_ms: int,
         expiration_ms: int,
         idle_since_ms: int,
         before_entry: int | None = None,
@@ -331,13 +336,16 @@ class Manifests:
 
         It is read from the newest manifest back, as far as it was never idle; and no further than
         to its last appends to each of ``partitions`` in its epoch: then it is not whole.
+        Of what was deleted and is older than the expiry nothing is told: lists may leave it out.
 
         Args:
             settled: where they are.
             topic_id: of the topic that was read.
             producer: whose they are.
             partitions: what it wrote last to these is asked for.
-            expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
+            log_starts: where partitions begin.
+            now_ms: the topic's own time.
+            expiration_ms: who was idle for so long, by that time, was forgotten.
             idle_since_ms: it was idle if all that is known is older, by that time.
             before_entry: only older entries count.
         """
@@ -348,6 +356,10 @@ class Manifests:
             found: list[ManifestTable] = []
             wanted, since_ms, is_whole = {*partitions}, idle_since_ms, True
             older = deque(reversed(listing.manifests))
+            starts = [
+                max(start, listing.log_start_offsets.get(number, 0))
+                for number, start in enumerate(log_starts)
+            ]
             while is_whole:
                 some: list[ManifestRef] = []
                 while older and older[0].topic_time_ms >= since_ms and len(some) < FANOUT:
@@ -361,7 +373,8 @@ class Manifests:
                         continue
                     found.append(rows)
                     since_ms = min(since_ms, rows.first_time_before_ms() - expiration_ms)
-                    wanted -= rows.partitions_of_epoch(producer.producer_epoch)
+                    told = rows.untrimmed(starts, now_ms - expiration_ms)
+                    wanted -= told.partitions_of_epoch(producer.producer_epoch)
                     # What was committed with an older epoch came before all of this one.
                     if not wanted or rows.has_committed_below_epoch(producer.producer_epoch):
                         is_whole = False
@@ -369,7 +382,9 @@ class Manifests:
             if not found:
                 return None
             rows = ManifestTable.concat(found)
-            return rows.producers(expiration_ms, is_whole=is_whole)[producer.producer_id]
+            return rows.producers(
+                expiration_ms, log_starts=starts, now_ms=now_ms, is_whole=is_whole
+            )[producer.producer_id]
 
         return self.read(settled, topic_id, use)
 

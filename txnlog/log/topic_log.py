@@ -456,6 +456,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             state.topic_id,
             owner,
             partitions,
+            log_starts=[partition.log_start_offset for partition in state.partitions],
+            now_ms=state.append_time_ms,
             expiration_ms=expiration_ms,
             idle_since_ms=(known.since_ms if known else state.append_time_ms - expiration_ms),
             before_entry=known.since_entry if known else None,
