@@ -307,7 +307,7 @@ def test_a_reader_that_cannot_let_go_reads_on(
 def test_what_lists_may_leave_out_is_not_told_of_a_producer(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Records that were deleted and are older than the expiry: one list may tell of the first alone.
+    """Records that were deleted, older than the expiry: one list may tell of the first alone.
 
     A writer goes on under a new id there.
     """
