@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from disturbed_storages import HookedStorage
 from settling import settle_early
-from steps import another, append, new_store, upload, values
+from steps import another, append, new_store, send, upload, values
 
 from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests
@@ -13,6 +13,7 @@ from txnlog.errors import OffsetOutOfRange, StorageError
 from txnlog.log.topic_log import Writer
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
+from txnlog.state.transaction import Outcome
 from txnlog.store import Store
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
@@ -342,3 +343,26 @@ def test_what_lists_may_leave_out_is_not_told_of_a_producer(
     assert writer.producer != first
     assert writer.sequences == {0: 1}
     assert damage(store) == []
+
+
+def test_outcomes_of_settled_appends_are_told(store: Store) -> None:
+    """Each append's, to whoever has it undecided still; of what is not settled nothing."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for turn in range(20):
+        producer.begin_transaction()
+        send(producer, b"x", partition=turn % 2)
+        if turn % 3:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    log = store.logs.fresh_topic("t")
+    expected = log.log.listing().outcomes
+    with log.reading() as state:
+        settled, topic_id = state.settled, state.topic_id
+    assert settled is not None
+    assert settled.end > 10
+    for number, outcome in expected.items():
+        is_abort = log.manifests.outcome_is_abort(settled, topic_id, number)
+        wanted = None if number >= settled.end else outcome is Outcome.ABORT
+        assert is_abort is wanted, number
