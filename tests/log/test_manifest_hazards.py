@@ -10,6 +10,7 @@ from steps import another, append, new_store, send, upload, values
 from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests
 from txnlog.errors import OffsetOutOfRange, StorageError
+from txnlog.log.settled_producers import settled_producer
 from txnlog.log.topic_log import Writer
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
@@ -324,20 +325,12 @@ def test_what_lists_may_leave_out_is_not_told_of_a_producer(
     clock.time_ms += 2 * HOUR_MS
     append_each(store, "x", 20, partition=1)
     with log.reading() as state:
-        settled, topic_id, now_ms = state.settled, state.topic_id, state.append_time_ms
-    for start, told in ((0, {0, 1}), (1, {1})):
-        known = log.manifests.producer(
-            settled,
-            topic_id,
-            first,
-            [0, 1],
-            log_starts=[start, 0],
-            now_ms=now_ms,
-            expiration_ms=expiration_ms,
-            idle_since_ms=now_ms - expiration_ms,
-        )
-        assert known is not None
-        assert {partition for partition in (0, 1) if known.recent(0, partition)} == told
+        for start, told in ((0, {0, 1}), (1, {1})):
+            state.partitions[0].log_start_offset = start
+            known = settled_producer(log.manifests, state, first, [0, 1])
+            assert known is not None
+            assert {partition for partition in (0, 1) if known.recent(0, partition)} == told
+        state.partitions[0].log_start_offset = 0
     store.delete_records({T0: 1})
     assert log.place(upload(store, b"c", partition=0), writer=writer).entry is not None
     assert writer.producer != first
@@ -366,3 +359,16 @@ def test_outcomes_of_settled_appends_are_told(store: Store) -> None:
         is_abort = log.manifests.outcome_is_abort(settled, topic_id, number)
         wanted = None if number >= settled.end else outcome is Outcome.ABORT
         assert is_abort is wanted, number
+
+
+def test_old_manifests_are_not_looked_at_for_cuts(store: Store, clock: VirtualClock) -> None:
+    """They are let go when all in them is older than what a cut may fall behind."""
+    append_each(store, "x", 40)
+    log = store.logs.topic("t")
+    assert log.kept_apart().first_entry == 0
+    at_ms = clock.time_ms
+    clock.time_ms += store.logs.recent_ms + 1
+    append_each(store, "y", 40)
+    first = newest_list(store).manifests[0]
+    assert log.kept_apart().first_entry >= first.end_entry
+    assert log.kept_apart().kept_since_ms == at_ms
