@@ -372,3 +372,58 @@ def test_old_manifests_are_not_looked_at_for_cuts(store: Store, clock: VirtualCl
     first = newest_list(store).manifests[0]
     assert log.kept_apart().first_entry >= first.end_entry
     assert log.kept_apart().kept_since_ms == at_ms
+
+
+def test_checkpoints_tell_outcomes_of_what_is_settled(store: Store) -> None:
+    """Invariant L10: who has an entry undecided that was cleaned up asks a checkpoint for it."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for turn in range(20):
+        producer.begin_transaction()
+        send(producer, b"x")
+        if turn % 3:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    log = store.logs.fresh_topic("t")
+    listing = log.log.listing()
+    older = {number: outcome for number, outcome in listing.outcomes.items() if number < 10}
+    assert log.outcomes_in_checkpoints(older, listing) == older
+
+
+def test_a_list_that_was_put_after_a_long_sleep_is_not_used(
+    heap: HeapStorage, store: Store, clock: VirtualClock
+) -> None:
+    """Its name may have been freed; whoever settles next finds out, in a listing."""
+    append_each(store, "x", 2)
+    hooked = HookedStorage(heap)
+    log = another(store, hooked).logs.topic("t")
+    for turn in range(6):
+        log.place(upload(store, b"%d" % turn))
+
+    def sleep(name: str) -> None:
+        if name.endswith(".list"):
+            clock.time_ms += store.logs.config.log_cleanup_age_ms
+
+    hooked.rule = sleep
+    log.checkpoint()
+    with log.reading() as state:
+        assert state.settled is None
+    assert newest_list(store).number == 0
+    assert len(values(another(store))) == 8
+
+
+def test_a_list_is_confirmed_before_it_is_built_on(heap: HeapStorage, store: Store) -> None:
+    """Else a power cut takes it back, and leaves the checkpoint that leads to it."""
+    storage = FaultyStorage(heap)
+    log = another(store, storage).logs.topic("t")
+    log.refresh()
+    append_each(store, "x", 20)
+    log.reload()
+    path = f"{names.topic_manifests('t')}/{names.manifest_list(newest_list(store).number)}"
+    for number in log.log.listing().checkpoints:
+        log.log.delete_checkpoints([number])
+    log.refresh()
+    with log.reading() as state:
+        assert state.settled is not None
+    assert f"confirm {path}" in storage.requests
