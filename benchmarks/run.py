@@ -25,7 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
-        "--only", choices=("spark", "memory", "scan", "kafka", "requests"), help="only this part"
+        "--only",
+        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth"),
+        help="only this part",
     )
     arguments = parser.parse_args()
     count, repetitions = (300_000, 2) if arguments.quick else (3_000_000, 3)
@@ -48,6 +50,11 @@ def main() -> None:
             from scan_speed import measure as measure_scan
 
             report += ["## Without Spark", "", *measure_scan(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "many"):
+            from many_small import measure as measure_many
+
+            many = 500 if arguments.quick else 5_000
+            report += ["## Many small things", "", *measure_many(Path(folder), many), ""]
         if arguments.only in (None, "kafka"):
             from kafka_folders import measure as measure_folders
             from kafka_rows import measure as measure_rows
@@ -58,6 +65,11 @@ def main() -> None:
             from requests_counted import measure as count_requests
 
             report += ["## Storage requests", "", *count_requests(), ""]
+        if arguments.only in (None, "growth"):
+            from growth import measure as measure_growth
+
+            commits = 2_000 if arguments.quick else 32_000
+            report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:

@@ -21,10 +21,15 @@ _NOTHING = memoryview(b"")
 
 
 class Window:
-    """The newest chunk of a file. Pieces are views into it where that is possible."""
+    """The newest chunk of a file. Pieces are views into it where that is possible.
 
-    def __init__(self, file: SegmentFile) -> None:
+    With ``aligned_bytes`` the chunks end at multiples of it, so that whoever reads a whole file
+    knows them before: :func:`aligned_chunks`. What a piece asks for ahead does not count then.
+    """
+
+    def __init__(self, file: SegmentFile, aligned_bytes: int | None = None) -> None:
         self.file = file
+        self._aligned_bytes = aligned_bytes
         self._start = 0
         self._data = _NOTHING
 
@@ -37,16 +42,20 @@ class Window:
         held_stop = self._start + len(self._data)
         if not self._start <= start < held_stop:
             self._data, self._start = _NOTHING, start  # let go of the old chunk before reading
-            self._data = self._fetch(start, max(stop, ahead_stop))
+            self._data = self._fetch(start, self._stop(stop, ahead_stop))
         elif stop > held_stop:
             rest = bytes(self._data[start - self._start :])
             self._data, self._start = _NOTHING, held_stop
-            self._data = self._fetch(held_stop, max(stop, ahead_stop))
+            self._data = self._fetch(held_stop, self._stop(stop, ahead_stop))
             if len(rest) > _SMALL_BYTES:
                 return memoryview(b"".join((rest, self._data[: stop - held_stop])))
             # Likely a header: the batch that it starts will be asked for next, from here on.
             self._data, self._start = memoryview(b"".join((rest, self._data))), start
         return self._data[start - self._start : stop - self._start]
+
+    def _stop(self, stop: int, ahead_stop: int) -> int:
+        aligned = self._aligned_bytes
+        return max(stop, ahead_stop) if aligned is None else -(-stop // aligned) * aligned
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         stop = min(stop, self.file.size_bytes)
@@ -56,3 +65,9 @@ class Window:
                 self.file.name, start, f"{stop - start} bytes were asked for, {len(data)} came"
             )
         return data
+
+
+def aligned_chunks(size_bytes: int, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> list[range]:
+    """What a window with ``aligned_bytes`` reads of a whole file whose batches are not larger."""
+    starts = range(0, size_bytes, chunk_bytes)
+    return [range(start, min(start + chunk_bytes, size_bytes)) for start in starts]

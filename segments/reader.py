@@ -93,22 +93,21 @@ def read_segment(
     skip: SkipBatch | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
+    aligned: bool = False,
 ) -> Iterator[SegmentBatch]:
     """Yield the records with offsets in [start_offset, stop_offset), batch by batch.
 
     ``columns`` are those to return, in that order; others are not decompressed. Batches for which
     ``skip`` is true are passed over. Held in memory: one chunk and one batch. Nothing is requested
     behind the batch that ``stop_offset`` ends in, but for the rest of a chunk; with an ``index``
-    not even that.
+    not even that. With ``aligned`` the requests are those of ``aligned_chunks``, for whoever reads
+    all of the file.
     Raises CorruptRecord where the file is damaged, after what comes before has been yielded.
     """
     if stop_offset is not None and stop_offset <= start_offset:
         return
-    window = Window(file)
-    hint = None
-    if index is not None and stop_offset is not None:
-        hint = index.stop_position(stop_offset - file.base_offset)
-    stop_hint = file.size_bytes if hint is None else min(hint, file.size_bytes)
+    window = Window(file, chunk_bytes if aligned else None)
+    stop_hint = _stop_hint(file, stop_offset, index)
     position = _start_position(window, start_offset, index, chunk_bytes, stop_hint)
     last_offset = -1
     while position < file.size_bytes:
@@ -139,6 +138,37 @@ def read_segment(
         position += header.size_bytes
         if stop_offset is not None and last_offset >= stop_offset - 1:
             return
+
+
+def first_chunk(
+    file: SegmentFile,
+    *,
+    start_offset: int = 0,
+    stop_offset: int | None = None,
+    index: OffsetIndex | None = None,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+) -> range | None:
+    """The bytes that ``read_segment`` asks for first; None if it is not known before it reads."""
+    if stop_offset is not None and stop_offset <= start_offset:
+        return None
+    stop_hint = _stop_hint(file, stop_offset, index)
+    entry = SEGMENT_START if index is None else index.lookup(start_offset - file.base_offset)
+    if entry != SEGMENT_START and entry.position < file.size_bytes:
+        position = entry.position
+    elif start_offset == file.base_offset or file.size_bytes <= chunk_bytes:
+        position = 0
+    else:
+        return None
+    least_stop = min(position + MAX_HEADER_BYTES, file.size_bytes)
+    return range(position, max(least_stop, min(position + chunk_bytes, stop_hint)))
+
+
+def _stop_hint(file: SegmentFile, stop_offset: int | None, index: OffsetIndex | None) -> int:
+    """A position that nothing behind is wanted of."""
+    hint = None
+    if index is not None and stop_offset is not None:
+        hint = index.stop_position(stop_offset - file.base_offset)
+    return file.size_bytes if hint is None else min(hint, file.size_bytes)
 
 
 def scan_headers(

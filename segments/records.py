@@ -144,6 +144,34 @@ def timestamps_ms(batch: pa.RecordBatch) -> Int64Array:
     return values
 
 
+def split_large(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
+    """Slices of a batch of any columns, in order, each of ``max_bytes`` or of one larger row.
+
+    That is measured as RECORD_SCHEMA would have it, whose columns end at 2 GiB: what types with
+    dictionaries, views or 64-bit offsets hold can be many times that.
+    """
+    if batch.nbytes <= max_bytes and not any(_may_repeat(field.type) for field in batch.schema):
+        return [batch]
+    ends = np.cumsum(record_sizes(batch))
+    slices: list[pa.RecordBatch] = []
+    row = 0
+    while row < batch.num_rows:
+        taken = int(ends[row - 1]) if row else 0
+        stop = max(int(np.searchsorted(ends, taken + max_bytes, side="right")), row + 1)
+        slices.append(batch.slice(row, stop - row))
+        row = stop
+    return slices or [batch]
+
+
+def _may_repeat(kind: pa.DataType) -> bool:
+    """Whether several values of this type may share the same bytes."""
+    if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+        return True
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_may_repeat(kind.field(child).type) for child in range(kind.num_fields))
+
+
 def record_sizes(batch: pa.RecordBatch) -> Int64Array:
     """Bytes that each record takes uncompressed: int64, one for each row.
 
@@ -169,11 +197,19 @@ def record_size(
 
 def _measure_values(array: pa.Array) -> Int64Array:
     kind = array.type
+    if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+        return _measure_views(array) + _OFFSET_BYTES
     if _is_text_or_bytes(kind):
         lengths: Int64Array = (
             pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
         )
         return lengths + _OFFSET_BYTES
+    if pa.types.is_dictionary(kind):
+        sizes = np.append(_measure_values(array.dictionary), _OFFSET_BYTES)
+        # A null has no place in the dictionary: it takes the one that is added here.
+        places = array.indices.cast(pa.int64()).fill_null(len(array.dictionary))
+        chosen: Int64Array = sizes[places.to_numpy()]
+        return chosen
     if pa.types.is_struct(kind):
         sizes = np.zeros(len(array), dtype=np.int64)
         for child in array.flatten():
@@ -184,6 +220,15 @@ def _measure_values(array: pa.Array) -> Int64Array:
     # Fixed widths are exact; for anything rarer the mean is good enough to bound memory.
     mean = -(-array.nbytes // len(array)) if len(array) else 0
     return np.full(len(array), mean, dtype=np.int64)
+
+
+def _measure_views(array: pa.Array) -> Int64Array:
+    # There is no kernel for it. A view takes 16 bytes, of which the first four are the length.
+    words = np.frombuffer(array.buffers()[1], dtype="<i4")
+    lengths = words[::4][array.offset : array.offset + len(array)].astype(np.int64)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return lengths
 
 
 def _measure_lists(array: pa.Array) -> Int64Array:

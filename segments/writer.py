@@ -22,7 +22,11 @@ from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, check_format
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge
 from txnlog.segments.identity import NO_TAG
-from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES, IndexBuilder
+from txnlog.segments.indexes.sparse import (
+    DEFAULT_INDEX_INTERVAL_BYTES,
+    MAX_SEGMENT_BYTES,
+    IndexBuilder,
+)
 from txnlog.segments.records import Int64Array, concat_batches, record_sizes, timestamps_ms
 
 # Measured with 16-byte keys and 100-byte values, 2 cores:
@@ -34,6 +38,14 @@ DEFAULT_BATCH_BYTES: Final = 2 << 20
 DEFAULT_MAX_RECORD_BYTES: Final = DEFAULT_MAX_UNCOMPRESSED_BYTES // 2
 
 NO_TIMESTAMP_MS: Final = -1
+
+# What a batch takes at most besides its records: its header; the schema and the layout of columns,
+# or the frame of a codec around rows.
+_OVERHEAD_BYTES = {"columns": 1536, "kafka": 128}
+# Validity bitmaps, and what a codec adds to bytes that it cannot compress: at most a part in 32.
+_GROWTH = 32
+# Of a very small segment at least this part is for records, whatever their batch takes besides.
+_LEAST_PART = 4
 
 # One-row batches cost 2 KiB each in Arrow; they are merged before they become many.
 _MERGE_COUNT = 64
@@ -70,7 +82,8 @@ class SegmentWriter:
     Memory: at most ``batch_bytes`` (or one larger record) are buffered, besides the batch being
     encoded. If ``append`` raises RecordTooLarge nothing of its records was taken; after any other
     error the segment is to be thrown away. Every batch carries ``tag`` (see SegmentIdentity), if
-    there is one.
+    there is one. What goes beyond ``segment_bytes`` is not refused: ``room`` tells the caller when
+    to roll.
     """
 
     def __init__(
@@ -84,6 +97,7 @@ class SegmentWriter:
         max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
         index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
         tag: int = NO_TAG,
+        segment_bytes: int = MAX_SEGMENT_BYTES,
     ) -> None:
         check_format(record_format)
         if batch_bytes < 1 or max_record_bytes < 1:
@@ -100,6 +114,7 @@ class SegmentWriter:
         self._level = level
         self._batch_bytes = batch_bytes
         self._max_record_bytes = max_record_bytes
+        self._segment_bytes = segment_bytes
         self._indexes = IndexBuilder(index_interval_bytes)
         self._pending: list[pa.RecordBatch] = []
         self._unmerged = 0  # how many at the end of _pending have not been merged yet
@@ -128,6 +143,31 @@ class SegmentWriter:
         """Records appended so far, written or waiting; the next one's relative offset."""
         return self._written_rows + self._pending_rows
 
+    def room(self) -> tuple[int, int]:
+        """How many bytes (as ``record_sizes`` counts them) and rows of records still fit.
+
+        Then the file will not be larger than ``segment_bytes``, whatever the codec makes of them.
+        What is written counts as it is, so that there can be more room after an append than before.
+        Of an empty segment a quarter is always for records: with little more than 1 KiB that may
+        make it a batch's schema larger.
+        """
+        room = self._segment_bytes - self._size_bytes - _OVERHEAD_BYTES[self._record_format]
+        room = room * _GROWTH // (_GROWTH + 1)
+        if self._size_bytes == 0:
+            room = max(room, self._segment_bytes // _LEAST_PART)
+        rows = MAX_SEGMENT_BYTES - self.record_count
+        return max(room - self._pending_bytes, 0), rows
+
+    def check_sizes(self, sizes: Int64Array) -> None:
+        """Raise RecordTooLarge if one of these records, by their sizes, is over the limit."""
+        if len(sizes) == 0 or int(sizes.max()) <= self._max_record_bytes:
+            return
+        row = int(np.argmax(sizes > self._max_record_bytes))
+        raise RecordTooLarge(
+            f"record {row} of the batch takes {int(sizes[row])} bytes, the limit "
+            f"max.message.bytes is {self._max_record_bytes}"
+        )
+
     def append(self, records: pa.RecordBatch) -> None:
         """Take records that ``normalize`` has made; encode every batch that gets full.
 
@@ -146,7 +186,7 @@ class SegmentWriter:
                 self._add(records, total)
             return
         sizes = record_sizes(records)
-        self._check_sizes(sizes)
+        self.check_sizes(sizes)
         ends = np.cumsum(sizes)
         row = 0
         while row < records.num_rows:
@@ -213,15 +253,6 @@ class SegmentWriter:
                 time_index=time_index.encode(),
             )
         return self._summary
-
-    def _check_sizes(self, sizes: Int64Array) -> None:
-        if len(sizes) == 0 or int(sizes.max()) <= self._max_record_bytes:
-            return
-        row = int(np.argmax(sizes > self._max_record_bytes))
-        raise RecordTooLarge(
-            f"record {row} of the batch takes {int(sizes[row])} bytes, the limit "
-            f"max.message.bytes is {self._max_record_bytes}"
-        )
 
     def _add(self, records: pa.RecordBatch, size_bytes: int) -> None:
         self._pending.append(records)

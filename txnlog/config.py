@@ -107,7 +107,9 @@ _TOPIC_KEYS = {
         "how a batch stores its records: in Arrow's columns, or in Kafka's own format",
     ),
     "segment.bytes": _Key(
-        str(1 << 30), _integer(1024, (1 << 31) - 1), "a segment is rolled at about this size, bytes"
+        str(1 << 30),
+        _integer(1024, (1 << 31) - 1),
+        "the largest segment, bytes; one record may be larger",
     ),
     "index.interval.bytes": _Key(
         "4096", _integer(0, (1 << 31) - 1), "about one index entry in so many bytes"

@@ -8,8 +8,10 @@ transaction. For columns at speed use :meth:`txnlog.Store.scan`.
 from __future__ import annotations
 
 import logging
+import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -28,8 +30,8 @@ from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.schema import check_columns
-from txnlog.read.segment_ranges import SegmentRange, read_range
-from txnlog.read.topic_view import OffsetAndTimestamp
+from txnlog.read.segment_ranges import SegmentRange, read_each
+from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
 
@@ -93,6 +95,12 @@ class Consumer:
         self._paused: set[TopicPartition] = set()
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._rows: deque[ConsumerRecord] = deque()
+        self._read_views: list[TopicView] = []
+        """What has been read to its ends, unless something was dropped or moved since."""
+        self._moved: dict[TopicPartition, int] = {}
+        """Where the partitions that this poll has moved were before it."""
+        self._before: tuple[dict[TopicPartition, int], dict[str, str]] | None = None
+        """What ``_remember_before`` returns; None if this poll has not needed it."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -185,12 +193,13 @@ class Consumer:
         if not self._assigned:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
         limit = self._max_poll_records if max_records is None else max_records
-        before, topic_ids = dict(self._positions), dict(self._topic_ids)
+        self._moved, self._before = {}, None
         try:
             return self._poll(limit)
         except BaseException:
             # The caller has not got them, so they must come again: unless they are of a topic
             # that was found to be gone.
+            before, topic_ids = self._remember_before()
             self._positions = {
                 where: at
                 for where, at in before.items()
@@ -198,6 +207,20 @@ class Consumer:
             }
             self._drop_buffered()
             raise
+
+    def _remember_before(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        """All positions, and the topics' ids, before this poll.
+
+        Only when it matters: it takes as long as there are partitions, and a poll of one record
+        should not.
+        """
+        if self._before is None:
+            self._before = {**self._positions, **self._moved}, dict(self._topic_ids)
+        return self._before
+
+    def _move(self, where: TopicPartition, offset: int) -> None:
+        self._moved.setdefault(where, self._positions[where])
+        self._positions[where] = offset
 
     def _poll(self, limit: int) -> list[ConsumerRecord]:
         found: list[ConsumerRecord] = []
@@ -221,55 +244,67 @@ class Consumer:
                 self._rows.extend(_split_into_records(batch))
                 continue
             record = self._rows.popleft()
-            self._positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            self._move(TopicPartition(record.topic, record.partition), record.offset + 1)
             found.append(record)
         return found
 
     def _refresh(self) -> None:
         """Pin a new snapshot and begin to read from the positions to its ends."""
+        self._remember_before()
         group: GroupState | None = None
         while True:
             if self._group_id is not None and not self._positions.keys() >= self._assigned.keys():
                 # The group first: what it has committed then lies inside the snapshot.
                 group = self._read_committed(self._group_id)
             snapshot = self._snapshot()
+            views = {topic: snapshot.view(topic) for topic in snapshot.topics}
+            if group is None and self._have_been_read(views.values()):
+                return
             if self._subscribed:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
-            partitions = [where for where in self._assigned if where.topic in snapshot.topics]
+            partitions = [where for where in self._assigned if where.topic in views]
             if group is not None or self._group_id is None or self._are_located(partitions):
                 break
         self._locate(snapshot, partitions, group)
-        self._batches = self._read(self._plan(snapshot))
+        self._batches = self._read(self._plan(snapshot, partitions))
+        self._read_views = [*views.values()]
 
-    def _plan(self, snapshot: Snapshot) -> list[SegmentRange]:
+    def _have_been_read(self, views: Collection[TopicView]) -> bool:
+        """Whether these very views were read to their ends, and nothing was moved since."""
+        before = self._read_views
+        return len(views) == len(before) > 0 and all(map(operator.is_, views, before))
+
+    def _plan(self, snapshot: Snapshot, partitions: Iterable[TopicPartition]) -> list[SegmentRange]:
+        """What is to be read of ``partitions``, which are located, by topic."""
+        wanted: dict[str, list[TopicPartition]] = {topic: [] for topic in snapshot.topics}
+        for where in partitions:
+            wanted[where.topic].append(where)
         ranges: list[SegmentRange] = []
-        for topic in snapshot.topics:
+        for topic, mine in wanted.items():
             ends = snapshot.end_offsets(topic)
             starts = dict(ends)
-            for where in self._assigned:
-                if where.topic == topic and where not in self._paused:
+            for where in mine:
+                if where not in self._paused:
                     # Beyond the end there is nothing yet.
                     starts[where.partition] = min(self._positions[where], ends[where.partition])
             found = snapshot.scan(topic, starts).ranges
             ranges += found
             # Where nothing but aborted data is left, it is passed over here.
-            filled = {part.partition for part in found} | self._paused_partitions(topic)
-            for where in self._assigned:
-                if where.topic == topic and where.partition not in filled:
+            filled = {part.partition for part in found}
+            for where in mine:
+                if where.partition not in filled and where not in self._paused:
                     at = self._positions[where]
                     self._positions[where] = max(at, ends[where.partition])
         return ranges
 
-    def _paused_partitions(self, topic: str) -> set[int]:
-        return {where.partition for where in self._paused if where.topic == topic}
-
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
-        for part in ranges:
-            yield from read_range(self._logs.storage, part, check_columns(None))
-            # What came from Kafka may end with what is no record: it is passed over here.
-            where = TopicPartition(part.topic, part.partition)
-            self._positions[where] = max(self._positions[where], part.stop_offset)
+        with closing(read_each(self._logs.storage, ranges, check_columns(None))) as reads:
+            for part, batches in reads:
+                yield from batches
+                # What came from Kafka may end with what is no record: it is passed over here.
+                where = TopicPartition(part.topic, part.partition)
+                self._move(where, max(self._positions[where], part.stop_offset))
 
     def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
         return all(where in self._positions for where in partitions)
@@ -287,8 +322,9 @@ class Consumer:
         ``group`` must have been read before the snapshot was taken: an offset that was committed
         since can lie beyond the snapshot's end, where it would be taken for out of range.
         """
+        views = {topic: snapshot.view(topic) for topic in {w.topic for w in partitions}}
         for where in partitions:
-            snapshot.check_partition(where)
+            views[where.topic].check_partition(where.partition)
         located = dict(self._positions)
         missing = {where for where in partitions if where not in located}
         for where in missing:
@@ -298,14 +334,15 @@ class Consumer:
                 if found.offset is not None:
                     located[where] = found.offset
         for where in partitions:
-            begin = snapshot.beginning_offsets(where.topic)[where.partition]
+            view = views[where.topic]
+            begin = view.partitions[where.partition].log_start_offset
             at = located.get(where)
             if at is None and self._reset == "none":
                 raise NoOffsetForPartition(
                     f"group {self._group_id!r} has no committed offset for {where} and "
                     "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
                 )
-            log_end = snapshot.view(where.topic).log_end_offsets[where.partition]
+            log_end = view.log_end_offsets[where.partition]
             # A position beyond the log's end was sought, and waits there; an offset that the group
             # has committed there is of records that are lost.
             in_range = at is not None and begin <= at and (at <= log_end or where not in missing)
@@ -315,7 +352,7 @@ class Consumer:
                     f"{log_end}; seek to an offset in it"
                 )
             if at is None or not in_range:
-                latest = snapshot.end_offsets(where.topic)[where.partition]
+                latest = view.partitions[where.partition].end_offset
                 located[where] = begin if self._reset == "earliest" else latest
         self._positions = located
 
@@ -359,7 +396,8 @@ class Consumer:
         """The log start offset of each partition."""
         wanted = list(partitions)
         snapshot = self._snapshot_of(wanted)
-        return {w: snapshot.beginning_offsets(w.topic)[w.partition] for w in wanted}
+        begins = {topic: snapshot.beginning_offsets(topic) for topic in snapshot.topics}
+        return {w: begins[w.topic][w.partition] for w in wanted}
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The end of each partition: its last stable offset under read_committed."""
@@ -528,6 +566,7 @@ class Consumer:
 
     def _drop_buffered(self) -> None:
         self._batches = iter(())
+        self._read_views = []
         self._rows.clear()
 
 

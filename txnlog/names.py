@@ -32,6 +32,8 @@ _LOG_FILE = re.compile(r"([0-9]{20})\.(?:(json|commit|abort|checkpoint)|(seen)-[
 _DATA_FILE = re.compile(
     rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
 )
+_MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
+_MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.arrow")
 IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 SEGMENT_ENDING: Final = ".log"
 INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
@@ -189,12 +191,16 @@ def topic_folder(topic: str) -> str:
 
 
 def is_topic_log_file(path: str) -> bool:
-    """Whether it is a file of a topic's log: ``topics/<topic>/log/...``."""
-    return path.split("/")[2:3] == ["log"]
+    """Whether it is a file of a topic's log, or a manifest: ``topics/<topic>/log/...``."""
+    return path.split("/")[2:3] in (["log"], ["manifests"])
 
 
 def topic_log(topic: str) -> str:
     return f"{TOPICS}/{check_topic(topic)}/log"
+
+
+def topic_manifests(topic: str) -> str:
+    return f"{TOPICS}/{check_topic(topic)}/manifests"
 
 
 def topic_data(topic: str, partition: int) -> str:
@@ -256,6 +262,28 @@ def witness_file(number: int, at_ms: int) -> str:
 def witness_time_ms(name: str) -> int:
     """The time in the name of a witness."""
     return int(name.rpartition("-")[2])
+
+
+def manifest_list(number: int) -> str:
+    """The name of a manifest list in its folder: ``00000000000000000007.list``."""
+    return f"{number:0{NUMBER_DIGITS}d}.list"
+
+
+def manifest(number: int, token: str) -> str:
+    """The name of a manifest that was made for list ``number``: unique, because of the token."""
+    return f"{number:0{NUMBER_DIGITS}d}-{token}.arrow"
+
+
+def parse_manifest_list(name: str) -> int | None:
+    """The number of a manifest list; None if it is something else."""
+    match = _MANIFEST_LIST.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def parse_manifest(name: str) -> int | None:
+    """The number of the list that a manifest was made for; None if it is something else."""
+    match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def segment_name(writer: str, counter: int) -> str:

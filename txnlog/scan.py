@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txnlog.read.schema import scan_schema
-from txnlog.read.segment_ranges import SegmentRange, read_range
+from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -55,12 +55,11 @@ class Scan:
         Only segments that came from Kafka are read for it, because they may have gaps.
         """
         counts = dict.fromkeys(self.start_offsets, 0)
+        imported = [part for part in self.ranges if part.segment.kafka is not None]
         for part in self.ranges:
-            counts[part.partition] += (
-                part.record_count
-                if part.segment.kafka is None
-                else sum(b.num_rows for b in read_range(self._storage, part, ("offset",)))
-            )
+            counts[part.partition] += part.record_count if part.segment.kafka is None else 0
+        for part, batches in read_each(self._storage, imported, ("offset",)):
+            counts[part.partition] += sum(batch.num_rows for batch in batches)
         return counts
 
     def head(self, count: int) -> pa.Table:
@@ -82,14 +81,14 @@ class Scan:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
 
-        Memory is bounded by a chunk and a batch, however large the topic is.
+        Memory is bounded however large the topic is: by a chunk and a batch, and by 64 MiB more
+        where requests wait long enough to make several at once.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted meanwhile.
             CorruptRecord: a segment is damaged or gone.
         """
-        for part in self.ranges:
-            yield from read_range(self._storage, part, self.columns)
+        yield from read_ranges(self._storage, self.ranges, self.columns)
 
     def to_arrow(self) -> pa.Table:
         """Read everything into one table."""

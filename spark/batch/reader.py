@@ -57,7 +57,7 @@ class TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
-        from txnlog.read.segment_ranges import read_range
+        from txnlog.read.segment_ranges import read_ranges
 
         if self._origin is not None:
             from txnlog.spark.batch.provenance import leave_note
@@ -66,8 +66,7 @@ class TaskReader(DataSourceReader):
             _check_not_replaced(self._storage, self._origin.transaction)
         # Spark makes one empty partition of its own where there is nothing to read.
         if isinstance(partition, TxnlogPartition):
-            for part in partition.ranges:
-                yield from read_range(self._storage, part, self._columns)
+            yield from read_ranges(self._storage, partition.ranges, self._columns)
 
 
 def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:

@@ -12,8 +12,8 @@ from pyspark import TaskContext
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
-from txnlog.log.topic_log import TopicSpec
-from txnlog.segments.records import normalize, timestamps_ms
+from txnlog.log.uploads import TopicSpec
+from txnlog.segments.records import normalize, split_large, timestamps_ms
 from txnlog.write.partitioner import (
     Int32Array,
     check_explicit,
@@ -21,6 +21,7 @@ from txnlog.write.partitioner import (
     make_partitioner,
 )
 from txnlog.write.record_checks import TimestampLimits
+from txnlog.write.topic_buffer import MAX_WORK_BYTES
 
 _RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
 
@@ -46,11 +47,15 @@ def coalesce(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa
     """The rows of ``batches``, joined until they have ``least_bytes``.
 
     Later steps have a fixed cost per batch and partition, for which Spark's 10,000 rows are few.
-    Many more would not fit into the processor's caches.
+    Many more would not fit into the processor's caches. None is larger than ``MAX_WORK_BYTES``, or
+    one row: Arrow's columns of bytes end at 2 GiB.
     """
     held: list[pa.RecordBatch] = []
     size_bytes = 0
-    for batch in batches:
+    for batch in (piece for whole in batches for piece in split_large(whole, MAX_WORK_BYTES)):
+        if held and size_bytes + batch.nbytes > MAX_WORK_BYTES:
+            yield _concatenate(held)
+            held, size_bytes = [], 0
         held.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= least_bytes:

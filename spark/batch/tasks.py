@@ -12,28 +12,30 @@ from txnlog.spark.options.task_sizes import TaskSizes
 def group_ranges(
     ranges: Sequence[SegmentRange], sizes: TaskSizes | None = None
 ) -> list[tuple[SegmentRange, ...]]:
-    """Cut and bundle ranges into tasks of about equal bytes, keeping their order.
+    """Cut and bundle ranges into tasks of about equal work, keeping their order.
 
-    Nothing is opened: a range is cut by offsets, in proportion to its bytes.
+    That is their bytes, and something for each segment that a task has to open besides its first.
+    Nothing is opened here: a range is cut by offsets, in proportion to its bytes.
     """
     sizes = sizes or TaskSizes()
-    target = sizes.target_bytes(sum(part.size_bytes for part in ranges))
+    target = sizes.target_bytes(sum(part.size_bytes for part in ranges), len(ranges))
+    cost = sizes.cost_bytes(target)
     # A rest, or a piece, that is small beside a task is not worth opening the segment again; but
     # a task that takes it leaves fewer tasks than were asked for.
     slack = 0 if sizes.min_partitions else target // 8
     tasks: list[tuple[SegmentRange, ...]] = []
     task: list[SegmentRange] = []
-    room, records = target, sizes.max_records
+    room, records = target + cost, sizes.max_records
     for part in ranges:
         rest: SegmentRange | None = part
         while rest is not None:
-            piece, rest = _split(rest, room + slack, room, records)
+            piece, rest = _split(rest, room - cost + slack, room - cost, records)
             task.append(piece)
-            room -= piece.size_bytes
+            room -= piece.size_bytes + cost
             records = None if records is None else records - piece.record_count
-            if room <= 0 or records == 0 or rest is not None:
+            if room <= cost or records == 0 or rest is not None:
                 tasks.append(tuple(task))
-                task, room, records = [], target, sizes.max_records
+                task, room, records = [], target + cost, sizes.max_records
     if task:
         tasks.append(tuple(task))
     return tasks

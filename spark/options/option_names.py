@@ -45,6 +45,7 @@ READ_OPTIONS = (
     "minPartitions",
     "maxRecordsPerPartition",
     "maxBytesPerPartition",
+    "openCostInBytes",
     "includeHeaders",
     "columns",
     "failOnDataLoss",

@@ -117,13 +117,13 @@ class OptionValues:
                 f"option {name} must be a whole number, not {text!r:.100}"
             ) from None
 
-    def size_bytes(self, name: str) -> int | None:
+    def size_bytes(self, name: str, *, least: int = 1) -> int | None:
         """A number of bytes as Spark writes them: ``1048576``, ``64m``, ``1g``."""
         text = self.get(name)
         if text is None:
             return None
         found = _BYTES.fullmatch(text.strip())
-        if not found or int(found[1]) < 1:
+        if not found or int(found[1]) < least:
             raise InvalidOption(
                 f"option {name} must be a number of bytes such as 64m or 67108864, not "
                 f"{text!r:.100}"

@@ -22,6 +22,8 @@ INTERNAL = {
     "TopicView": "Snapshot.view is for Spark's planning",
     "PartitionView": "the same",
     "Segment": "the same",
+    "Manifests": "the same: where a view looks its older segments up",
+    "Settled": "the same",
 }
 """Types that public methods return and that are no part of the line, and why."""
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from steps import another, append, new_store
 
@@ -102,3 +105,122 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
         if len(slow.requests) <= begun + number:
             break
     assert number > 2
+
+
+def _calls_of(work: Callable[[], object]) -> int:
+    """How many functions of Python ``work`` calls."""
+    count = 0
+
+    def trace(_frame: object, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(trace)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def _send(store: Store, topic: str, value: bytes, partition: int) -> None:
+    with store.producer() as producer:
+        producer.send(topic, value, partition=partition)
+
+
+def _fill(store: Store, partitions: int) -> None:
+    numbers = pa.array(range(partitions), pa.int32())
+    with store.producer() as producer:
+        values = pa.array([b"x"] * partitions, pa.binary())
+        producer.send_batch("many", pa.record_batch({"value": values, "partition": numbers}))
+
+
+def test_polls_are_linear_in_partitions_and_idle_ones_do_nothing_for_them(
+    clock: VirtualClock,
+) -> None:
+    """Ten times the partitions are about ten times the work if one has grown, else the same."""
+    found: dict[int, list[int]] = {}
+    for partitions in (100, 1000):
+        store = attach(HeapStorage(), create=True, clock=clock)
+        store.create_topic("many", partitions=partitions)
+        _fill(store, partitions)
+        consumer = store.consumer("many", group_id="g", auto_offset_reset="earliest")
+        while consumer.poll():
+            pass
+        idle = _calls_of(consumer.poll)
+        _send(store, "many", b"y", partitions - 1)
+        one = _calls_of(lambda consumer=consumer: consumer.poll(1))  # type: ignore[misc]
+        found[partitions] = [idle, one]
+    assert found[1000][0] == found[100][0] < 1000
+    assert found[1000][1] < 12 * found[100][1]
+    assert found[1000][1] < 50 * 1000
+
+
+def test_what_was_read_to_its_end_is_read_again_when_asked_for(store: Store) -> None:
+    """An idle poll that looks no further forgets no seek, pause, assignment or new topic."""
+    append(store, b"0")
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    assert [record.value for record in consumer] == [b"0"]
+    assert consumer.poll() == consumer.poll() == []
+    consumer.seek(T0, 0)
+    assert [record.value for record in consumer] == [b"0"]
+    consumer.pause(T0)
+    append(store, b"1")
+    assert consumer.poll() == consumer.poll() == []
+    consumer.resume(T0)
+    assert [record.value for record in consumer] == [b"1"]
+    assert consumer.poll() == []
+    store.alter_topic("t", partitions=2)
+    _send(store, "t", b"2", 1)
+    assert [record.value for record in consumer] == [b"2"]
+    store.create_topic("u")
+    _send(store, "u", b"3", 0)
+    consumer.subscribe(["t", "u"])
+    assert [record.value for record in consumer] == [b"3"]
+    assert consumer.poll() == []
+    store.delete_topic("t")
+    store.create_topic("t")
+    append(store, b"4")
+    assert [record.value for record in consumer] == [b"4"]
+
+
+def test_a_poll_without_news_moves_on_when_a_transaction_ends(store: Store) -> None:
+    """What was undecided shows without any new entry in the topic's log; so does an abort."""
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    for number, ending in enumerate(["commit_transaction", "abort_transaction"] * 2):
+        producer = store.producer(transactional_id="x")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"%d" % number)
+        producer.flush()
+        assert consumer.poll() == consumer.poll() == []
+        getattr(producer, ending)()
+        committed = ending == "commit_transaction"
+        assert [record.value for record in consumer] == [b"%d" % number] * committed
+    assert consumer.position(T0) == consumer.end_offsets([T0])[T0] == 4
+
+
+def test_single_records_cost_no_copy_of_all_positions(clock: VirtualClock) -> None:
+    """To read record by record takes as long with many partitions as with few; errors rewind."""
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.create_topic("many", partitions=50)
+    for _ in range(2):
+        _fill(store, 50)
+    storage = FaultyStorage(store.storage)
+    consumer = attach(storage, clock=clock).consumer("many", auto_offset_reset="earliest")
+    first = consumer.poll(1)[0]
+    noted = [consumer._before is None]
+    consumer.poll(1)
+    assert [*noted, consumer._before is None] == [False, True]
+    before = {n: consumer.position(TopicPartition("many", n)) for n in range(50)}
+
+    def fail(name: str, start: int, stop: int) -> bytes:
+        raise StorageError(f"503 {name} {start} {stop}")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(storage, "get_range", fail)
+        with pytest.raises(StorageError, match="503"):
+            consumer.poll(500)
+    assert before == {n: consumer.position(TopicPartition("many", n)) for n in range(50)}
+    assert first.offset == 0
+    assert len(list(consumer)) == 98

@@ -8,18 +8,25 @@ import pytest
 from steps import begin, new_store
 
 from txnlog.errors import ConcurrentTransactions, InvalidOption
+from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.read.pinning import pin_topics
 from txnlog.snapshot import Snapshot
-from txnlog.state.topic import RECENT_ENTRIES
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 TIMEOUT_MS = 60_000
+MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
+"""So many appends that some of them are settled."""
 HOUR_MS = 3_600_000
 _SEEDS = itertools.count(1)
+
+
+def is_log_listing(request: str) -> bool:
+    """Whether a request lists the log of a topic."""
+    return request.startswith("list topics/") and request.endswith("/log")
 
 
 @pytest.fixture
@@ -237,7 +244,7 @@ def test_a_marker_that_shows_before_the_rest_of_its_transaction(
     listings: list[str] = []
 
     def meanwhile(text: str) -> None:
-        if text.startswith("list topics/"):
+        if is_log_listing(text):
             listings.append(text)
             if len(listings) == 2:
                 place(producer, b"x", "u")
@@ -272,16 +279,17 @@ def test_a_reader_that_sleeps_between_its_readings(
     listings: list[str] = []
 
     def meanwhile(text: str) -> None:
-        if text.startswith("list topics/"):
+        if is_log_listing(text):
             listings.append(text)
             if len(listings) == (4 if leaves_out else 3):
                 place(producer, b"x", "u")
                 producer.commit_transaction()
-                clock.time_ms += HOUR_MS
-                with process(heap, clock).producer() as plain:
-                    for _ in range(RECENT_ENTRIES + 1):
-                        plain.send("u", b"p")
-                        plain.flush()
+                for _ in range(3):
+                    clock.time_ms += HOUR_MS
+                    with process(heap, clock).producer() as plain:
+                        for _ in range(MANY):
+                            plain.send("u", b"p")
+                            plain.flush()
 
     store = process(FaultyStorage(heap, before_request=meanwhile), clock)
     if not leaves_out:
@@ -313,7 +321,7 @@ def test_what_a_cut_must_know_does_not_grow(heap: HeapStorage, clock: VirtualClo
         producer.commit_transaction()
     log = process(heap, clock).logs.fresh_topic("t")
     log.checkpoint()
-    assert len(log._state.recent) <= RECENT_ENTRIES + 1
+    assert len(log._state.recent) <= SETTLED_AT_ONCE + KEPT_ENTRIES
     assert len(log._state.producers) < 100
     assert log._state.let_go == {}
 
@@ -373,18 +381,19 @@ def test_a_reader_that_sleeps_between_its_listings(
 
     def asleep(text: str) -> None:
         nonlocal listings
-        listings += text.startswith("list topics/")
-        if listings != listing or not text.startswith("list topics/"):
+        listings += is_log_listing(text)
+        if listings != listing or not is_log_listing(text):
             return
         producer = begin_at(heap, clock, "p")
         place(producer, b"T", "t", "u")
         producer.commit_transaction()
-        clock.time_ms += HOUR_MS
-        with process(heap, clock).producer() as plain:
-            for _ in range(RECENT_ENTRIES + 40):
-                for topic in ("t", "u"):
-                    plain.send(topic, b"x")
-                plain.flush()
+        for _ in range(3):
+            clock.time_ms += HOUR_MS
+            with process(heap, clock).producer() as plain:
+                for _ in range(MANY):
+                    for topic in ("t", "u"):
+                        plain.send(topic, b"x")
+                    plain.flush()
 
     store = attach(FaultyStorage(heap, before_request=asleep), clock=clock)
     snapshot = store.snapshot(["t", "u"], isolation_level=level)

@@ -13,6 +13,7 @@ from txnlog.segments.records import (
     normalize,
     record_size,
     record_sizes,
+    split_large,
     take_groups,
 )
 
@@ -195,3 +196,43 @@ def test_groups_are_what_take_returns(
     assert parts == [records.take(pa.array(group)) for group in groups]
     for part in parts:
         part.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+        pa.binary(10),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.uint32(), pa.large_binary()),
+    ],
+)
+def test_large_batches_are_cut_by_what_they_stand_for(kind: pa.DataType) -> None:
+    """No piece is larger, as records, than it may be; a dictionary's values count each time."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    values = ["0123456789", None] * 50
+    array = pa.array([v and v.encode() for v in values], plain) if plain != pa.string() else None
+    array = pa.array(values, plain) if array is None else array
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_encode().cast(kind)
+    batch = pa.record_batch({"value": array}).slice(1)
+    pieces = split_large(batch, 95)
+    assert [piece.num_rows for piece in pieces] == [11, *[10] * 8, 8]
+    assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([batch]))
+    assert split_large(batch, 10_000) in ([batch], [batch.slice(0)])
+    assert [piece.num_rows for piece in split_large(batch, 1)] == [1] * 99
+    assert split_large(batch.slice(0, 0), 1) == [batch.slice(0, 0)]
+
+
+def test_a_dictionary_of_nothing_is_measured() -> None:
+    """Nulls have no place in a dictionary."""
+    array = pa.DictionaryArray.from_arrays(
+        pa.array([None, None], pa.int32()), pa.array([], pa.string())
+    )
+    assert record_sizes(pa.record_batch({"value": array})).tolist() == [4, 4]
+    array = pa.DictionaryArray.from_arrays(pa.array([None, 1], pa.int8()), pa.array(["", "ab"]))
+    assert record_sizes(pa.record_batch({"value": array})).tolist() == [4, 6]

@@ -51,10 +51,28 @@ def test_one_large_segment_is_read_by_many_tasks() -> None:
     assert max(sum(p.size_bytes for p in task) for task in tasks) <= 1.2 * MAX_TASK_BYTES
 
 
+def test_to_open_a_segment_counts() -> None:
+    """Thousands of tiny segments are the work of many tasks, a few of them that of one."""
+    tiny = [_range(p, base * 10, 10, 1_000) for p in range(5) for base in range(1000)]
+    tasks = group_ranges(tiny)
+    assert [part for task in tasks for part in task] == tiny
+    assert {len(task) for task in tasks[:-1]} == {32}
+    assert len(group_ranges(tiny[:8])) == 1
+    assert [len(task) for task in group_ranges(tiny[:18])] == [8, 8, 2]
+    halved = group_ranges(tiny, TaskSizes(open_cost_bytes=2 << 20))
+    assert len(halved) == 79
+    for max_bytes in (1, 100, 20_000):  # what is asked for in small tasks is not torn to pieces
+        tasks = group_ranges(tiny, TaskSizes(max_bytes=max_bytes))
+        assert sum(len(task) for task in tasks) >= 5000
+    # One large segment is cut as if there were no such cost.
+    pieces = group_ranges([_range(0, 0, 1 << 20, 1 << 30)])
+    assert [task[0].size_bytes for task in pieces] == [64 << 20] * 16
+
+
 def test_small_segments_share_a_task() -> None:
     """Thousands of tiny segments do not become thousands of tasks; their order is kept."""
     ranges = [_range(p, base * 10, 10, 1_000) for p in range(4) for base in range(500)]
-    tasks = group_ranges(ranges)
+    tasks = group_ranges(ranges, TaskSizes(open_cost_bytes=0))
     assert len(tasks) == 1
     assert list(tasks[0]) == ranges
 

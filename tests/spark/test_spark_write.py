@@ -17,7 +17,9 @@ from steps import sound_transactions
 
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
-from txnlog.log.topic_log import TopicLog, UploadedSegment
+from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import UploadedSegment
+from txnlog.spark.batch import rows_to_records
 from txnlog.spark.batch.rows_to_records import coalesce, work_bytes
 from txnlog.spark.batch.write_plan import WritePlan
 from txnlog.spark.batch.writer import TxnlogWriter
@@ -80,6 +82,22 @@ def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
     assert next(coalesce([large], 2 << 20)) is large
     assert not list(coalesce([], 2 << 20))
     assert [work_bytes(n) >> 20 for n in (0, 1, 32, 48, 64, 10_000)] == [2, 2, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.large_string()])
+def test_what_is_joined_or_came_too_large_fits_into_a_column(
+    kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's batches may pass Arrow's 2 GiB (here 10,000 bytes), together or by themselves."""
+    monkeypatch.setattr(rows_to_records, "MAX_WORK_BYTES", 10_000)
+    batches = [
+        pa.record_batch({"value": pa.array(["x" * size] * rows).cast(kind)})
+        for size, rows in ((10, 3), (900, 10), (900, 30), (20_000, 2), (10, 5))
+    ]
+    joined = list(coalesce(batches, 500))
+    assert pa.Table.from_batches(joined).equals(pa.Table.from_batches(batches))
+    assert all(batch.nbytes <= 10_000 or batch.num_rows == 1 for batch in joined)
+    assert len(joined) == 7
 
 
 def test_a_copy_is_equal(spark: SparkSession, store: Store) -> None:

@@ -29,7 +29,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.read.segment_ranges import read_range
+from txnlog.read.segment_ranges import read_ranges
 from txnlog.snapshot import Snapshot
 
 PARTITIONS = {"a": 1, "b": 2, "c": 1, "d": 2}
@@ -401,7 +401,7 @@ class Auditor:
                 if place not in self._legs:
                     self._legs[place] = [
                         Leg.parse(value)
-                        for batch in read_range(self.store.storage, part, ("value",))
+                        for batch in read_ranges(self.store.storage, [part], ("value",))
                         for value in batch.column("value").to_pylist()
                     ]
                     check(len(self._legs[place]) == place.stop - place.start, "records", place)

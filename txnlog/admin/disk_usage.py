@@ -10,6 +10,7 @@ from txnlog import names
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import describe_or_error
 from txnlog.log.open_logs import Logs
+from txnlog.storage.base import for_each
 
 
 @dataclass(slots=True)
@@ -67,29 +68,35 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
     topic never was; of all topics a damaged one gives its error.
     """
     found = [topic] if topic is not None else logs.storage.list_folders(names.TOPICS)
-    for name in found:
-        own = Logs(logs.storage, logs.config, logs.clock)
-        placed = describe_or_error(partial(_list_placed, own), name)
-        if isinstance(placed, TxnlogError):
-            if topic is not None:
-                raise placed
-            yield placed
-            continue
-        counted = _Topic(name, placed, PartitionUsage(name, None))
-        for path, size_bytes in logs.storage.list_all(names.topic_folder(name)):
-            counted.add(path, size_bytes)
-        if topic is not None and not counted.log.file_count:
-            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
-        yield counted.log
-        yield from (counted.partitions[number] for number in sorted(counted.partitions))
+    for counted in for_each(logs.storage, partial(_count, logs), found):
+        if not isinstance(counted, TxnlogError):
+            if topic is not None and not counted.log.file_count:
+                raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
+            yield counted.log
+            yield from (counted.partitions[number] for number in sorted(counted.partitions))
+        elif topic is not None:
+            raise counted
+        else:
+            yield counted
+
+
+def _count(logs: Logs, topic: str) -> _Topic | TxnlogError:
+    own = Logs(logs.storage, logs.config, logs.clock)
+    placed = describe_or_error(partial(_list_placed, own), topic)
+    if isinstance(placed, TxnlogError):
+        return placed
+    counted = _Topic(topic, placed, PartitionUsage(topic, None))
+    for path, size_bytes in logs.storage.list_all(names.topic_folder(topic)):
+        counted.add(path, size_bytes)
+    counted.placed = set()
+    return counted
 
 
 def _list_placed(logs: Logs, topic: str) -> set[tuple[int, str]]:
     log = logs.topic(topic)
     log.refresh()
-    with log.reading() as state:
-        return {
-            (number, segment.name)
-            for number, partition in enumerate(state.partitions)
-            for segment in partition.segments
-        }
+    return {
+        (number, segment.name)
+        for number, partition in enumerate(log.whole_state().partitions)
+        for segment in partition.segments
+    }

@@ -7,7 +7,8 @@ job that reads meanwhile notices: its next commit within a transaction is refuse
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from txnlog import names
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
@@ -19,10 +20,14 @@ from txnlog.inspect.descriptions import (
     describe_or_error,
 )
 from txnlog.inspect.history import GroupLogEntry, group_history
+from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
+from txnlog.storage.base import for_each
+
+_GROUPS_AT_ONCE = 256
 
 
 class GroupAdmin:
@@ -33,33 +38,37 @@ class GroupAdmin:
     def groups(self) -> list[str]:
         """The ids of the consumer groups that have offsets, sorted. Reads the log of each."""
         # One that is damaged is there all the same; describing it tells what is wrong.
+        ids = self._group_ids()
+        found = for_each(self._logs.storage, partial(describe_or_error, self._existing_group), ids)
         return [
             group_id
-            for group_id in self._group_ids()
-            if not isinstance(describe_or_error(self._existing_group, group_id), GroupIdNotFound)
+            for group_id, log in zip(ids, found, strict=True)
+            if not isinstance(log, GroupIdNotFound)
         ]
 
     def _group_ids(self) -> list[str]:
         return sorted(names.decode_names(self._logs.storage.list_folders(names.GROUPS)))
 
-    def _existing_group(self, group_id: str) -> str:
-        with self._logs.fresh_group(group_id).reading() as state:
+    def _existing_group(self, group_id: str) -> GroupLog:
+        log = self._logs.fresh_group(group_id)
+        with log.reading() as state:
             if state.empty:
                 raise GroupIdNotFound(
                     f"group {group_id!r} has no offsets in {self._logs.storage.url}"
                 )
-        return group_id
+        return log
 
     def describe_groups(self) -> list[GroupDescription | TxnlogError]:
         """Every group that has offsets, sorted by id; the error in place of a damaged one."""
         return [*self.each_group()]
 
     def each_group(self) -> Iterator[GroupDescription | TxnlogError]:
-        """Like :meth:`describe_groups`, one after the other."""
-        for group_id in self._group_ids():
-            described = describe_or_error(self.describe_group, group_id)
-            if not isinstance(described, GroupIdNotFound):
-                yield described
+        """Like :meth:`describe_groups`, some at a time; their topics are asked once for all."""
+        ids = self._group_ids()
+        for first in range(0, len(ids), _GROUPS_AT_ONCE):
+            for described in self._describe(ids[first : first + _GROUPS_AT_ONCE]):
+                if not isinstance(described, GroupIdNotFound):
+                    yield described
 
     def group_history(self, group_id: str) -> Iterator[GroupLogEntry | CorruptEntry]:
         """The entries of a group's log, oldest first, as far back as it reaches.
@@ -74,23 +83,44 @@ class GroupAdmin:
 
         Raises GroupIdNotFound.
         """
-        self._existing_group(group_id)
-        log = self._logs.group(group_id)
-        with log.reading() as group:
-            known = {*group.committed} | {
-                moved.topic for entry in group.pending.values() for moved in entry.offsets
-            }
+        (described,) = self._describe([group_id])
+        if isinstance(described, TxnlogError):
+            raise described
+        return described
+
+    def _describe(self, group_ids: Sequence[str]) -> list[GroupDescription | TxnlogError]:
+        """Describe groups, or give what is wrong with one of them or with one of its topics."""
+        storage = self._logs.storage
+        logs = [*for_each(storage, partial(describe_or_error, self._existing_group), group_ids)]
+        topics_of = [set() if isinstance(log, TxnlogError) else _topics_of(log) for log in logs]
+        # After the groups: an offset that was committed then lies inside the topic.
+        topics = sorted(set().union(*topics_of))
+        found = for_each(storage, partial(describe_or_error, self._stable_ends), topics)
         ends: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str | None] = {}
-        for topic in sorted(known):
-            topic_log = self._logs.topic(topic)
-            topic_log.refresh()
-            self._logs.settlement.settle([topic_log])
-            with topic_log.reading() as state:
-                topic_ids[topic] = state.topic_id
-                for partition, end in enumerate(state.last_stable_offsets()):
-                    ends[TopicPartition(topic, partition)] = end
-        return describe_group(log, ends, topic_ids)
+        broken: dict[str, TxnlogError] = {}
+        for topic, read in zip(topics, found, strict=True):
+            if isinstance(read, TxnlogError):
+                broken[topic] = read
+            else:
+                topic_ids[topic], stable = read
+                ends |= {TopicPartition(topic, number): end for number, end in enumerate(stable)}
+        described: list[GroupDescription | TxnlogError] = []
+        for log, known in zip(logs, topics_of, strict=True):
+            wrong = [broken[topic] for topic in sorted(known & {*broken})]
+            if isinstance(log, TxnlogError):
+                described.append(log)
+            else:
+                described.append(wrong[0] if wrong else describe_group(log, ends, topic_ids))
+        return described
+
+    def _stable_ends(self, topic: str) -> tuple[str | None, list[int]]:
+        """A topic's id, None if it was deleted, and the last stable offsets of its partitions."""
+        log = self._logs.topic(topic)
+        log.refresh()
+        self._logs.settlement.settle([log])
+        with log.reading() as state:
+            return state.topic_id, state.last_stable_offsets()
 
     def reset_group_offsets(
         self,
@@ -204,10 +234,20 @@ class GroupAdmin:
             return []
         before_ms = self._logs.clock.now_ms() - retention_ms
         expired = []
-        for group_id in self._group_ids():
-            log = describe_or_error(self._logs.fresh_group, group_id)
+        ids = self._group_ids()
+        found = for_each(
+            self._logs.storage, partial(describe_or_error, self._logs.fresh_group), ids
+        )
+        for group_id, log in zip(ids, found, strict=True):
             if isinstance(log, TxnlogError):
                 continue  # a damaged group stays for somebody to look at, and stops no other
             if log.expire(before_ms, dry_run=dry_run):
                 expired.append(group_id)
         return expired
+
+
+def _topics_of(log: GroupLog) -> set[str]:
+    """The topics that a group has offsets in, or is about to have."""
+    with log.reading() as group:
+        pending = {moved.topic for entry in group.pending.values() for moved in entry.offsets}
+        return {*group.committed} | pending

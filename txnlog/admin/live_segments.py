@@ -1,4 +1,7 @@
-"""Which segments a topic's log places: the one place where operators' tools ask for them."""
+"""Which segments a topic's log places: the one place where operators' tools ask for them.
+
+Of a whole state (``TopicLog.whole_state``), of which nothing is left to manifests.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ SegmentKey = tuple[int, str]
 
 def segments_of(state: TopicState, partition: int) -> Sequence[Segment]:
     """The segments of a partition in the order of their offsets, from the log start on."""
+    assert state.settled is None, "a part of the segments is in manifests"
     return state.partitions[partition].segments
 
 

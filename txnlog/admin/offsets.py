@@ -5,8 +5,9 @@ For a time it is the index and a piece of one segment per partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from txnlog import names
@@ -14,6 +15,7 @@ from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.pinning import pin_topics
+from txnlog.storage.base import for_each
 
 OffsetSpec: TypeAlias = Literal["earliest", "stable", "latest"]
 OFFSET_SPECS: tuple[OffsetSpec, ...] = ("earliest", "stable", "latest")
@@ -54,20 +56,32 @@ def _list(
     timestamp_ms: int | None,
 ) -> Iterator[ListedOffset | TxnlogError]:
     if topics is not None:
-        for topic, partitions in _group_by_topic(topics).items():
-            yield from _list_topic(logs, topic, partitions, at, timestamp_ms)
+        chosen = _group_by_topic(topics)
+        work = partial(_list_topic, logs, chosen, at, timestamp_ms)
+        for listed in for_each(logs.storage, work, chosen):
+            yield from listed
         return
-    for topic in logs.storage.list_folders(names.TOPICS):
-        # Logs of its own for each: what a topic's segments take in memory is let go of again.
-        own = Logs(logs.storage, logs.config, logs.clock)
-        try:
-            yield from _list_topic(own, topic, None, at, timestamp_ms)
-        except UnknownTopicOrPartition:
-            continue  # it was deleted
-        except TxnlogError as error:
-            if error.retriable:
-                raise
-            yield error
+    work_alone = partial(_list_alone, logs, at, timestamp_ms)
+    for found in for_each(logs.storage, work_alone, logs.storage.list_folders(names.TOPICS)):
+        if isinstance(found, TxnlogError):
+            yield found
+        else:
+            yield from found
+
+
+def _list_alone(
+    logs: Logs, at: OffsetSpec | None, timestamp_ms: int | None, topic: str
+) -> list[ListedOffset] | TxnlogError:
+    # A log of its own: what a topic's segments take in memory is let go of again.
+    own = Logs(logs.storage, logs.config, logs.clock)
+    try:
+        return _list_topic(own, {}, at, timestamp_ms, topic)
+    except UnknownTopicOrPartition:
+        return []  # it was deleted
+    except TxnlogError as error:
+        if error.retriable:
+            raise
+        return error
 
 
 def _group_by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[int] | None]:
@@ -86,21 +100,23 @@ def _group_by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[in
 
 def _list_topic(
     logs: Logs,
-    topic: str,
-    partitions: list[int] | None,
+    chosen: Mapping[str, list[int] | None],
     at: OffsetSpec | None,
     timestamp_ms: int | None,
-) -> Iterator[ListedOffset]:
+    topic: str,
+) -> list[ListedOffset]:
+    partitions = chosen.get(topic)
     if timestamp_ms is not None:
         view = pin_topics(logs, [topic]).views[topic]
-        for number in range(len(view.partitions)) if partitions is None else partitions:
-            found = view.offset_for_time(logs.storage, number, timestamp_ms)
-            yield (
-                ListedOffset(topic, number, None)
-                if found is None
-                else ListedOffset(topic, number, found.offset, found.timestamp)
-            )
-        return
+        numbers = range(len(view.partitions)) if partitions is None else partitions
+        find = partial(view.offset_for_time, logs.storage, timestamp_ms=timestamp_ms)
+        places = logs.storage.run_ahead((0, partial(find, number)) for number in numbers)
+        return [
+            ListedOffset(topic, number, None)
+            if found is None
+            else ListedOffset(topic, number, found.offset, found.timestamp)
+            for number, found in zip(numbers, places, strict=True)
+        ]
     log = logs.fresh_topic(topic)
     with log.reading() as state:
         state.check_partitions(topic, partitions or ())
@@ -109,5 +125,7 @@ def _list_topic(
             "stable": state.last_stable_offsets(),
             "latest": [part.end_offset for part in state.partitions],
         }[at or "latest"]
-    for number in range(len(ends)) if partitions is None else partitions:
-        yield ListedOffset(topic, number, ends[number])
+    return [
+        ListedOffset(topic, number, ends[number])
+        for number in (range(len(ends)) if partitions is None else partitions)
+    ]

@@ -65,7 +65,11 @@ def apply_retention(
         return logs.storage.modified_ms(SegmentRef(topic, partition, segment.name).paths.log)
 
     def choose(state: TopicState) -> dict[int, int]:
-        planned[:] = plan_retention(topic, state, now_ms, newest)
+        config = TopicConfig.of(state.config)
+        wanted = config.retention_ms >= 0 or config.retention_bytes >= 0
+        planned[:] = (
+            plan_retention(topic, log.manifests.unfold(state), now_ms, newest) if wanted else ()
+        )
         return {deletion.partition: deletion.new_log_start_offset for deletion in planned}
 
     with log.reading() as state:

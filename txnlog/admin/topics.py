@@ -25,7 +25,8 @@ from txnlog.inspect.descriptions import (
 )
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import TopicLog, TopicSpec
+from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import TopicSpec
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.state.topic import (
     ENTRY_DECODER,
@@ -35,7 +36,7 @@ from txnlog.state.topic import (
     TopicState,
     check_partition_count,
 )
-from txnlog.storage.base import PARALLEL_REQUESTS
+from txnlog.storage.base import for_each
 from txnlog.write.segment_uploads import discard_files
 
 
@@ -117,7 +118,7 @@ class TopicAdmin:
 
         if dry_run:
             self._logs.fresh_topic(topic)
-            return describe_topic_state(topic, log.preview(build))
+            return describe_topic_state(topic, log.manifests.unfold(log.preview(build)))
         log.append(build)
         return self.describe_topic(topic)
 
@@ -131,7 +132,7 @@ class TopicAdmin:
             state.check_exists(topic)
             doomed[:] = [
                 file
-                for number, partition in enumerate(state.partitions)
+                for number, partition in enumerate(log.manifests.unfold(state).partitions)
                 for segment in partition.segments
                 for file in SegmentRef(topic, number, segment.name).paths.files(
                     segment.batch_count, has_aborted=segment.kafka is not None
@@ -174,19 +175,16 @@ class TopicAdmin:
 
     def each_topic(self) -> Iterator[TopicDescription | TxnlogError]:
         """Every topic, sorted by name, a few at a time; the error in place of a damaged one."""
-        found = self._logs.storage.list_folders(names.TOPICS)
-        for first in range(0, len(found), PARALLEL_REQUESTS):
-            # Logs of their own: those of the store would keep what each topic has in segments.
-            logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
-            described = self._logs.storage.gather(
-                [
-                    partial(describe_or_error, partial(_describe, logs), name)
-                    for name in found[first : first + PARALLEL_REQUESTS]
-                ]
-            )
-            for item in described:
-                if not isinstance(item, UnknownTopicOrPartition):
-                    yield item
+        storage = self._logs.storage
+        found = storage.list_folders(names.TOPICS)
+        for item in for_each(storage, partial(describe_or_error, self._describe_alone), found):
+            if not isinstance(item, UnknownTopicOrPartition):
+                yield item
+
+    def _describe_alone(self, topic: str) -> TopicDescription:
+        # A log of its own: those of the store would keep what each topic has in segments.
+        logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
+        return describe_topic(logs.fresh_topic(topic))
 
     def dump_topic_log(self, topic: str, *, first: int = 0) -> Iterator[DumpedEntry[TopicEntry]]:
         """The topic's log from entry ``first`` on, as it lies; nothing is decided or ended.
@@ -279,10 +277,6 @@ class TopicAdmin:
 def _exists(log: TopicLog) -> bool:
     with log.reading() as state:
         return state.exists
-
-
-def _describe(logs: Logs, topic: str) -> TopicDescription:
-    return describe_topic(logs.fresh_topic(topic))
 
 
 def _offsets(listed: Iterable[ListedOffset | TxnlogError]) -> dict[TopicPartition, int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from txnlog import names
+from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -46,7 +47,7 @@ from txnlog.state.transaction import (
     TransactionState,
     expire,
 )
-from txnlog.storage.base import PARALLEL_REQUESTS
+from txnlog.storage.base import for_each
 
 _logger = logging.getLogger(__name__)
 
@@ -92,15 +93,11 @@ class TransactionAdmin:
     def _describe_each(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
         """The newest state of each transactional id, or what is wrong with it."""
         ids = self._logs.transactions.ids()
-        for first in range(0, len(ids), PARALLEL_REQUESTS):
-            some = ids[first : first + PARALLEL_REQUESTS]
-            found = self._logs.storage.gather(
-                [partial(describe_or_error, self.describe_transaction, name) for name in some]
-            )
-            for name, item in zip(some, found, strict=True):
-                # One that was removed since it was listed is no damage.
-                if not isinstance(item, TransactionalIdNotFound):
-                    yield name, item
+        work = partial(describe_or_error, self.describe_transaction)
+        for name, item in zip(ids, for_each(self._logs.storage, work, ids), strict=True):
+            # One that was removed since it was listed is no damage.
+            if not isinstance(item, TransactionalIdNotFound):
+                yield name, item
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""
@@ -196,6 +193,11 @@ class TransactionAdmin:
             return self._logs.transactions.head(transactional_id)
         except CorruptEntry as error:
             return error
+
+    def _head_since(self, transactional_id: str) -> tuple[Moment, int, Head | CorruptEntry | None]:
+        """The newest state, and since when and from which time (ms) on it is known."""
+        since, now_ms = self._logs.transactions.now(), self._logs.clock.now_ms()
+        return since, now_ms, self._head(transactional_id)
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -310,9 +312,9 @@ class TransactionAdmin:
         config = self._logs.config
         idle_ms = config.transactional_id_expiration_ms if older_than_ms is None else older_than_ms
         expired = []
-        for transactional_id in transactions.ids():
-            since, now_ms = self._logs.transactions.now(), clock.now_ms()
-            head = self._head(transactional_id)
+        ids = transactions.ids()
+        heads = for_each(self._logs.storage, self._head_since, ids)
+        for transactional_id, (since, now_ms, head) in zip(ids, heads, strict=True):
             if head is None or isinstance(head, CorruptEntry):
                 continue  # a damaged one stays for somebody to look at, and stops no other
             age_ms = now_ms - head.state.updated_at_ms

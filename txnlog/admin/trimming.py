@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from txnlog.admin.live_segments import SegmentKey, segments_of
+from txnlog.admin.live_segments import SegmentKey
 from txnlog.errors import StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
@@ -38,11 +38,16 @@ def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int
         assert state.topic_id is not None
         topic_id = state.topic_id
         starts = choose(state)
+        spans = {
+            partition: (state.partitions[partition].log_start_offset, start)
+            for partition, start in starts.items()
+            if 0 <= partition < len(state.partitions)
+        }
         released[:] = [
             (partition, segment.name)
-            for partition, start in starts.items()
-            for segment in segments_of(state, partition)
-            if segment.end_offset <= start
+            for partition, segments in log.placed(state, spans).items()
+            for segment in segments
+            if segment.end_offset <= starts[partition]
         ]
         return Trimmed(nonce, logs.clock.now_ms(), starts) if starts else None
 

@@ -22,6 +22,7 @@ from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnknownTo
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import Note, Retired, put_notes, read_notes
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import INDEX_ENDINGS, SEGMENT_ENDING
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
@@ -34,7 +35,7 @@ LEAST_ORPHAN_AGE_MS = 86_400_000
 be wrong by the rest of this."""
 _PER_DELETION = 1_000
 
-Reason = Literal["deleted records", "never placed", "deleted topic", "left behind"]
+Reason = Literal["deleted records", "never placed", "deleted topic", "left behind", "superseded"]
 
 _logger = logging.getLogger(__name__)
 
@@ -44,9 +45,9 @@ class FileDeletion:
     """Files that were deleted (or would be), all for the same reason.
 
     ``reason`` is ``deleted records``: of segments below the log start; ``never placed``: uploads
-    that nobody has made a part of the topic; ``deleted topic``; ``left behind``: by jobs and
-    processes, outside of topics (``topic`` is None). ``paths`` are the files' names within the
-    store.
+    that nobody has made a part of the topic; ``deleted topic``; ``superseded``: manifests that the
+    newest list does not need; ``left behind``: by jobs and processes, outside of topics (``topic``
+    is None). ``paths`` are the files' names within the store.
     """
 
     topic: str | None
@@ -146,22 +147,49 @@ def vacuum_topic(
             f"topic {topic!r} does not exist and never did, or its log is lost; of its files none "
             "was deleted"
         )
-    with log.reading() as state:
-        run = _Run(topic, state, ages, orphan_age_ms, files, notes)
-        topic_id = state.topic_id
-        run.judge(placed_segments(state))
+    state = log.whole_state()
+    run = _Run(topic, state, ages, orphan_age_ms, files, notes)
+    topic_id = state.topic_id
+    run.judge(placed_segments(state))
     note = partial(put_notes, storage, logs.clock, topic, topic_id)
     if run.found_now and not dry_run:
         run.notes += note(sorted(run.found_now), "candidate")
         # Whoever placed one before the note was there shows now; who does so later sees the note.
         log.refresh()
-        with log.reading() as state:
-            run.judge_again(state)
+        run.judge_again(log.whole_state())
         run.notes += note(sorted(run.found_now), "unplaced")
     if not dry_run:
         _delete_segments(storage, [files[key] for key in run.due])
         _delete_batches(storage, run.finished_notes())
     yield from run.results()
+    yield from _vacuum_manifests(log, ages, orphan_age_ms, dry_run=dry_run)
+
+
+def _vacuum_manifests(
+    log: TopicLog, ages: Ages, orphan_age_ms: int, *, dry_run: bool
+) -> Iterator[FileDeletion]:
+    """Delete the manifests that the newest list of a topic does not need. Yields what was done."""
+    storage, manifests = ages.storage, log.manifests
+    sizes = dict(storage.list_all(manifests.folder))
+    if not sizes:
+        return
+
+    def exists() -> bool:
+        with log.reading() as state:
+            if state.exists:
+                return True
+        log.refresh()  # It may have been made anew since.
+        with log.reading() as state:
+            return state.exists
+
+    superseded, loose = manifests.leftovers(sizes, exists)
+    old = storage.gather([partial(ages.reached, path, orphan_age_ms) for path in loose])
+    doomed = [*superseded, *(path for path, is_old in zip(loose, old, strict=True) if is_old)]
+    if doomed:
+        if not dry_run:
+            _delete_batches(storage, doomed)
+        size_bytes = sum(sizes[path] for path in doomed)
+        yield FileDeletion(log.name, "superseded", size_bytes, tuple(sorted(doomed)))
 
 
 def vacuum_loose_files(

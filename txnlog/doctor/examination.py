@@ -16,9 +16,9 @@ from txnlog.doctor.rules import (
     group_checkpoint_violations,
     group_violations,
     stable_offset_violations,
-    topic_checkpoint_violations,
     topic_violations,
 )
+from txnlog.doctor.topic_checkpoints import TopicCheckpoints
 from txnlog.doctor.transactional_ids import KnownIds, examine_ids
 from txnlog.errors import (
     CorruptEntry,
@@ -116,16 +116,18 @@ class Examination:
         # Logs of its own: what it takes in memory is let go of when the next one comes.
         log = Logs(self.logs.storage, self.logs.config, self.logs.clock).topic(topic)
         expiration_ms = self.logs.config.producer_id_expiration_ms
+        judge = TopicCheckpoints(log.manifests)
         kind: LogKind[TopicEntry, TopicState] = LogKind(
             "topic",
             lambda: TopicState(producer_id_expiration_ms=expiration_ms),
             topic_state.ENTRY_DECODER,
             topic_state.CHECKPOINT_DECODER,
+            judge.unfold,
             topic_violations,
-            topic_checkpoint_violations,
+            judge.violations,
             TopicClaims,
         )
-        replay = Replay(kind, log.log, topic, ids, self.logs.recent_ms, self.read_failures)
+        replay = Replay(kind, log.log, topic, ids, self.read_failures)
         damaged = False
         for finding in replay.findings():
             damaged = True
@@ -180,7 +182,7 @@ class Examination:
 
     def _check_group(self, group_id: str, ids: KnownIds) -> Iterator[Finding]:
         log = SequenceLog(self.logs.storage, names.group_log(group_id), self.logs.clock)
-        replay = Replay(_GROUPS, log, group_id, ids, self.logs.recent_ms, self.read_failures)
+        replay = Replay(_GROUPS, log, group_id, ids, self.read_failures)
         damaged = False
         for finding in replay.findings():
             damaged = True
@@ -194,6 +196,7 @@ _GROUPS: LogKind[GroupEntry, GroupState] = LogKind(
     GroupState,
     group_state.ENTRY_DECODER,
     group_state.CHECKPOINT_DECODER,
+    lambda state: state,
     group_violations,
     group_checkpoint_violations,
     GroupClaims,

@@ -22,7 +22,6 @@ from txnlog.doctor.transactional_ids import KnownIds
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.sequence_log import SequenceLog
-from txnlog.log.state_log import CHECKPOINT_INTERVAL
 from txnlog.names import LogFile, parse_log_file
 from txnlog.state import envelope
 from txnlog.state.folded_state import FoldedState
@@ -50,6 +49,7 @@ class LogKind(Generic[EntryT, StateT]):
     new_state: Callable[[], StateT]
     entries: msgspec.json.Decoder[EntryT]
     checkpoints: msgspec.json.Decoder[StateT]
+    unfold: Callable[[StateT], StateT | None]
     entry_violations: Callable[[str, StateT, EntryT], Iterator[Violation]]
     checkpoint_violations: Callable[[StateT, StateT], Iterator[Violation]]
     new_claims: Callable[[], ClaimsReader[EntryT, StateT]]
@@ -67,7 +67,6 @@ class Replay(Generic[EntryT, StateT]):
     log: SequenceLog
     name: str
     ids: KnownIds
-    recent_ms: int
     read_failures: ReadFailures
     state: StateT | None = None
     entry_count: int = 0
@@ -118,8 +117,6 @@ class Replay(Generic[EntryT, StateT]):
         yield from self._check_undecided_entries(checkpoints)
         for wrong in self._judge.found.values():
             yield from self._report_contradiction(wrong, from_entry_0=0 in entries)
-        if self.state is not None:
-            self.state.forget(self.state.log_time_ms - self.recent_ms)
 
     def _report_rest(self, number: int) -> Finding:
         detail = (
@@ -161,8 +158,6 @@ class Replay(Generic[EntryT, StateT]):
             state.decide(number, found.outcomes[0])
         elif owner is not None:
             self._decide(state, number, owner)
-        if number % CHECKPOINT_INTERVAL == 0:
-            state.forget(state.log_time_ms - self.recent_ms)
 
     def _entry_violations(self, state: StateT, entry: EntryT) -> list[Violation]:
         violations = [*self.kind.entry_violations(self.name, state, entry)]
@@ -207,8 +202,13 @@ class Replay(Generic[EntryT, StateT]):
         path = self.log.path(number, LogFile.CHECKPOINT)
         self._newest = None
         try:
-            checkpoint = envelope.decode(
-                self.log.read_checkpoint(number), self.kind.checkpoints, path
+            checkpoint = self.kind.unfold(
+                envelope.decode(
+                    self.log.read_checkpoint(number),
+                    self.kind.checkpoints,
+                    path,
+                    envelope.WITH_MANIFESTS,
+                )
             )
         except ObjectNotFound:
             return
@@ -219,6 +219,8 @@ class Replay(Generic[EntryT, StateT]):
             yield self._finding("L7", str(error), path)
             return
         self.read_failures.reset()
+        if checkpoint is None:
+            return
         said = claims.claims(checkpoint)
         self._newest = number, said
         self._good_checkpoints.append(number)

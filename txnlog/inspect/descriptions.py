@@ -280,8 +280,7 @@ class StableOffset:
 
 def describe_topic(log: TopicLog) -> TopicDescription:
     """Describe a refreshed and settled topic."""
-    with log.reading() as state:
-        return describe_topic_state(log.name, state)
+    return describe_topic_state(log.name, log.whole_state())
 
 
 def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
@@ -318,17 +317,17 @@ def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
 
 def describe_segments(log: TopicLog, partition: int | None = None) -> list[SegmentDescription]:
     """Describe the segments of a refreshed and settled topic, by partition and offset."""
-    with log.reading() as state:
-        outcomes = {
-            **dict.fromkeys(state.aborted, "aborted"),
-            **dict.fromkeys(state.undecided, "undecided"),
-        }
-        return [
-            _describe_segment(log.name, number, segment, outcomes.get(segment.entry, "committed"))
-            for number, part in enumerate(state.partitions)
-            if partition in (None, number)
-            for segment in part.segments
-        ]
+    state = log.whole_state()
+    outcomes = {
+        **dict.fromkeys(state.aborted, "aborted"),
+        **dict.fromkeys(state.undecided, "undecided"),
+    }
+    return [
+        _describe_segment(log.name, number, segment, outcomes.get(segment.entry, "committed"))
+        for number, part in enumerate(state.partitions)
+        if partition in (None, number)
+        for segment in part.segments
+    ]
 
 
 def _describe_segment(
@@ -359,34 +358,34 @@ def _describe_segment(
 
 def describe_producers(log: TopicLog, partition: int | None = None) -> list[ProducerDescription]:
     """Describe the producers of a refreshed and settled topic, by partition and producer id."""
-    with log.reading() as state:
-        open_in: dict[tuple[int, int], tuple[TransactionRef, int]] = {}
-        for entry in state.recent:
-            ref = state.undecided.get(entry.number)
-            for number, offset in entry.first_offsets.items():
-                if ref is not None:
-                    open_in.setdefault((number, ref.producer_id), (ref, offset))
-        wrote = {(n, who) for who, known in state.producers.items() for n in known.partitions}
-        found = []
-        for number, producer_id in sorted(wrote | {*open_in}):
-            if partition not in (None, number):
-                continue
-            producer = state.producers[producer_id]
-            batches = producer.partitions.get(number)
-            transaction, start = open_in.get((number, producer_id), (None, None))
-            found.append(
-                ProducerDescription(
-                    topic=log.name,
-                    partition=number,
-                    producer_id=producer_id,
-                    producer_epoch=producer.producer_epoch,
-                    last_sequence=batches[-1].last_sequence if batches else None,
-                    last_at_ms=producer.last_at_ms,
-                    transaction=transaction,
-                    transaction_start_offset=start,
-                )
+    state = log.whole_state()
+    open_in: dict[tuple[int, int], tuple[TransactionRef, int]] = {}
+    for entry in state.recent:
+        ref = state.undecided.get(entry.number)
+        for number, offset in entry.first_offsets.items():
+            if ref is not None:
+                open_in.setdefault((number, ref.producer_id), (ref, offset))
+    wrote = {(n, who) for who, known in state.producers.items() for n in known.partitions}
+    found = []
+    for number, producer_id in sorted(wrote | {*open_in}):
+        if partition not in (None, number):
+            continue
+        producer = state.producers[producer_id]
+        batches = producer.partitions.get(number)
+        transaction, start = open_in.get((number, producer_id), (None, None))
+        found.append(
+            ProducerDescription(
+                topic=log.name,
+                partition=number,
+                producer_id=producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=batches[-1].last_sequence if batches else None,
+                last_at_ms=producer.last_at_ms,
+                transaction=transaction,
+                transaction_start_offset=start,
             )
-        return found
+        )
+    return found
 
 
 def describe_group(

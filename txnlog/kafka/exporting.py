@@ -157,8 +157,12 @@ def _format(
 
 
 def _segments_of(view: TopicView) -> Iterator[Segment]:
-    for part in view.partitions:
-        yield from part.overlapping(part.log_start_offset, part.end_offset)
+    spans = {
+        number: (part.log_start_offset, part.end_offset)
+        for number, part in enumerate(view.partitions)
+    }
+    for segments in view.placed(spans).segments.values():
+        yield from segments
 
 
 def _discard(writer: FolderWriter) -> None:
@@ -204,7 +208,9 @@ class _PartitionExporter:
         pinned = view.partitions[partition]
         self._start_offset = pinned.log_start_offset
         self._end_offset = pinned.end_offset
-        self._segments = pinned.overlapping(self._start_offset, self._end_offset)
+        placed = view.placed({partition: (self._start_offset, self._end_offset)})
+        self._segments = placed.segments[partition]
+        self._hidden_entries = placed.hidden_entries
         self._shift = 0
         self._leader_epoch = 0
         self._record_count = 0
@@ -216,7 +222,7 @@ class _PartitionExporter:
         begins_file = True
         hanging: set[int] = set()
         for index, segment in enumerate(self._segments):
-            is_hidden = segment.entry in self._view.hidden_entries
+            is_hidden = segment.entry in self._hidden_entries
             if segment.kafka is not None and self._format.magic == MAGIC_KAFKA:
                 hanging |= self._copy(segment)
                 begins_file = True

@@ -7,16 +7,19 @@ bytes; what an entry means is the business of those who fold it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import CorruptEntry
+from txnlog.errors import CorruptEntry, ObjectNotFound
 from txnlog.log.create_once import confirm, create_once
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
 from txnlog.storage.base import Storage
+
+_LOOKED_FOR = 64
+"""So many names are asked for one by one; where there are more a listing is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,65 @@ class SequenceLog:
             else:
                 outcome = Outcome(kind.value)
                 if outcomes.setdefault(number, outcome) is not outcome:
-                    raise CorruptEntry(
-                        f"{self.path(number)} has both a commit and an abort marker; "
-                        "run `txnlog log dump` and keep the store as it is"
-                    )
+                    raise self._both_markers(number)
         return Listing(tuple(entries), outcomes, tuple(checkpoints), witnesses)
+
+    def look_on(self, next_entry: int, undecided: Collection[int]) -> Listing | None:
+        """What :meth:`listing` would show that is new, found by asking for names one by one.
+
+        For storages whose listings cost what the folder holds. That an entry is not there says
+        that it was not put yet only to those who have looked a short time ago: before anybody can
+        have cleaned up what came since (hazard 3).
+
+        Args:
+            next_entry: the first entry that is not known yet.
+            undecided: older entries, whose markers are looked for.
+
+        Returns:
+            No checkpoints, and of older entries the undecided ones alone. None if a listing is
+            needed: there is much that is new, or something is missing.
+
+        Raises:
+            CorruptEntry: an entry has both markers.
+        """
+        if len(undecided) > _LOOKED_FOR or not self._is_there(next_entry - 1):
+            return None
+        known = [number for number in sorted(undecided) if self._is_there(number)]
+        number = next_entry
+        while self._is_there(number):
+            number += 1
+            if number - next_entry > _LOOKED_FOR:
+                return None
+        if self._is_there(number + 1):
+            return None
+        entries = [*known, *range(next_entry, number)]
+        outcomes = {}
+        for entry in entries:
+            for outcome in Outcome:
+                if self._is_there(entry, LogFile(outcome.value)):
+                    if entry in outcomes:
+                        raise self._both_markers(entry)
+                    outcomes[entry] = outcome
+        return Listing(tuple(entries), outcomes, (), {})
+
+    def checkpoints_in(self, first: int, end: int) -> list[int]:
+        """The entries in [first, end) that have a checkpoint, ascending; see :meth:`look_on`."""
+        if end - first > _LOOKED_FOR or not self.storage.lists_whole_folders():
+            return [number for number in self.listing(first).checkpoints if number < end]
+        return [n for n in range(first, end) if self._is_there(n, LogFile.CHECKPOINT)]
+
+    def _is_there(self, number: int, kind: LogFile = LogFile.ENTRY) -> bool:
+        try:
+            self.storage.size(self.path(number, kind))
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _both_markers(self, number: int) -> CorruptEntry:
+        return CorruptEntry(
+            f"{self.path(number)} has both a commit and an abort marker; "
+            "run `txnlog log dump` and keep the store as it is"
+        )
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
         """The bytes of these entries, read in parallel. Raises ObjectNotFound if one is gone."""
@@ -116,6 +173,10 @@ class SequenceLog:
     def put_checkpoint(self, number: int, data: bytes) -> bool:
         """Put the checkpoint after entry ``number``; False if there is one already."""
         return self.storage.put_if_absent(self.path(number, LogFile.CHECKPOINT), data)
+
+    def delete_checkpoints(self, numbers: Sequence[int]) -> None:
+        """Delete the checkpoints after these entries, which newer ones stand for."""
+        self.storage.delete([self.path(number, LogFile.CHECKPOINT) for number in numbers])
 
     def delete_below(self, number: int) -> int:
         """Delete every file of the entries below ``number``; returns how many there were.

@@ -28,6 +28,8 @@ CHECKPOINT_INTERVAL = 32
 """Entries between checkpoints: opening a log reads at most about this many small files."""
 DELIVERY_TIMEOUT_MS = 120_000
 """How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
+_NOTED_PER_AGE = 32
+"""So many of the checkpoints of one cleaning age are remembered, to clean up behind them."""
 _ATTEMPTS = 20
 """Listings in a row that may contradict themselves before a log is called damaged."""
 
@@ -49,7 +51,7 @@ class LogPolicy:
     """How logs of a store age. Milliseconds.
 
     ``cleanup_age_ms``: entries behind a checkpoint of this age may be deleted.
-    ``recent_ms``: appends younger than this are kept apart for consistent cuts.
+    ``recent_ms``: consistent cuts look at no older appends than this.
     """
 
     cleanup_age_ms: int
@@ -86,7 +88,10 @@ class StateLog(Generic[EntryT, StateT]):
         self._checkpoint_decoder = checkpoint_decoder
         self._policy = policy
         self._listed_at = Moment.now(clock)
+        self._seen = False
+        """Whether the log was listed, so that ``_listed_at`` is when its end was last seen."""
         self._newest_checkpoint = -1
+        self._seen_checkpoints: set[int] = set()
         self._looked_at = (-1, 0.0)
 
     def ref(self, number: int) -> EntryRef:
@@ -160,9 +165,8 @@ class StateLog(Generic[EntryT, StateT]):
     def _catch_up(self) -> bool:
         """One attempt to refresh; False if the listing contradicts itself or files vanished."""
         state = self._state
-        first = min([state.next_entry, *state.undecided_entries()])
         listed_at = Moment.now(self.clock)
-        listing = self.log.listing(first)
+        listing = self._look(state)
         if not state.undecided_entries().keys() <= set(listing.entries):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
             self._drop()
@@ -172,6 +176,7 @@ class StateLog(Generic[EntryT, StateT]):
         loaded = False
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
+        self._seen_checkpoints |= {*listing.checkpoints}
         try:
             # Also where a gap lies before the checkpoint: what stands before that gap is a
             # stray that a stalled writer put into a name which cleaning had freed.
@@ -199,13 +204,34 @@ class StateLog(Generic[EntryT, StateT]):
         self._dropped = False
         self.ahead = bool(decided) or (loaded and state.has_transactions())
         self._listed_at = listed_at
-        if numbers:
-            self._forget()
         gap = bool(listing.entries) and listing.entries[-1] >= end
         if gap or not state.undecided_entries().keys() <= set(listing.entries):
             return False
         state.expire()
         return True
+
+    def _look(self, state: StateT) -> Listing:
+        """What is new: a listing, or the few names that may be there, where that is cheaper."""
+        if (
+            state.next_entry > 0
+            and self._seen
+            and self.log.storage.lists_whole_folders()
+            and not self._stalled()
+        ):
+            found = self.log.look_on(state.next_entry, state.undecided_entries())
+            if found is not None:
+                return found
+        first = min([state.next_entry, *state.undecided_entries()])
+        begin = self._find_beginning() if state.next_entry == 0 else 0
+        found = self.log.listing(max(first, begin))
+        if begin > 0 and not found.checkpoints:
+            found = self.log.listing(first)
+        self._seen = True
+        return found
+
+    def _find_beginning(self) -> int:
+        """An entry behind which there may be a checkpoint, for who knows nothing of the log yet."""
+        return 0
 
     def _load_checkpoint(self, listing: Listing) -> StateT | None:
         """The newest checkpoint that can be read and is ahead of us; None if there is none."""
@@ -221,7 +247,12 @@ class StateLog(Generic[EntryT, StateT]):
         """The state after entry ``number``; None if the checkpoint is damaged."""
         path = self.log.path(number, LogFile.CHECKPOINT)
         try:
-            return envelope.decode(self.log.read_checkpoint(number), self._checkpoint_decoder, path)
+            return envelope.decode(
+                self.log.read_checkpoint(number),
+                self._checkpoint_decoder,
+                path,
+                envelope.WITH_MANIFESTS,
+            )
         except CorruptEntry as error:
             _logger.warning("%s; going on from an older checkpoint", error)
             return None
@@ -262,13 +293,21 @@ class StateLog(Generic[EntryT, StateT]):
             if state is None:
                 continue
             for entry in asked:
-                outcome = state.outcome_of(entry)
+                outcome = self._outcome_in(state, entry)
                 if isinstance(outcome, Outcome) or outcome == "gone":
                     found[entry] = outcome
                     wanted.discard(entry)
                 else:
                     found.setdefault(entry, outcome)
         return found
+
+    def _outcome_in(self, state: StateT, number: int) -> Outcome | Unsettled:
+        """How an entry was decided by a state, which may be of an older checkpoint."""
+        return state.outcome_of(number)
+
+    def _checkpoint_version(self) -> int:
+        """The oldest format that says what the state is."""
+        return envelope.FORMAT_VERSION
 
     def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
         if not numbers:
@@ -388,32 +427,66 @@ class StateLog(Generic[EntryT, StateT]):
     def checkpoint_if_due(self) -> None:
         """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""
         with self.lock:
-            number = self._state.next_entry - 1
-            if number - self._newest_checkpoint < CHECKPOINT_INTERVAL:
-                return
             try:
-                self.checkpoint()
+                if self._checkpoint_is_due(self._state.next_entry - 1):
+                    self.checkpoint()
             except StorageError as error:
                 _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
+
+    def _checkpoint_is_due(self, number: int) -> bool:
+        interval = self._checkpoint_interval()
+        if number - self._newest_checkpoint >= interval and self.log.storage.lists_whole_folders():
+            # The end was looked for by names, which shows no checkpoints of others.
+            found = self.log.checkpoints_in(self._newest_checkpoint + 1, number + 1)
+            self._seen_checkpoints |= {*found}
+            self._newest_checkpoint = max([self._newest_checkpoint, *found])
+        return number - self._newest_checkpoint >= interval
+
+    def _checkpoint_interval(self) -> int:
+        """How many entries there are between checkpoints."""
+        return CHECKPOINT_INTERVAL
 
     def checkpoint(self) -> None:
         """Put the state as it is beside the newest entry, and clean up behind an old checkpoint."""
         with self.lock:
             now_ms = self.clock.now_ms()
             number = self._state.next_entry - 1
-            self._forget()
             self._newest_checkpoint = max(self._newest_checkpoint, number)
             # It names itself, so that whoever loads it can clean up behind it one day.
-            self._state.checkpoints.append((number, now_ms))
+            before = self._state.checkpoints
+            self._state.checkpoints = self._note_checkpoint(number, now_ms)
             ours = False
             try:
-                ours = self.log.put_checkpoint(number, envelope.encode(self._state))
+                data = envelope.encode(self._state, self._checkpoint_version())
+                ours = self.log.put_checkpoint(number, data)
             finally:
                 if not ours:
-                    self._state.checkpoints.pop()
+                    self._state.checkpoints = before
             # Only behind a checkpoint that knows what we know: whoever finds entries gone asks it.
             if ours:
                 self._clean(now_ms)
+                self._delete_superseded(number)
+
+    def _note_checkpoint(self, number: int, now_ms: int) -> list[tuple[int, int]]:
+        """The checkpoints that a state knows of, with one more: some of each cleaning age."""
+        known = self._state.checkpoints
+        apart_ms = self._policy.cleanup_age_ms // _NOTED_PER_AGE
+        if len(known) > 1 and abs(now_ms - known[-2][1]) < apart_ms:
+            known = known[:-1]
+        return [*known, (number, now_ms)]
+
+    def _delete_superseded(self, newest: int) -> None:
+        """Delete the checkpoints that ``newest``, just put, stands for; one more is kept beside it.
+
+        Not those that may know the outcome of an entry which the newest calls undecided: it could
+        be cleaned up behind one of them (invariant L10).
+        """
+        undecided = min(self._state.undecided_entries(), default=newest)
+        older = sorted(self._seen_checkpoints)[:-1]
+        doomed = [number for number in older if number < min(undecided, newest)]
+        self._seen_checkpoints -= {*doomed}
+        self._seen_checkpoints.add(newest)
+        self.log.delete_checkpoints(doomed)
 
     def _clean(self, now_ms: int) -> None:
         """Delete what lies behind the newest checkpoint that is old enough (hazard 3)."""
@@ -426,11 +499,10 @@ class StateLog(Generic[EntryT, StateT]):
                 known for known in self._state.checkpoints if known[0] > behind[-1]
             ]
 
-    def _forget(self) -> None:
-        # The older of two clocks: one that runs ahead must not make us forget too early.
-        now_ms = min(self.clock.now_ms(), self._state.log_time_ms)
-        self._state.forget(now_ms - self._policy.recent_ms)
-
     def _stalled(self) -> bool:
         """True if the listing we built on is so old that cleaning may have overtaken us."""
-        return self._listed_at.stalled_past(self._policy.cleanup_age_ms, self.clock)
+        return self._stalled_since(self._listed_at)
+
+    def _stalled_since(self, moment: Moment) -> bool:
+        """True if so much time has passed that a name could have been cleaned up since."""
+        return moment.stalled_past(self._policy.cleanup_age_ms, self.clock)

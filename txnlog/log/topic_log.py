@@ -2,105 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 from txnlog import names
-from txnlog.clock import Clock, SystemClock
-from txnlog.config import WriterCodec
-from txnlog.errors import InvalidTopic
+from txnlog.clock import Clock, Moment, SystemClock
+from txnlog.errors import CorruptEntry, InvalidTopic, StorageError, UnknownTopicOrPartition
 from txnlog.log.folded_names import check_case
+from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
-from txnlog.log.state_log import DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
-from txnlog.names import SegmentRef, TopicPartition
-from txnlog.segments.identity import NO_TAG
+from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
+from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
+from txnlog.names import TopicPartition
+from txnlog.state import envelope
 from txnlog.state import topic as kinds
-from txnlog.state.placement import Placement
-from txnlog.state.producers import ProducerRef, advance_sequence
+from txnlog.state.folded_state import Unsettled
+from txnlog.state.manifest import ManifestList, Settled
+from txnlog.state.placement import Placement, Segment, overlapping
+from txnlog.state.producers import ProducerRef, advance_sequence, join
 from txnlog.state.topic import (
     Append,
     Created,
     Imported,
     OffsetSpan,
+    RecentEntry,
     TopicEntry,
     TopicState,
     check_partition_count,
 )
-from txnlog.state.transaction import TransactionRef, new_producer_id
+from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
 
+ADOPT_AFTER = 512
+"""A process that only reads lets go of what others have settled when it holds so many appends."""
 
-@dataclass(frozen=True, slots=True)
-class TopicSpec:
-    """What an uploader must know of a topic. Plain data, to travel to Spark's tasks."""
+_WRITERS_HERE = 16
+"""So many producers of this process are not left to manifests: they will go on."""
+_DAY_MS = 86_400_000
 
-    topic: str
-    topic_id: str
-    partitions: int
-    config: dict[str, str]
-
-    def with_codec(self, codec: WriterCodec | None) -> TopicSpec:
-        """The same for a writer that has chosen a codec. Raises InvalidConfig."""
-        return self if codec is None else replace(self, config=codec.override(self.config))
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedSegment:
-    """A segment whose files are uploaded and that no log entry names yet.
-
-    ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
-    same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
-    ``begun_ms`` is when the upload began, by the clock of whoever made it; None: not known.
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    name: str
-    record_count: int
-    batch_count: int
-    size_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    tag: int = NO_TAG
-    begun_ms: int | None = None
-
-    @property
-    def files(self) -> list[str]:
-        """The names of its files within the store."""
-        return SegmentRef(self.topic, self.partition, self.name).paths.files(self.batch_count)
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where an append went: its entry, and the offsets of each partition it wrote to.
-
-    ``entry`` is None if the append repeated an earlier one, which is not written again.
-    """
-
-    entry: int | None
-    offsets: dict[TopicPartition, range]
-
-
-@dataclass(slots=True)
-class Writer:
-    """A producer without a transaction, as one topic knows it: its id and its next sequences.
-
-    For one append at a time; :meth:`TopicLog.place` moves it on when it has placed one.
-    """
-
-    producer: ProducerRef
-    sequences: dict[int, int] = field(default_factory=dict)
-
-    @classmethod
-    def new(cls, token: str) -> Writer:
-        """One that has written nothing yet, with an id made of a random token."""
-        return cls(ProducerRef(new_producer_id(token), 0))
+_logger = logging.getLogger(__name__)
 
 
 class TopicLog(StateLog[TopicEntry, TopicState]):
-    """A topic's log and state."""
+    """A topic's log and state, and the manifests that hold what is settled of it."""
 
     def __init__(
         self,
@@ -120,6 +66,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             clock=clock,
             policy=policy,
         )
+        self.manifests = Manifests(storage, topic, clock)
+        self._writers_here: deque[int] = deque(maxlen=_WRITERS_HERE)
 
     def spec(self) -> TopicSpec:
         """What an uploader must know of the topic. Raises UnknownTopicOrPartition."""
@@ -162,6 +110,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         transaction: TransactionRef | None = None,
         writer: Writer | None = None,
         since_entry: int | None = None,
+        first_of_epoch: Container[int] = (),
         refreshed: bool = False,
         timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> Appended:
@@ -173,6 +122,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             writer: the idempotent producer that wrote them.
             since_entry: if an earlier call for these segments had an unknown outcome, a number that
                 the log had not passed by then: what was placed since is not placed again.
+            first_of_epoch: partitions that nobody has written to with the transaction's epoch.
             refreshed: the log was refreshed just now.
             timeout_ms: how long it goes on while other writers are faster.
 
@@ -199,17 +149,24 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         first_names = {segment.partition: segment.name for segment in reversed(segments)}
         first_entry = self.next_entry if since_entry is None else since_entry
 
+        def known(partition: int) -> bool:
+            return writer is not None and writer.sequences.get(partition, 0) > 0
+
         def build(state: TopicState) -> Append | None:
             state.check_exists(self.name, segments[0].topic_id)
             state.check_partitions(self.name, counts)
-            placed = state.placed_since(first_entry, first_names)
+            placed = self._placed_since(state, first_entry, first_names)
+            new = {p for p in counts if p in first_of_epoch or (writer and not known(p))}
+            new = set() if placed else new
+            if owner := transaction or (writer.producer if writer else None):
+                self._recall(state, owner, counts.keys() - new)
             if placed:
                 offsets.update(self._ranges(placed, counts))
                 if writer:
                     # Perhaps it has been moved on already, and was interrupted then.
                     following.update({p: state.next_sequence(writer.producer, p) for p in counts})
                 return None
-            if writer and any(writer.sequences.values()) and not state.knows(writer.producer):
+            if writer and not self._remembers(state, writer, filter(known, counts)):
                 # It was idle for too long, and nothing of it is in doubt: it starts over.
                 writer.producer = Writer.new(self.clock.token()).producer
                 writer.sequences.clear()
@@ -294,6 +251,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def _confirm(self, offsets: Mapping[TopicPartition, range]) -> None:
         """Make sure that entries which placed these records earlier are durable.
 
+        What is in a manifest is: whoever put that had confirmed its list.
+
         Raises:
             StorageError: the outcome is still unknown.
         """
@@ -306,6 +265,239 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             }
         for number in sorted(entries):
             self.log.confirm(number)
+
+    # -- what is settled -------------------------------------------------------------------------
+
+    def whole_state(self) -> TopicState:
+        """A copy of the state as if nothing were left to manifests: as large as the past.
+
+        Raises CorruptEntry, StorageError.
+        """
+        with self.reading() as state:
+            return self.manifests.unfold(state)
+
+    def placed(
+        self, state: TopicState, spans: Mapping[int, tuple[int, int]]
+    ) -> dict[int, list[Segment]]:
+        """The segments that hold any of these offsets, by partition, whatever became of them.
+
+        Args:
+            state: this log's.
+            spans: by partition, offsets [start, end).
+
+        Raises CorruptEntry, StorageError.
+        """
+        heads = {number: state.partitions[number].head_offset for number in spans}
+        back = {
+            number: (start, min(end, heads[number]))
+            for number, (start, end) in spans.items()
+            if start < min(end, heads[number])
+        }
+        older, _ = self.manifests.segments(state.settled, state.topic_id, back)
+        return {
+            number: [
+                *older.get(number, ()),
+                *overlapping(state.partitions[number].segments, start, end),
+            ]
+            for number, (start, end) in spans.items()
+        }
+
+    def kept_apart(self) -> KeptApart:
+        """How far back appends are looked at for consistent cuts.
+
+        Raises CorruptEntry, StorageError.
+        """
+        with self.reading() as state:
+            # The older of two clocks: one that runs ahead must not make us forget too early.
+            now_ms = min(self.clock.now_ms(), state.log_time_ms)
+            apart = self.manifests.kept_apart(
+                state.settled, state.topic_id, now_ms - self._policy.recent_ms
+            )
+            let_go_ms = state.kept_since_ms
+            if let_go_ms > state.append_time_ms + _DAY_MS:
+                # Somebody's clock ran ahead by days. By the topic's own time it was let go by now.
+                let_go_ms = state.append_time_ms
+            return KeptApart(
+                max(apart.first_entry, state.let_go_entry + 1), max(apart.kept_since_ms, let_go_ms)
+            )
+
+    def appends_since(self, first_entry: int) -> list[RecentEntry]:
+        """The appends from ``first_entry`` on that were not aborted, in order.
+
+        Raises CorruptEntry, StorageError.
+        """
+        with self.reading() as state:
+            older = self.manifests.appends(state.settled, state.topic_id, first_entry)
+            aborted = set(state.aborted)
+            return older + [
+                entry
+                for entry in state.recent
+                if entry.number >= first_entry and entry.number not in aborted
+            ]
+
+    def settled_appends_of(self, keys: Iterable[TransactionKey]) -> list[RecentEntry]:
+        """The settled appends of some transactions that were not aborted, as far as is looked back.
+
+        Raises CorruptEntry, StorageError.
+        """
+        wanted = set(keys)
+        with self.reading() as state:
+            if not wanted or state.settled is None or not state.settled.has_transactions:
+                return []
+            found = self.manifests.appends(
+                state.settled,
+                state.topic_id,
+                self.kept_apart().first_entry,
+                {key.producer_id for key in wanted},
+            )
+        return [entry for entry in found if entry.transaction and entry.transaction.key in wanted]
+
+    def _placed_since(
+        self, state: TopicState, first_entry: int, wanted: Mapping[int, str]
+    ) -> dict[int, int]:
+        """See ``TopicState.placed_since``; also if it was settled since."""
+        found = state.placed_since(first_entry, wanted)
+        if not found and state.settled is not None and first_entry < state.settled.end:
+            found = self.manifests.named(state.settled, state.topic_id, wanted, first_entry)
+        return found
+
+    @staticmethod
+    def _remembers(state: TopicState, writer: Writer, partitions: Iterable[int]) -> bool:
+        """Whether it is known what a writer, if it has written, wrote last to these partitions."""
+        known = state.producers.get(writer.producer.producer_id)
+        if known is None:
+            return not any(writer.sequences.values())
+        epoch = writer.producer.producer_epoch
+        # Of what was deleted long ago nothing is known; else who is known wholly wrote no more.
+        return all(
+            known.recent(epoch, p) or (known.is_whole and not state.partitions[p].log_start_offset)
+            for p in partitions
+        )
+
+    def _recall(
+        self, state: TopicState, owner: ProducerRef | TransactionRef, partitions: Collection[int]
+    ) -> None:
+        """Take in what manifests tell of a producer, if it matters for these partitions."""
+        if owner.producer_id not in self._writers_here:
+            self._writers_here.append(owner.producer_id)
+        known = state.producers.get(owner.producer_id)
+        if state.settled is None or (known is not None and known.is_whole):
+            return
+        if all(known and known.recent(owner.producer_epoch, p) for p in partitions):
+            return
+        expiration_ms = state.producer_id_expiration_ms
+        older = self.manifests.producer(
+            state.settled,
+            state.topic_id,
+            owner,
+            partitions,
+            expiration_ms=expiration_ms,
+            idle_since_ms=(known.since_ms if known else state.append_time_ms - expiration_ms),
+            before_entry=known.since_entry if known else None,
+        )
+        if known is not None:
+            state.producers[owner.producer_id] = join(older, known)
+        elif older is not None:
+            # In the order of activity: it was idle for longer than those that are known here.
+            state.producers = {owner.producer_id: older, **state.producers}
+            state.expire()
+
+    def _outcome_in(self, state: TopicState, number: int) -> Outcome | Unsettled:
+        if state.settled is None or number >= state.settled.end:
+            return state.outcome_of(number)
+        try:
+            is_abort = self.manifests.outcome_is_abort(state.settled, state.topic_id, number)
+        except UnknownTopicOrPartition:
+            return "gone"  # with the topic
+        if is_abort is None:
+            return "gone"
+        return Outcome.ABORT if is_abort else Outcome.COMMIT
+
+    def _checkpoint_version(self) -> int:
+        return envelope.FORMAT_VERSION if self._state.settled is None else envelope.WITH_MANIFESTS
+
+    def _find_beginning(self) -> int:
+        # What is not cleaned up yet may be a hundred listings long.
+        try:
+            newest = self.manifests.newest()
+        except (CorruptEntry, StorageError) as error:
+            _logger.warning("%s; reading the log from its beginning", error)
+            return 0
+        return newest.end if newest is not None else 0
+
+    def _checkpoint_interval(self) -> int:
+        # Where much is undecided, or cannot be settled behind it, a checkpoint is large.
+        return max(CHECKPOINT_INTERVAL, len(self._state.recent) // 8)
+
+    def refresh(self) -> None:
+        with self.lock:
+            super().refresh()
+            if len(self._state.recent) > ADOPT_AFTER and not self._held_back():
+                try:
+                    self._adopt(self.manifests.newest())
+                except (StorageError, CorruptEntry) as error:
+                    # It spares memory alone.
+                    _logger.warning("%s was not read: %s", self.manifests.folder, error)
+
+    def checkpoint(self) -> None:
+        with self.lock:
+            staged = self._settle()
+            super().checkpoint()
+            if staged is not None:
+                self.manifests.collect(staged)
+
+    def _held_back(self) -> bool:
+        """Whether what could be left to manifests is too little: the rest is not decided."""
+        state = self._state
+        begun = state.settled.end if state.settled else 0
+        return state.first_unsettled(KEPT_ENTRIES) - begun < SETTLED_AT_ONCE
+
+    def _adopt(self, found: ManifestList | None) -> None:
+        """Leave to manifests what a list that was found there holds."""
+        state = self._state
+        if found is None or found.topic_id != state.topic_id:
+            return
+        end = min(found.end, state.first_unsettled(0))
+        if end > (state.settled.end if state.settled else 0):
+            self.manifests.confirm(found)
+            settled = Settled(found.number, end, found.has_transactions)
+            state.leave_to_manifests(settled, found.log_start_offsets, self._writers_here)
+
+    def _is_of_later_topic(self, found: ManifestList) -> bool:
+        """Whether a list is of a topic that was made anew since the log was read."""
+        state = self._state
+        # What an earlier topic has settled lies before its deletion, which we have read.
+        return found.topic_id != state.topic_id and found.end > state.next_entry
+
+    def _settle(self) -> ManifestList | None:
+        """Leave what is decided and not of the newest to a manifest, if it is enough.
+
+        Returns:
+            The list that was put; None if there is none: too little, or somebody else was first.
+        """
+        if not self._state.exists or self._held_back():
+            return None
+        since = Moment.now(self.clock)
+        try:
+            newest = self.manifests.newest()
+            if newest and self._is_of_later_topic(newest):
+                return None
+            self._adopt(newest)
+            end = self._state.first_unsettled(KEPT_ENTRIES)
+            begun = newest.end if newest and newest.topic_id == self._state.topic_id else 0
+            if end - begun < SETTLED_AT_ONCE:
+                return None
+            staged = self.manifests.stage(self._state, newest, end)
+            # Who slept may have used a name that was freed: others go on with the newer lists.
+            if not self.manifests.publish(staged) or self._stalled_since(since):
+                return None
+        except (StorageError, CorruptEntry) as error:
+            _logger.warning("no manifest was left in %s: %s", self.manifests.folder, error)
+            return None
+        self._state.leave_to_manifests(
+            staged.settled, staged.listing.log_start_offsets, self._writers_here
+        )
+        return staged.listing
 
     def _ranges(
         self, bases: Mapping[int, int], counts: Mapping[int, int]

@@ -6,6 +6,7 @@ For level ``read_committed``, which shows a prefix of each partition.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import accumulate
 
 from txnlog.log.open_logs import SKEW_MS, Logs
@@ -18,20 +19,33 @@ from txnlog.state.transaction import TransactionKey
 
 
 def cut_views(
-    logs: Logs, opened: Sequence[TopicLog], views: Mapping[str, TopicView]
+    logs: Logs,
+    opened: Sequence[TopicLog],
+    views: Mapping[str, TopicView],
+    reaching: Mapping[str, int],
 ) -> dict[str, TopicView] | None:
     """The views cut so that each transaction shows whole or not at all; None if there is no such.
 
-    Raises nothing; what cannot be had is left to the caller, who has the views as they are.
+    Args:
+        logs: of the store.
+        opened: the topics, read a second time.
+        views: the topics as they were pinned first.
+        reaching: by topic, the first entry that may lie at or beyond an end of its view.
     """
     ends = {
         TopicPartition(view.topic, number): partition.end_offset
         for view in views.values()
         for number, partition in enumerate(view.partitions)
     }
-    parts = [part for log in opened for part in _parts(log)]
-    cut = consistent_cut(ends, parts)
-    hidden = (p for p in parts if isinstance(p.unit, TransactionKey) and p.reaches(cut))
+    if all(log.next_entry <= reaching[log.name] for log in opened):
+        return dict(views)
+    since = dict(reaching)
+    while True:
+        parts = [part for log in opened for part in _parts(log, since[log.name])]
+        cut = consistent_cut(ends, parts)
+        hidden = [p for p in parts if isinstance(p.unit, TransactionKey) and p.reaches(cut)]
+        if not _look_further_back(opened, {part.unit for part in hidden}, since):
+            break
     if not is_kept_apart(logs, opened, (part.at_ms for part in hidden)):
         return None
     if not _is_fresh(logs, opened, parts, ends, cut):
@@ -42,29 +56,49 @@ def cut_views(
     }
 
 
-def _parts(log: TopicLog) -> list[Part]:
+def _look_further_back(
+    opened: Sequence[TopicLog], hidden: AbstractSet[Hashable], since: dict[str, int]
+) -> bool:
+    """Move ``since`` back to the first appends of hidden transactions; False if it need not."""
+    keys = [unit for unit in hidden if isinstance(unit, TransactionKey)]
+    moved = False
+    for log in opened:
+        with log.reading() as state:
+            in_head = [
+                e.number for e in state.recent if e.transaction and e.transaction.key in hidden
+            ]
+        older = [entry.number for entry in log.settled_appends_of(keys)]
+        first = min([*in_head, *older], default=since[log.name])
+        if first < since[log.name]:
+            since[log.name] = first
+            moved = True
+    return moved
+
+
+def _parts(log: TopicLog, first_entry: int) -> list[Part]:
     """The appends of a topic that a cut may have to fall before: all but aborted ones."""
     with log.reading() as state:
-        aborted = set(state.aborted)
+        entries = log.appends_since(first_entry)
         return [
             Part(
                 _unit(log, entry),
                 {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
                 at_ms,
             )
-            for entry, at_ms in zip(state.recent, _probable_times(state), strict=True)
-            if entry.number not in aborted
+            for entry, at_ms in zip(entries, _probable_times(state, entries), strict=True)
         ]
 
 
-def _probable_times(state: TopicState) -> list[int]:
-    """When the recent appends were made, as far as one can tell with clocks that are wrong.
+def _probable_times(state: TopicState, entries: Sequence[RecentEntry]) -> list[int]:
+    """When appends were made, as far as one can tell with clocks that are wrong.
 
     One was not made before the ones before it, nor after the ones after it: of their times and its
     own the middle one is taken, so no single clock can be far off.
     """
-    times = [entry.at_ms for entry in state.recent]
-    before_all_ms = max(state.created_at_ms, state.kept_since_ms)
+    times = [entry.at_ms for entry in entries]
+    before_all_ms = max(
+        state.created_at_ms, state.kept_since_ms, entries[0].time_before_ms if entries else -1
+    )
     latest_before = accumulate(times[:-1], max, initial=before_all_ms)
     earliest_after = [*[*accumulate(reversed(times), min)][-2::-1], *times[-1:]]
     return [sorted(three)[1] for three in zip(latest_before, times, earliest_after, strict=False)]
@@ -75,12 +109,12 @@ def is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) 
 
     Else one of their appends might show while others do not (invariant L6).
     """
-    kept_since_ms = -1
-    for log in opened:
-        with log.reading() as state:
-            kept_since_ms = max(kept_since_ms, state.kept_since_ms)
+    times = [*at_ms]
+    if not times:
+        return True
+    kept_since_ms = max(log.kept_apart().kept_since_ms for log in opened)
     longest_ms = logs.config.transaction_max_timeout_ms + SKEW_MS
-    return kept_since_ms < 0 or all(time - longest_ms > kept_since_ms for time in at_ms)
+    return kept_since_ms < 0 or all(time - longest_ms > kept_since_ms for time in times)
 
 
 def _is_fresh(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +16,11 @@ import pyarrow as pa
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
 from txnlog.read.schema import scan_schema
-from txnlog.read.segment_ranges import SegmentRange, read_range
+from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
 from txnlog.storage.base import Storage
+
+_Ranges: TypeAlias = Sequence[SegmentRange]
+"""Of one partition, in order."""
 
 
 def first_records(
@@ -38,16 +43,13 @@ def _merge(
     ranges: Sequence[SegmentRange],
     columns: Sequence[str],
     count: int,
-    read: Callable[[Sequence[SegmentRange], Sequence[str]], pa.Table],
+    read: Callable[[Sequence[_Ranges], Sequence[str]], Iterator[pa.Table]],
 ) -> pa.Table:
     """What ``read`` finds in each partition, merged by time."""
     check_whole_number(count, "the number of records", InvalidOption, least=0)
     wanted = [*columns] if "timestamp" in columns else [*columns, "timestamp"]
-    tables = []
-    for _, group in groupby(ranges if count else (), key=lambda part: part.partition):
-        table = read([*group], wanted)
-        if table.num_rows:
-            tables.append(table)
+    groups = [[*group] for _, group in groupby(ranges, key=lambda part: part.partition)]
+    tables = [table for table in read(groups if count else (), wanted) if table.num_rows]
     if not tables:
         return scan_schema(columns).empty_table()
     # Within a partition the order of the offsets stays, also where times run backwards in it.
@@ -60,20 +62,70 @@ def _merge(
 
 
 def _read_first(
-    storage: Storage, count: int, ranges: Sequence[SegmentRange], columns: Sequence[str]
-) -> pa.Table:
-    found: list[pa.RecordBatch] = []
-    missing = count
-    for batch in _read_batches(storage, ranges, columns):
-        found.append(batch[:missing])
-        missing -= found[-1].num_rows
-        if not missing:
+    storage: Storage, count: int, groups: Sequence[_Ranges], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The first records of each partition; the requests of all partitions are made together."""
+    chosen = [_first_ranges(group, count) for group in groups]
+    with closing(read_each(storage, [*chain(*chosen)], columns)) as reads:
+        for group, parts in zip(groups, chosen, strict=True):
+            found: list[pa.RecordBatch] = []
+            missing = count
+            here = (next(reads)[1] for _ in parts)
+            # What was imported may have gaps: then the ranges that were chosen are not enough. They
+            # are never too many, so that what is read next is the next partition's.
+            rest = read_ranges(storage, group[len(parts) :], columns)
+            for batch in chain(chain.from_iterable(here), rest):
+                found.append(batch[:missing])
+                missing -= found[-1].num_rows
+                if not missing:
+                    break
+            yield pa.Table.from_batches(found, schema=scan_schema(columns))
+
+
+def _first_ranges(ranges: _Ranges, count: int) -> list[SegmentRange]:
+    """The first ranges, with ``count`` records if there are no gaps in them; the last is cut."""
+    chosen: list[SegmentRange] = []
+    for part in ranges:
+        if count <= 0:
             break
-    return pa.Table.from_batches(found, schema=scan_schema(columns))
+        if part.segment.kafka is None:
+            part = replace(part, stop_offset=min(part.stop_offset, part.start_offset + count))
+        chosen.append(part)
+        count -= part.record_count
+    return chosen
 
 
 def _read_last(
-    storage: Storage, count: int, ranges: Sequence[SegmentRange], columns: Sequence[str]
+    storage: Storage, count: int, groups: Sequence[_Ranges], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The last records of each partition; requests are made together where there are no gaps."""
+    chosen = [_last_ranges(group, count) for group in groups]
+    dense = [part for parts in chosen for part in parts or ()]
+    with closing(read_each(storage, dense, columns)) as reads:
+        for group, parts in zip(groups, chosen, strict=True):
+            if parts is None:
+                yield _read_backwards(storage, count, group, columns)
+            else:
+                batches = [batch for _ in parts for batch in next(reads)[1]]
+                yield pa.Table.from_batches(batches, schema=scan_schema(columns))
+
+
+def _last_ranges(ranges: _Ranges, count: int) -> list[SegmentRange] | None:
+    """The last ranges, with ``count`` records; None if there may be gaps in them."""
+    chosen: deque[SegmentRange] = deque()
+    for part in reversed(ranges):
+        if count <= 0:
+            break
+        if part.segment.kafka is not None:
+            return None
+        part = replace(part, start_offset=max(part.start_offset, part.stop_offset - count))
+        chosen.appendleft(part)
+        count -= part.record_count
+    return [*chosen]
+
+
+def _read_backwards(
+    storage: Storage, count: int, ranges: _Ranges, columns: Sequence[str]
 ) -> pa.Table:
     found: deque[pa.RecordBatch] = deque()
     missing = count
@@ -83,7 +135,7 @@ def _read_last(
             part = replace(part, start_offset=max(part.start_offset, part.stop_offset - missing))
         kept: deque[pa.RecordBatch] = deque()
         rows = 0
-        for batch in read_range(storage, part, columns):
+        for batch in read_ranges(storage, [part], columns):
             kept.append(batch)
             rows += batch.num_rows
             while rows - kept[0].num_rows >= missing:
@@ -96,10 +148,3 @@ def _read_last(
         if not missing:
             break
     return pa.Table.from_batches(found, schema=scan_schema(columns))
-
-
-def _read_batches(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    for part in ranges:
-        yield from read_range(storage, part, columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
@@ -22,6 +23,12 @@ class PinnedTopics:
 
     views: dict[str, TopicView]
     is_atomic: bool
+
+
+_PINNED: WeakKeyDictionary[TopicLog, dict[bool, tuple[tuple[object, ...], TopicView]]] = (
+    WeakKeyDictionary()
+)
+"""The newest view of each log, by whether it shows what is committed alone, and what it was of."""
 
 
 def pin_topics(
@@ -82,6 +89,7 @@ def pin_topics(
         # Deleted since it was pinned: what its log says now is of another topic, or of none.
         return pin_topics(logs, names, isolation_level, leave_out_missing=leave_out_missing)
     if isolation_level == "snapshot":
+        first.look_back(opened)
         logs.settlement.settle([log for log in opened if first.finds_part(log)])
         whole = {log.name: first.pin_whole(log) for log in opened}
         if (
@@ -93,10 +101,16 @@ def pin_topics(
             # apart any more, or an id's log could not be read.
             return _try_again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
         return PinnedTopics(whole, is_atomic=True)
-    # Of a topic that was read once and has nothing undecided there is nothing to cut.
-    if once and views[opened[0].name].is_stable:
+    # Of a topic that was read once and has nothing undecided there is nothing to cut; nor of
+    # several, if the second reading has found nothing that the first had not.
+    still = once or not any(map(first.has_grown, opened))
+    if still and all(view.is_stable for view in views.values()):
         return PinnedTopics(views, is_atomic=True)
-    cut = None if any(map(first.has_missed, opened)) else cut_views(logs, opened, views)
+    cut = (
+        None
+        if any(map(first.has_missed, opened))
+        else cut_views(logs, opened, views, first.reaching)
+    )
     # Else each partition is left as it is, up to its last stable offset.
     return PinnedTopics(cut or views, is_atomic=cut is not None)
 
@@ -115,13 +129,27 @@ def _try_again(
 
 
 def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
-    """Copy what a reader may see of a topic at this moment, each partition up to its own end."""
+    """Copy what a reader may see of a topic at this moment, each partition up to its own end.
+
+    As long as nothing has changed it is the same view: a copy takes as long as there are segments.
+    """
     with log.reading() as state:
         committed = isolation_level != "read_uncommitted"
+        seen = (state.topic_id, state.next_entry, *state.undecided, None, *state.aborted)
+        known = _PINNED.get(log, {}).get(committed)
+        if known is not None and known[0] == seen:
+            return known[1]
         hidden = frozenset(state.aborted) if committed else frozenset()
-        return TopicView.of(
-            log.name, state, hidden, to_stable_offsets=committed, hides_aborted=committed
+        view = TopicView.of(
+            log.name,
+            state,
+            log.manifests,
+            hidden,
+            to_stable_offsets=committed,
+            hides_aborted=committed,
         )
+        _PINNED.setdefault(log, {})[committed] = seen, view
+        return view
 
 
 def _topic_id(log: TopicLog) -> str | None:
@@ -143,6 +171,8 @@ class _FirstReading:
         self._undecided: set[TransactionKey] = set()
         self._committed: set[TransactionKey] = set()
         self._next_entries: dict[str, int] = {}
+        self.reaching: dict[str, int] = {}
+        """By topic, the first entry that may lie at or beyond an end of its view."""
         self.left_out_ms: list[int] = []
         """The times of the appends that do not show because they are not whole."""
 
@@ -150,6 +180,7 @@ class _FirstReading:
         """Take note of what is known of one topic."""
         with log.reading() as state:
             self._next_entries[log.name] = state.next_entry
+            self.reaching[log.name] = min([state.next_entry, *state.undecided])
             if not with_outcomes:
                 return
             self._undecided |= {ref.key for ref in state.undecided.values()}
@@ -160,13 +191,40 @@ class _FirstReading:
                 if entry.transaction is not None and entry.number not in unseen
             }
 
+    def look_back(self, opened: Sequence[TopicLog]) -> None:
+        """Find out which of the transactions that matter had been committed, and were settled."""
+        asked = {ref.key for log in opened for ref in log.undecided().values()}
+        for log in opened:
+            with log.reading() as state:
+                asked |= {
+                    entry.transaction.key
+                    for entry in state.recent
+                    if entry.transaction is not None
+                    and entry.number >= self._next_entries[log.name]
+                }
+        asked -= self._committed | self._undecided
+        for log in opened:
+            self._committed |= {
+                entry.transaction.key
+                for entry in log.settled_appends_of(asked)
+                if entry.transaction is not None and entry.number < self._next_entries[log.name]
+            }
+
+    def has_grown(self, log: TopicLog) -> bool:
+        """True if there is an entry that came after the first reading."""
+        with log.reading() as state:
+            return state.next_entry != self._next_entries[log.name]
+
     def has_missed(self, log: TopicLog) -> bool:
         """True if an append that came after the first reading is no longer kept apart.
 
         This process stalled for long: other parts of that append's transaction may be unknown.
         """
+        new = self._next_entries[log.name]
         with log.reading() as state:
-            return state.let_go_entry >= self._next_entries[log.name]
+            if state.settled is None or state.settled.end <= new:
+                return state.let_go_entry >= new
+        return log.kept_apart().first_entry > new
 
     def finds_part(self, log: TopicLog) -> bool:
         """True if an entry is undecided whose transaction is known to be committed."""
@@ -176,9 +234,13 @@ class _FirstReading:
         """Copy what a topic holds now, without what was not committed at the first reading."""
         with log.reading() as state:
             new = self._next_entries[log.name]
+            settled_end = state.settled.end if state.settled else 0
+            appends = [*log.settled_appends_of(self._undecided), *state.recent]
+            if settled_end > new:
+                appends += [e for e in log.appends_since(new) if e.number < settled_end]
             unfinished = [
                 entry
-                for entry in state.recent
+                for entry in appends
                 if entry.transaction is not None
                 and (
                     entry.transaction.key in self._undecided
@@ -189,5 +251,10 @@ class _FirstReading:
             self.left_out_ms += [e.at_ms for e in unfinished if e.number not in state.undecided]
             hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
             return TopicView.of(
-                log.name, state, frozenset(hidden), to_stable_offsets=False, hides_aborted=True
+                log.name,
+                state,
+                log.manifests,
+                frozenset(hidden),
+                to_stable_offsets=False,
+                hides_aborted=True,
             )

@@ -5,7 +5,9 @@ A range is plain data: it can be pickled and read anywhere, which is what Spark'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,9 +27,17 @@ from txnlog.names import SegmentPaths, SegmentRef
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
-from txnlog.segments.reader import SegmentBatch, SkipBatch, find_timestamp, read_segment
-from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
+from txnlog.segments.reader import (
+    SegmentBatch,
+    SkipBatch,
+    find_timestamp,
+    first_chunk,
+    read_segment,
+)
+from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
+from txnlog.storage.ahead import SizedCall
 from txnlog.storage.base import Storage
 
 _STORED_COLUMNS = ("key", "value", "timestamp", "headers")
@@ -51,11 +61,14 @@ class SegmentRange:
         """The files of the segment."""
         return SegmentRef(self.topic, self.partition, self.segment.name).paths
 
-    def open(self, storage: Storage) -> SegmentFile:
-        """The segment's file, as its log entry describes it. Requests nothing yet."""
+    def open(self, storage: Storage, read: ReadRange | None = None) -> SegmentFile:
+        """The segment's file, as its log entry describes it. Requests nothing yet.
+
+        ``read`` gets its bytes, if not the storage by itself.
+        """
         path, segment = self.paths.log, self.segment
         return SegmentFile(
-            partial(storage.get_range, path),
+            read or partial(storage.get_range, path),
             segment.size_bytes,
             path,
             base_offset=segment.base_offset - segment.offset_shift,
@@ -74,37 +87,170 @@ class SegmentRange:
         return self.segment.size_bytes * self.record_count // max(offsets, 1)
 
 
-def read_range(
-    storage: Storage, part: SegmentRange, columns: Sequence[str]
+def read_ranges(
+    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Read one range as record batches of exactly ``scan_schema(columns)``.
+    """Read ranges one after the other as record batches of exactly ``scan_schema(columns)``.
+
+    Their requests are in flight together, where the storage makes that worth while: see
+    :meth:`txnlog.storage.base.Storage.run_ahead`.
 
     Raises:
         UnknownTopicOrPartition: the topic was deleted since the range was planned.
         CorruptRecord: the segment is damaged or gone; the message says where.
     """
+    with closing(read_each(storage, parts, columns)) as reads:
+        for _, batches in reads:
+            yield from batches
+
+
+def read_each(
+    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
+) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
+    """The same, each range with its own batches, to be read before the next one is asked for."""
     stored = [name for name in _STORED_COLUMNS if name in columns]
-    assemble = _Assembler(part, columns)
-    for batch in read_batches(storage, part, stored):
-        yield assemble(batch)
+    assemble = _Assembler(columns)
+    with closing(_read_each(storage, parts, stored)) as reads:
+        for part, batches in reads:
+            yield part, map(partial(assemble, part), batches)
 
 
 def read_batches(
     storage: Storage, part: SegmentRange, columns: Sequence[str] | None
 ) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
-    segment, shift = part.segment, part.segment.offset_shift
-    try:
-        yield from read_segment(
+    with closing(_read_each(storage, [part], columns)) as reads:
+        for _, batches in reads:
+            yield from batches
+
+
+def _read_each(
+    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None
+) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
+    calls = (call for part in parts for call in _requests(storage, part))
+    with closing(storage.run_ahead(calls)) as results:
+        for part in parts:
+            reading = _Reading(storage, part, results)
+            yield part, reading.batches(columns)
+            reading.skip_rest()
+
+
+@dataclass(slots=True, eq=False)
+class _Opened:
+    """What is read of a range first: what tells which batches it needs, and its first chunk.
+
+    ``chunk`` is None if where it begins depends on what is found on the way.
+    """
+
+    index: OffsetIndex | None
+    skip: SkipBatch | None
+    chunk: range | None
+    data: bytes
+
+
+def _open(storage: Storage, part: SegmentRange, path: str) -> _Opened:
+    segment = part.segment
+    skip = _load_aborted(storage, part)
+    if part.start_offset <= segment.base_offset:
+        index = None
+        chunk: range | None = range(min(segment.size_bytes, DEFAULT_CHUNK_BYTES))
+    else:
+        shift = segment.offset_shift
+        index = _load_index(storage, part)
+        chunk = first_chunk(
             part.open(storage),
             start_offset=part.start_offset - shift,
             stop_offset=part.stop_offset - shift,
-            index=_load_index(storage, part) if part.start_offset > segment.base_offset else None,
-            columns=columns,
-            skip=_load_aborted(storage, part),
+            index=index,
         )
-    except ObjectNotFound as error:
-        raise _gone(storage, part, part.paths.log) from error
+    data = b"" if chunk is None else storage.get_range(path, chunk.start, chunk.stop)
+    return _Opened(index, skip, chunk, data)
+
+
+def _is_whole(part: SegmentRange) -> bool:
+    """Whether all of the segment's bytes are needed: control batches, say, end no range."""
+    segment = part.segment
+    covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
+    return covered and segment.kafka is None
+
+
+def _later_chunks(part: SegmentRange) -> list[range]:
+    """The chunks after the first one, as far as it is certain that they will be read."""
+    segment = part.segment
+    if segment.size_bytes <= DEFAULT_CHUNK_BYTES:
+        return []
+    # Batches that are larger than chunks are read at once, each in one request.
+    large = segment.size_bytes > segment.batch_count * (DEFAULT_CHUNK_BYTES // 2)
+    return aligned_chunks(segment.size_bytes)[1:] if _is_whole(part) and not large else []
+
+
+def _requests(storage: Storage, part: SegmentRange) -> Iterator[SizedCall[_Opened | bytes]]:
+    """What reading a range will ask for, as far as it is known before."""
+    path = part.paths.log
+    yield min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES), partial(_open, storage, part, path)
+    for chunk in _later_chunks(part):
+        yield len(chunk), partial(storage.get_range, path, chunk.start, chunk.stop)
+
+
+class _Reading:
+    """Reads one range from the results of its requests, and from others where they do not fit."""
+
+    def __init__(
+        self, storage: Storage, part: SegmentRange, results: Iterator[_Opened | bytes]
+    ) -> None:
+        self._storage = storage
+        self._part = part
+        self._results = results
+        self._opened: _Opened | None = None
+        self._later = deque(_later_chunks(part))
+
+    def batches(self, columns: Sequence[str] | None) -> Iterator[SegmentBatch]:
+        """The batches; raises what :func:`read_ranges` does."""
+        part, shift = self._part, self._part.segment.offset_shift
+        try:
+            opened = self._open()
+            yield from read_segment(
+                part.open(self._storage, self._read),
+                start_offset=part.start_offset - shift,
+                stop_offset=part.stop_offset - shift,
+                index=opened.index,
+                columns=columns,
+                skip=opened.skip,
+                aligned=_is_whole(part),
+            )
+        except ObjectNotFound as error:
+            raise _gone(self._storage, part, part.paths.log) from error
+
+    def skip_rest(self) -> None:
+        """Pass over the results that were not needed."""
+        self._open()
+        while self._later:
+            self._later.popleft()
+            next(self._results)
+
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            opened = next(self._results)
+            assert isinstance(opened, _Opened)
+            self._opened = opened
+        return self._opened
+
+    def _read(self, start: int, stop: int) -> bytes:
+        opened = self._open()
+        chunk, data = opened.chunk, opened.data
+        if chunk is not None:
+            opened.chunk, opened.data = None, b""  # it is asked for once
+            if (chunk.start, chunk.stop) == (start, stop):
+                return data
+        pieces: list[bytes] = []
+        while self._later and self._later[0].start == start and self._later[0].stop <= stop:
+            piece = next(self._results)
+            assert isinstance(piece, bytes)
+            start = self._later.popleft().stop
+            pieces.append(piece)
+        if start < stop:
+            pieces.append(self._storage.get_range(self._part.paths.log, start, stop))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def first_at_or_after(
@@ -202,45 +348,40 @@ def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionI
 class _Assembler:
     """Adds the columns that are not stored: topic, partition, offset, timestampType.
 
-    The constant columns are made once and sliced, so they cost nothing per batch.
+    The constant columns are made once and sliced, so they cost next to nothing per batch.
     """
 
-    def __init__(self, part: SegmentRange, columns: Sequence[str]) -> None:
-        self._part = part
+    def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
         self._schema = scan_schema(columns)
-        self._constants: dict[str, pa.Array] = {}
-        self._length = 0
+        self._constants: dict[str, tuple[object, pa.Array]] = {}
+        """By column, the newest value and an array that has nothing else."""
 
-    def __call__(self, batch: SegmentBatch) -> pa.RecordBatch:
+    def __call__(self, part: SegmentRange, batch: SegmentBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [self._column(name, batch) for name in self._columns], schema=self._schema
+            [self._column(name, part, batch) for name in self._columns], schema=self._schema
         )
 
-    def _column(self, name: str, batch: SegmentBatch) -> pa.Array:
+    def _column(self, name: str, part: SegmentRange, batch: SegmentBatch) -> pa.Array:
         if name == "offset":
-            return pa.array(batch.offsets() + self._part.segment.offset_shift)
-        if name == "timestampType" and self._part.segment.kafka is not None:
-            stamped = int(batch.header.is_log_append_time)
-            return pa.repeat(pa.scalar(stamped, pa.int32()), batch.record_count)
+            return pa.array(batch.offsets() + part.segment.offset_shift)
         if name == "timestamp":
             milliseconds = batch.records.column("timestamp").view(pa.int64()).to_numpy()
             return pa.array(milliseconds * np.int64(1000)).view(SCAN_SCHEMA.field(name).type)
         if name in _STORED_COLUMNS:
             return batch.records.column(name)
-        return self._constant(name, batch.record_count)
+        if name == "topic":
+            return self._constant(name, part.topic, batch.record_count)
+        if name == "partition":
+            return self._constant(name, part.partition, batch.record_count)
+        stamped = part.log_append_time
+        if part.segment.kafka is not None:
+            stamped = batch.header.is_log_append_time
+        return self._constant(name, int(stamped), batch.record_count)
 
-    def _constant(self, name: str, length: int) -> pa.Array:
-        if length > self._length:
-            self._constants.clear()
-            self._length = length
-        if name not in self._constants:
-            value: object = {
-                "topic": self._part.topic,
-                "partition": self._part.partition,
-                "timestampType": int(self._part.log_append_time),
-            }[name]
-            self._constants[name] = pa.repeat(
-                pa.scalar(value, SCAN_SCHEMA.field(name).type), self._length
-            )
-        return self._constants[name].slice(0, length)
+    def _constant(self, name: str, value: object, length: int) -> pa.Array:
+        known, array = self._constants.get(name, (None, None))
+        if array is None or known != value or len(array) < length:
+            array = pa.repeat(pa.scalar(value, SCAN_SCHEMA.field(name).type), length)
+            self._constants[name] = value, array
+        return array.slice(0, length)

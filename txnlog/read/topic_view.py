@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.log.manifests import Manifests
 from txnlog.names import TopicPartition
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
+from txnlog.state.manifest import Settled
 from txnlog.state.placement import Segment, overlapping
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
@@ -31,15 +33,23 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition: where it starts and ends for the reader, and its segments in order."""
+    """One partition: where it starts and ends for the reader, and its newest segments in order.
+
+    What lies before ``head_offset`` is settled, and looked up where it is asked for.
+    """
 
     log_start_offset: int
     end_offset: int
-    segments: tuple[Segment, ...]
+    head: tuple[Segment, ...]
+    head_offset: int
 
-    def overlapping(self, start: int, end: int) -> Sequence[Segment]:
-        """The segments that hold any offset of [start, end), in order."""
-        return overlapping(self.segments, start, end)
+
+@dataclass(frozen=True, slots=True)
+class PlacedSegments:
+    """Segments by partition, in order; ``hidden_entries`` are those whose data does not show."""
+
+    segments: Mapping[int, Sequence[Segment]]
+    hidden_entries: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +57,10 @@ class TopicView:
     """One topic as a snapshot has pinned it.
 
     ``partitions`` end at the snapshot's cut; ``last_stable_offsets`` and ``log_end_offsets``
-    are what the log itself had; ``hidden_entries`` are those whose data does not show: it was
-    aborted, or (at level ``snapshot``) is not committed yet. ``hides_aborted`` is about what was
-    aborted in Kafka, before it was imported.
+    are what the log itself had; ``hidden_entries`` are those whose data does not show, as far as
+    they are not settled: it was aborted, or (at level ``snapshot``) is not committed yet.
+    ``hides_aborted``: nothing shows that was aborted, here or in Kafka before it was imported.
+    ``settled`` is looked up in ``manifests``.
     """
 
     topic: str
@@ -60,12 +71,15 @@ class TopicView:
     log_end_offsets: tuple[int, ...]
     hidden_entries: frozenset[int]
     hides_aborted: bool
+    settled: Settled | None
+    manifests: Manifests = field(compare=False, repr=False)
 
     @classmethod
     def of(
         cls,
         topic: str,
         state: TopicState,
+        manifests: Manifests,
         hidden_entries: frozenset[int],
         *,
         to_stable_offsets: bool,
@@ -81,7 +95,12 @@ class TopicView:
             topic_id=state.topic_id,
             config=dict(state.config),
             partitions=tuple(
-                PartitionView(partition.log_start_offset, end, tuple(partition.segments))
+                PartitionView(
+                    partition.log_start_offset,
+                    end,
+                    tuple(partition.segments),
+                    partition.head_offset,
+                )
                 for partition, end in zip(
                     state.partitions, stable if to_stable_offsets else log_ends, strict=True
                 )
@@ -90,6 +109,8 @@ class TopicView:
             log_end_offsets=tuple(log_ends),
             hidden_entries=hidden_entries,
             hides_aborted=hides_aborted,
+            settled=state.settled,
+            manifests=manifests,
         )
 
     @property
@@ -124,9 +145,42 @@ class TopicView:
         )
         return replace(self, partitions=partitions)
 
+    def placed(self, spans: Mapping[int, tuple[int, int]]) -> PlacedSegments:
+        """The segments that hold any of these offsets, those too whose data does not show.
+
+        What is settled is read of manifests, and only where the offsets reach back so far.
+
+        Args:
+            spans: by partition, offsets [start, end).
+
+        Raises:
+            OffsetOutOfRange: records were deleted since the view was pinned.
+            UnknownTopicOrPartition: the topic was deleted since.
+            CorruptEntry: a manifest is damaged.
+        """
+        back = {
+            number: (start, min(end, self.partitions[number].head_offset))
+            for number, (start, end) in spans.items()
+            if start < min(end, self.partitions[number].head_offset)
+        }
+        older, aborted = self.manifests.segments(self.settled, self.topic_id, back)
+        found = {
+            number: [
+                *older.get(number, ()),
+                *overlapping(self.partitions[number].head, start, end),
+            ]
+            for number, (start, end) in spans.items()
+        }
+        hidden = self.hidden_entries | aborted if self.hides_aborted else self.hidden_entries
+        return PlacedSegments(found, hidden)
+
     def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
-        """The ranges of segments between two offsets in each partition; no file is touched."""
+        """The ranges of segments between two offsets in each partition; no segment is touched.
+
+        Raises what :meth:`placed` does.
+        """
         log_append_time = TopicConfig.of(self.config).log_append_time
+        placed = self.placed({number: (start[number], end[number]) for number in sorted(start)})
         return [
             SegmentRange(
                 self.topic,
@@ -138,10 +192,9 @@ class TopicView:
                 self.topic_id,
                 self.hides_aborted and segment.has_aborted,
             )
-            for number, partition in enumerate(self.partitions)
-            if number in start
-            for segment in partition.overlapping(start[number], end[number])
-            if segment.entry not in self.hidden_entries
+            for number, segments in placed.segments.items()
+            for segment in segments
+            if segment.entry not in placed.hidden_entries
         ]
 
     def offset_for_time(

@@ -17,6 +17,9 @@ from crc32c import crc32c
 from txnlog.errors import CorruptEntry, UnsupportedVersion
 
 FORMAT_VERSION = 1
+WITH_MANIFESTS = 2
+"""Of checkpoints that leave a part to manifests, and of these: older versions must not read them
+as if that part were not there."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
 _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
@@ -24,24 +27,26 @@ _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
 T = TypeVar("T")
 
 
-def encode(value: msgspec.Struct) -> bytes:
+def encode(value: msgspec.Struct, version: int = FORMAT_VERSION) -> bytes:
     """Serialise a struct with its format version and checksum, ending in a newline."""
     body = msgspec.json.encode(value)[1:] + b"\n"
-    return b'{"format":%d,"checksum":"%08x",' % (FORMAT_VERSION, crc32c(body)) + body
+    return b'{"format":%d,"checksum":"%08x",' % (version, crc32c(body)) + body
 
 
-def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str) -> T:
-    """Check and decode what :func:`encode` wrote.
+def decode(
+    data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int = FORMAT_VERSION
+) -> T:
+    """Check and decode what :func:`encode` wrote, in version ``newest`` or an older one.
 
     Raises:
         UnsupportedVersion: a newer txnlog wrote it.
         CorruptEntry: anything else that is wrong; the message names ``path``.
     """
     version = _FORMAT.match(data)
-    if version and int(version[1]) > FORMAT_VERSION:
+    if version and int(version[1]) > newest:
         raise UnsupportedVersion(
             f"{path} has format version {int(version[1])}; this txnlog reads versions up to "
-            f"{FORMAT_VERSION}: install a newer txnlog to use this store"
+            f"{newest}: install a newer txnlog to use this store"
         )
     head = _HEAD.match(data)
     if head is None or int(head[1]) < 1:

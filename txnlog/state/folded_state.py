@@ -52,10 +52,6 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
         """Take note of the outcome of entry ``number``; known outcomes are not changed."""
         raise NotImplementedError
 
-    def forget(self, before_ms: int) -> None:
-        """Drop what is kept only because it is recent and dates from before ``before_ms``."""
-        raise NotImplementedError
-
     def expire(self) -> None:
         """Drop what was remembered for a time that is over, by the log's time.
 

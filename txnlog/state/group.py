@@ -164,9 +164,6 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         if entry is not None and outcome is Outcome.COMMIT:
             self._commit(entry, number)
 
-    def forget(self, before_ms: int) -> None:
-        """Nothing is kept only because it is recent."""
-
     def expire(self) -> None:
         """Nothing is remembered only for a time."""
 

@@ -6,6 +6,7 @@ same, whenever they learnt what became of transactions.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -54,6 +55,9 @@ class ProducerState(msgspec.Struct):
     ``transaction`` is the number of the transaction that it wrote in last; -1 for none.
     ``last_at_ms`` is the time that its last append carries, ``active_ms`` the topic's own time then
     (``TopicState.append_time_ms``), by which it is idle; -1 in what older versions have left.
+    ``entry`` is its last append; -1 in what older versions have left. Unless it ``is_whole``, it
+    tells of entries from ``since_entry`` on: manifests may hold older appends of this producer,
+    which count if they are not older than ``since_ms`` of the topic's own time.
     """
 
     producer_epoch: int
@@ -61,10 +65,22 @@ class ProducerState(msgspec.Struct):
     partitions: dict[int, list[SequenceRange]] = {}
     transaction: int = -1
     active_ms: int = -1
+    entry: int = -1
+    is_whole: bool = True
+    since_entry: int = -1
+    since_ms: int = -1
 
     def was_idle(self, since_ms: int) -> bool:
         """Whether it has written nothing since ``since_ms``, by the topic's own time."""
         return (self.last_at_ms if self.active_ms < 0 else self.active_ms) < since_ms
+
+    def reaches_below(self, offsets: Mapping[int, int]) -> bool:
+        """Whether a batch of it begins below these offsets, by partition."""
+        return any(
+            batch.base_offset < offsets.get(partition, 0)
+            for partition, batches in self.partitions.items()
+            for batch in batches
+        )
 
     def recent(self, producer_epoch: int, partition: int) -> Sequence[SequenceRange]:
         """What it wrote last to a partition, if this is its epoch."""
@@ -80,26 +96,60 @@ def remember(
     at_ms: int,
     now_ms: int,
     idle_since_ms: int,
+    entry: int = -1,
+    is_whole: bool = True,
 ) -> ProducerState:
     """What is known of a producer after one more append of it (invariant L9).
 
     ``at_ms`` is the time that the append carries, ``now_ms`` the topic's own at it. Whoever wrote
     last before ``idle_since_ms``, which is the topic's too, is forgotten and begins anew: but not
     within one transaction. Whether that is still open does not matter, since not everybody knows
-    yet.
+    yet. ``is_whole``: of one that is not known nothing older is known elsewhere.
     """
     if known is not None and known.was_idle(idle_since_ms):
-        known = known if 0 <= transaction == known.transaction else None
-    if known is None or known.producer_epoch < producer_epoch:
-        known = ProducerState(producer_epoch, at_ms)
+        known, is_whole = (
+            (known, is_whole) if 0 <= transaction == known.transaction else (None, True)
+        )
+    if known is not None and known.producer_epoch < producer_epoch:
+        known, is_whole = None, True
+    if known is None:
+        known = ProducerState(
+            producer_epoch, at_ms, is_whole=is_whole, since_entry=entry, since_ms=idle_since_ms
+        )
     if producer_epoch == known.producer_epoch:
         known.transaction = transaction
         for partition, batch in batches.items():
             kept = known.partitions.setdefault(partition, [])
             kept.append(batch)
             del kept[:-RECENT_BATCHES]
-    known.last_at_ms, known.active_ms = at_ms, now_ms
+    known.last_at_ms, known.active_ms, known.entry = at_ms, now_ms, entry
     return known
+
+
+def join(older: ProducerState | None, newer: ProducerState) -> ProducerState:
+    """What is known of a producer whose older appends were left to manifests. Changes neither.
+
+    ``older`` follows from those before ``newer.since_entry``, None if there are none. If that is
+    not whole, nor is what they tell together.
+    """
+    whole = copy.deepcopy(newer)
+    whole.is_whole = True
+    if older is None or newer.is_whole or older.producer_epoch < newer.producer_epoch:
+        return whole
+    if older.was_idle(newer.since_ms) and not 0 <= older.transaction == newer.transaction:
+        return whole
+    whole.is_whole, whole.since_entry, whole.since_ms = (
+        older.is_whole,
+        older.since_entry,
+        older.since_ms,
+    )
+    if older.producer_epoch > newer.producer_epoch:
+        whole.producer_epoch, whole.partitions = older.producer_epoch, {}
+        whole.transaction = older.transaction
+    for partition, batches in older.partitions.items():
+        joined = [*batches, *whole.partitions.get(partition, [])]
+        whole.partitions[partition] = joined[-RECENT_BATCHES:]
+    return whole
 
 
 def pass_time(

@@ -8,7 +8,7 @@ entries; what is decided about transactional entries comes in from outside throu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import takewhile
 
 import msgspec
@@ -23,6 +23,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.state.folded_state import FoldedState, Unsettled
+from txnlog.state.manifest import Settled
 from txnlog.state.placement import Placement, Segment, placed_segment
 from txnlog.state.producers import (
     ProducerRef,
@@ -35,9 +36,6 @@ from txnlog.state.producers import (
 from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
-RECENT_ENTRIES = 256
-"""How many of the newest appends a consistent cut can always fall before."""
-_DAY_MS = 86_400_000
 
 
 class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created"):
@@ -108,11 +106,16 @@ ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntr
 
 
 class Partition(msgspec.Struct):
-    """One partition: its ends and its segments in the order of their offsets."""
+    """One partition: its ends, and in the order of offsets its segments that are not settled."""
 
     log_start_offset: int = 0
     end_offset: int = 0
     segments: list[Segment] = []
+
+    @property
+    def head_offset(self) -> int:
+        """Where the segments that are here begin; what lies before is left to manifests."""
+        return self.segments[0].base_offset if self.segments else self.end_offset
 
     @property
     def is_untouched(self) -> bool:
@@ -121,20 +124,28 @@ class Partition(msgspec.Struct):
 
 
 class RecentEntry(msgspec.Struct, frozen=True):
-    """An append that is kept apart, so that a consistent cut can fall before it."""
+    """An append that is kept apart, so that a consistent cut can fall before it.
+
+    ``time_before_ms`` and ``topic_time_ms`` are the topic's own time before and after it; -1 in
+    what older versions have left.
+    """
 
     number: int
     at_ms: int
     first_offsets: dict[int, int]
     transaction: TransactionRef | None = None
+    time_before_ms: int = -1
+    topic_time_ms: int = -1
 
 
 class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
-    """A topic as its log has it. Changes through ``apply``, ``decide``, ``forget`` and ``expire``.
+    """A topic as its log has it.
 
-    ``recent`` holds the appends that are kept apart for consistent cuts: the newest ones, without
-    gaps. ``let_go_entry`` is the newest append that is not kept apart any more, and
-    ``kept_since_ms`` the time of the newest of these. ``append_time_ms`` is the topic's own time,
+    Changes through ``apply``, ``decide``, ``expire`` and ``leave_to_manifests``.
+    Appends before ``settled.end`` are in manifests, and nothing of them is here: no segments, no
+    outcomes, and of producers only what wrote since. ``recent`` holds those behind it, the newest
+    ones, without gaps. What older versions did not keep apart ends with ``let_go_entry``, and
+    ``kept_since_ms`` is the time of the newest of that. ``append_time_ms`` is the topic's own time,
     by which producers are idle; it only grows, see :func:`pass_time`. ``append_times`` are those
     that the newest appends carry, oldest first, and ``clock_ms`` what the clocks of most of them
     have last come to; -1 if that is not known.
@@ -154,6 +165,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     append_times: list[int] = []
     clock_ms: int = -1
     producer_id_expiration_ms: int = 86_400_000
+    settled: Settled | None = None
     let_go: dict[int, int] = {}
     """What older versions have put in the place of ``kept_since_ms``."""
 
@@ -171,7 +183,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         return next((entry.at_ms for entry in self.recent if entry.number == number), 0)
 
     def has_transactions(self) -> bool:
-        return any(entry.transaction is not None for entry in self.recent)
+        return any(entry.transaction is not None for entry in self.recent) or (
+            self.settled is not None and self.settled.has_transactions
+        )
 
     def fold(self, entry: TopicEntry, number: int) -> int:
         match entry:
@@ -203,6 +217,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.kept_since_ms = -1
                 self.let_go_entry = -1
                 self.producers = {}
+                self.settled = None
         return entry.at_ms
 
     def _apply_append(self, number: int, entry: Append) -> None:
@@ -220,8 +235,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             partition.end_offset = place.end_offset
         if entry.transaction is not None:
             self.undecided[number] = entry.transaction
-        self.recent.append(RecentEntry(number, entry.at_ms, first_offsets, entry.transaction))
-        idle_since_ms = self.append_time_ms - self.producer_id_expiration_ms
+        time_before_ms = self.append_time_ms
+        idle_since_ms = time_before_ms - self.producer_id_expiration_ms
         self.append_times, self.clock_ms, self.append_time_ms = pass_time(
             self.append_times,
             self.clock_ms,
@@ -229,8 +244,18 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             at_ms=entry.at_ms,
             back_ms=self.producer_id_expiration_ms,
         )
+        self.recent.append(
+            RecentEntry(
+                number,
+                entry.at_ms,
+                first_offsets,
+                entry.transaction,
+                time_before_ms,
+                self.append_time_ms,
+            )
+        )
         if producer is not None:
-            self._remember(producer_id, producer_epoch, entry, idle_since_ms)
+            self._remember(number, producer_id, producer_epoch, entry, idle_since_ms)
 
     def _apply_imported(self, number: int, entry: Imported) -> None:
         first_offsets = {}
@@ -243,10 +268,16 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             partition.end_offset = span.end
         for place in entry.segments:
             self.partitions[place.partition].segments.append(placed_segment(number, place))
-        self.recent.append(RecentEntry(number, entry.at_ms, first_offsets))
+        time_ms = self.append_time_ms
+        self.recent.append(RecentEntry(number, entry.at_ms, first_offsets, None, time_ms, time_ms))
 
     def _remember(
-        self, producer_id: int, producer_epoch: int, entry: Append, idle_since_ms: int
+        self,
+        number: int,
+        producer_id: int,
+        producer_epoch: int,
+        entry: Append,
+        idle_since_ms: int,
     ) -> None:
         # Popped and put back, so that the dict is ordered by last activity.
         self.producers[producer_id] = remember(
@@ -257,6 +288,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             at_ms=entry.at_ms,
             now_ms=self.append_time_ms,
             idle_since_ms=idle_since_ms,
+            entry=number,
+            is_whole=self.settled is None,
         )
 
     def expire(self) -> None:
@@ -295,27 +328,43 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         if self.undecided.pop(number, None) is not None and outcome is Outcome.ABORT:
             self.aborted.append(number)
 
-    def forget(self, before_ms: int) -> None:
-        # The newest ones are kept whatever the clocks say, because a clock may be wrong, and what
-        # lies behind an open transaction, because it is where cuts fall. No append is younger than
-        # a later one says, so no clock that runs ahead holds this up. How new what was let go is,
-        # is noted: a cut that might need it is not called atomic (invariant L6).
-        kept = min([self.next_entry - RECENT_ENTRIES, *self.undecided])
-        old = 0
-        for index, entry in enumerate(self.recent):
-            if entry.number >= kept:
-                break
-            if entry.at_ms < before_ms:
-                old = index + 1
-        if self.kept_since_ms > self.append_time_ms + _DAY_MS:
-            # Somebody's clock ran ahead by days. By the topic's own time it was let go by now.
-            self.kept_since_ms = self.append_time_ms
-        aborted = set(self.aborted)
-        for entry in self.recent[:old]:
-            self.let_go_entry = entry.number
-            if entry.number not in aborted:
-                self.kept_since_ms = max(self.kept_since_ms, min(entry.at_ms, before_ms))
-        del self.recent[:old]
+    def first_unsettled(self, kept: int) -> int:
+        """Where the settled part could end: all before it is decided, and not of the newest."""
+        return max(min([self.next_entry - kept, *self.undecided]), 0)
+
+    def leave_to_manifests(
+        self,
+        settled: Settled,
+        left_out_below: Mapping[int, int] | None = None,
+        kept_producers: Container[int] = (),
+    ) -> None:
+        """Let go of what manifests hold: the appends before ``settled.end``, which are decided.
+
+        Producers of which manifests may not tell all are remembered here: what they wrote was
+        deleted before it was settled.
+
+        Args:
+            settled: where they are.
+            left_out_below: by partition, an offset below which manifests may lack segments.
+            kept_producers: these are remembered here all the same.
+        """
+        starts = {number: part.log_start_offset for number, part in enumerate(self.partitions)}
+        for number, start in (left_out_below or {}).items():
+            starts[number] = max(start, starts.get(number, 0))
+        for partition in self.partitions:
+            first = bisect_left(partition.segments, settled.end, key=lambda s: s.entry)
+            if first:
+                partition.segments = partition.segments[first:]
+        self.recent = [entry for entry in self.recent if entry.number >= settled.end]
+        self.aborted = [number for number in self.aborted if number >= settled.end]
+        self.producers = {
+            producer_id: known
+            for producer_id, known in self.producers.items()
+            if not 0 <= known.entry < settled.end
+            or producer_id in kept_producers
+            or known.reaches_below(starts)
+        }
+        self.settled = settled
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -364,7 +413,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                     break
         return found
 
-    def knows(self, producer: ProducerRef) -> bool:
+    def knows(self, producer: ProducerRef | TransactionRef) -> bool:
         """False if nothing is remembered of this producer: it never wrote, or was idle too long."""
         return producer.producer_id in self.producers
 

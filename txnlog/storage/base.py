@@ -7,7 +7,7 @@ rename. Knows names and bytes, and nothing of what they mean.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from txnlog.errors import InvalidOption
+from txnlog.storage.ahead import SizedCall, Waits, run_ahead
 
 T = TypeVar("T")
 
@@ -105,6 +106,13 @@ class Storage(ABC):
         """Whether names that differ in upper and lower case alone name the same object.
 
         True of the usual disks of macOS and Windows, and of no object store.
+        """
+        return False
+
+    def lists_whole_folders(self) -> bool:
+        """Whether a listing takes as long as the folder is large, wherever it is to begin.
+
+        True of local disks; then it is cheaper to ask for a few names one by one.
         """
         return False
 
@@ -228,6 +236,20 @@ class Storage(ABC):
                 raise
         return [future.result() for future in futures]
 
+    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+        """Run calls ahead of whoever iterates, and yield their results in order.
+
+        Each call comes with about how many bytes its result takes: up to 64 MiB are on their way or
+        wait, and up to 16 calls. Where requests do not wait, there are no threads, and a call runs
+        when its result is asked for. ``calls`` is consumed here, in the thread of whoever iterates.
+
+        An error is raised in its turn, and ends the iteration. However it ends, closed early too,
+        no other call begins, and those that run are waited for. A child of a fork may go on with an
+        iterator: it runs the calls one by one.
+        """
+        waits: Waits = self.__dict__.setdefault("_waits", Waits())
+        return run_ahead(calls, waits, PARALLEL_REQUESTS)
+
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.
 
@@ -262,3 +284,8 @@ class Storage(ABC):
             if error is not None and not isinstance(error, BrokenBarrierError):
                 raise error
         return [list(raced) for raced in zip(*(f.result() for f in futures), strict=True)]
+
+
+def for_each(storage: Storage, work: Callable[[str], T], names: Iterable[str]) -> Generator[T]:
+    """What ``work`` returns for each name, in order; see :meth:`Storage.run_ahead`."""
+    return storage.run_ahead((0, partial(work, name)) for name in names)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Self, TypeVar
 
+from txnlog.storage.ahead import SizedCall
 from txnlog.storage.base import Address, Storage, Upload
 
 T = TypeVar("T")
@@ -42,6 +43,9 @@ class ForwardingStorage(Storage):
 
     def folds_case(self) -> bool:
         return self.inner.folds_case()
+
+    def lists_whole_folders(self) -> bool:
+        return self.inner.lists_whole_folders()
 
     def address(self) -> Address:
         return self.inner.address()
@@ -93,6 +97,9 @@ class ForwardingStorage(Storage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return self.inner.gather(calls)
+
+    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+        return self.inner.run_ahead(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self.inner.race(call, rounds)

@@ -78,6 +78,9 @@ class LocalStorage(Storage):
                     raise failure("reading", self.url, swapped, error) from error
         return None
 
+    def lists_whole_folders(self) -> bool:
+        return True
+
     def relaxed(self) -> Self:
         other = copy.copy(self)
         other._fsync = False  # noqa: SLF001 - it is one of us

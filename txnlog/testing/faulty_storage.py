@@ -7,11 +7,12 @@ turn go wrong. Knows nothing of processes and time; a :class:`~txnlog.testing.Si
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.ahead import SizedCall, run_in_order
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.forwarding import ForwardingStorage
@@ -277,6 +278,9 @@ class FaultyStorage(ForwardingStorage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return gather_in_order(calls)
+
+    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+        return run_in_order(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
         return race_in_order(call)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.ahead import SizedCall, run_in_order
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import BufferedUpload
 
@@ -54,14 +55,20 @@ class HeapStorage(Storage):
     It can behave like a disk whose syncs fail (:meth:`failing_sync`): such objects show, and a
     :meth:`power_cut` may take them, unless somebody has confirmed them before, or has put another
     object into the same folder and so synced its names.
+
+    Args:
+        like_disk: ask for names one by one, as on a disk; see ``lists_whole_folders``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, like_disk: bool = False) -> None:
         self.url = f"heap://{next(_COUNTER)}"
+        self._like_disk = like_disk
         self.time_ms: Callable[[], int] | None = None
         """The storage's own clock, for :meth:`modified_ms`; None if it has none."""
         self._lock = threading.Lock()
         self._folders: dict[str, dict[str, bytes]] = {}
+        self._sorted: dict[str, list[str]] = {}
+        """By folder: a listing costs what it shows, as on an object store."""
         self._created_ms: dict[str, int] = {}
         self._unsynced: dict[str, set[str]] = {}
         self._syncs = True
@@ -71,11 +78,15 @@ class HeapStorage(Storage):
         # Within one process: unpickled, it is the same storage.
         return _find_living, (self.url,)
 
+    def lists_whole_folders(self) -> bool:
+        return self._like_disk
+
     def copy(self) -> HeapStorage:
         """Another storage with the same objects: a state to begin from again and again."""
-        other = HeapStorage()
+        other = HeapStorage(like_disk=self._like_disk)
         with self._lock:
             other._folders = {folder: dict(found) for folder, found in self._folders.items()}
+            other._sorted = {folder: list(found) for folder, found in self._sorted.items()}
             other._created_ms = dict(self._created_ms)
             other._unsynced = {folder: set(found) for folder, found in self._unsynced.items()}
         return other
@@ -137,6 +148,7 @@ class HeapStorage(Storage):
             if last in objects:
                 return False
             objects[last] = bytes(data)
+            insort(self._sorted.setdefault(folder, []), last)
             if self.time_ms is not None:
                 self._created_ms[name] = self.time_ms()
             if self._syncs:
@@ -173,8 +185,8 @@ class HeapStorage(Storage):
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         with self._lock:
-            names = sorted(self._folders.get(folder, ()))
-        return names[bisect_right(names, start_after) :]
+            names = self._sorted.get(folder, [])
+            return names[bisect_right(names, start_after) :]
 
     def list_folders(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
@@ -201,12 +213,17 @@ class HeapStorage(Storage):
         parted = [check_name(name).rpartition("/") for name in names]
         with self._lock:
             for folder, _, last in parted:
-                self._folders.get(folder, {}).pop(last, None)
+                if self._folders.get(folder, {}).pop(last, None) is not None:
+                    names = self._sorted[folder]
+                    del names[bisect_left(names, last)]
                 self._unsynced.get(folder, set()).discard(last)
                 self._created_ms.pop(f"{folder}/{last}" if folder else last, None)
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return gather_in_order(calls)
+
+    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+        return run_in_order(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
         return race_in_order(call)

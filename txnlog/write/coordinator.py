@@ -30,8 +30,8 @@ from txnlog.errors import (
 )
 from txnlog.log.cleaning import Cleaner
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import Appended, UploadedSegment
 from txnlog.log.transaction_log import Head
+from txnlog.log.uploads import Appended, UploadedSegment
 from txnlog.names import TopicPartition, check_transactional_id
 from txnlog.state import transaction as transitions
 from txnlog.state.group import OffsetCommit
@@ -97,6 +97,8 @@ class Coordinator:
         self._cleaner: Cleaner | None = None
         self._tried = _Tried()
         self._owned_epoch: int | None = None
+        self._written: set[TopicPartition] | None = None
+        """The partitions that were written to with this epoch; None if it is not known."""
         self.decided: Outcome | None = None
         """The outcome of the current transaction, once it is certain."""
 
@@ -170,6 +172,7 @@ class Coordinator:
         self._decision = None
         self.decided = None
         self._owned_epoch = None
+        self._written = set()
         self._clean()
 
     def resume(self) -> None:
@@ -188,6 +191,7 @@ class Coordinator:
             )
         self._head = head
         self._entries = []
+        self._written = None
 
     @property
     def state(self) -> TransactionState:
@@ -210,6 +214,15 @@ class Coordinator:
         if not state.open or state.started_at_ms is None:
             return None
         return state.started_at_ms + state.timeout_ms - self._logs.clock.now_ms()
+
+    def _first_of_epoch(self, topic: str, segments: Sequence[UploadedSegment]) -> frozenset[int]:
+        """The partitions that nobody has written to with this epoch yet, and we do now."""
+        if self._written is None:
+            return frozenset()
+        wanted = {TopicPartition(topic, segment.partition) for segment in segments}
+        first = wanted - self._written
+        self._written |= first
+        return frozenset(partition for _, partition in first)
 
     # -- steps 2 and 3 -----------------------------------------------------------------------------
 
@@ -253,11 +266,15 @@ class Coordinator:
         )
         self._logs.settlement.settle(list(groups.values()))
         ref = self.state.ref
+        first = {name: self._first_of_epoch(name, segments[name]) for name in topics}
         appends: list[Appended | EntryRef] = self._logs.storage.gather(
             [
                 *[
                     lambda log=log, name=name: log.place(
-                        segments[name], transaction=ref, refreshed=True
+                        segments[name],
+                        transaction=ref,
+                        first_of_epoch=first[name],
+                        refreshed=True,
                     )
                     for name, log in topics.items()
                 ],

@@ -19,11 +19,11 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import RecordTooLarge, StorageError
-from txnlog.log.topic_log import TopicSpec, UploadedSegment
+from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.segments.identity import tag_of
-from txnlog.segments.records import constant_timestamps, take_groups
+from txnlog.segments.records import constant_timestamps, record_sizes, take_groups
 from txnlog.segments.writer import SegmentWriter
-from txnlog.storage.base import Storage, Upload
+from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload
 
 _logger = logging.getLogger(__name__)
 
@@ -103,8 +103,9 @@ class UploadBudget:
 class SegmentUploader:
     """Writes records into one growing segment per partition, in bounded memory.
 
-    Records of a partition keep their order. Use it once: :meth:`write` any number of times, then
-    :meth:`finish` or :meth:`discard`.
+    A segment takes ``segment.bytes`` at most, or one record; what does not fit begins the next one,
+    in the midst of a batch too. Records of a partition keep their order. Use it once: :meth:`write`
+    any number of times, then :meth:`finish` or :meth:`discard`.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class SegmentUploader:
         self._writer_token = clock.token()
         self._counter = 0
         self._open: dict[int, _OpenSegment] = {}
+        self._full: list[_OpenSegment] = []
         self._finished: list[UploadedSegment] = []
 
     def write(self, records: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> None:
@@ -152,6 +154,7 @@ class SegmentUploader:
             # Taken apart: a slice of one sorted batch would pin all of it while it waits.
             for partition, part in zip(chosen, take_groups(records, groups), strict=True):
                 self._append(int(partition), part)
+        self._finish_full()
         self._budget.flush_excess()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
@@ -160,16 +163,56 @@ class SegmentUploader:
         return records.set_column(column, records.schema.field(column), stamps)
 
     def _append(self, partition: int, records: pa.RecordBatch) -> None:
+        """Add records to a partition's segments: as many as they take, in slices."""
         segment = self._open.get(partition) or self._new_segment(partition)
         try:
-            self._budget.append(segment, records)
+            room_bytes, room_rows = segment.writer.room()
+            if records.nbytes <= room_bytes and records.num_rows <= room_rows:
+                self._budget.append(segment, records)
+            else:
+                self._roll(segment, records)
         except RecordTooLarge as error:
             raise RecordTooLarge(
                 f"topic {self._spec.topic!r}, partition {partition}: {error}. Make the records "
                 "smaller, or alter the topic's max.message.bytes"
             ) from None
-        if segment.size_bytes >= self._config.segment_bytes:
-            self.finish_early(segment)
+
+    def _roll(self, segment: _OpenSegment, records: pa.RecordBatch) -> None:
+        """Add records that do not fit into the segment, and begin new ones where it is full.
+
+        A record that is larger than a whole segment gets one of its own.
+        """
+        sizes = record_sizes(records)
+        segment.writer.check_sizes(sizes)
+        ends = np.cumsum(sizes)
+        row = 0
+        while row < records.num_rows:
+            taken = int(ends[row - 1]) if row else 0
+            # What compresses well leaves room for more: only what is written is known to be there.
+            room_bytes, room_rows = segment.writer.room()
+            stop = int(np.searchsorted(ends, taken + room_bytes, side="right"))
+            stop = min(stop, row + room_rows)
+            if stop == row:
+                if segment.writer.record_count:
+                    self._set_aside(segment)
+                    segment = self._new_segment(segment.partition)
+                    continue
+                stop = row + 1
+            self._budget.append(segment, records.slice(row, stop - row))
+            row = stop
+
+    def _set_aside(self, segment: _OpenSegment) -> None:
+        """Take a full segment out of those that grow. Several are finished together."""
+        self._budget.close(segment)
+        del self._open[segment.partition]
+        self._full.append(segment)
+        if len(self._full) >= PARALLEL_REQUESTS:
+            self._finish_full()
+
+    def _finish_full(self) -> None:
+        if self._full:
+            self._finish(self._full)
+            self._full.clear()
 
     def _new_segment(self, partition: int) -> _OpenSegment:
         name = names.segment_name(self._writer_token, self._counter)
@@ -184,6 +227,7 @@ class SegmentUploader:
             max_record_bytes=self._config.max_message_bytes,
             index_interval_bytes=self._config.index_interval_bytes,
             tag=tag_of(name),
+            segment_bytes=self._config.segment_bytes,
         )
         segment = _OpenSegment(self, partition, name, upload, writer, self._clock.now_ms())
         self._open[partition] = segment
@@ -191,7 +235,7 @@ class SegmentUploader:
         return segment
 
     def finish_early(self, segment: _OpenSegment) -> None:
-        """Finish one of the open segments: it is full, or others need its place."""
+        """Finish one of the open segments: others need its place."""
         self._budget.close(segment)
         self._finish([segment])
         del self._open[segment.partition]
@@ -241,10 +285,11 @@ class SegmentUploader:
 
     def discard(self) -> None:
         """Drop everything, best effort: what is uploaded already is deleted or left an orphan."""
-        for segment in self._open.values():
+        for segment in (*self._full, *self._open.values()):
             self._budget.close(segment)
             segment.upload.discard()
         self._open.clear()
+        self._full.clear()
         discard_segments(self._storage, self._finished)
         self._finished.clear()
 

@@ -20,8 +20,14 @@ from txnlog.errors import (
     UnsupportedRecordFormat,
 )
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import TopicSpec, UploadedSegment
-from txnlog.segments.records import RECORD_SCHEMA, normalize, record_size, timestamps_ms
+from txnlog.log.uploads import TopicSpec, UploadedSegment
+from txnlog.segments.records import (
+    RECORD_SCHEMA,
+    normalize,
+    record_size,
+    split_large,
+    timestamps_ms,
+)
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
@@ -37,6 +43,10 @@ from txnlog.write.writer_settings import WriterSettings
 
 METADATA_MAX_AGE_S = 300.0
 """How long a producer relies on a topic's metadata: Kafka's metadata.max.age.ms."""
+
+MAX_WORK_BYTES = 256 << 20
+"""So much of a batch becomes records at once: Arrow's columns of bytes end at 2 GiB, and what is
+cast, or gathered by partition, is in memory twice."""
 
 _logger = logging.getLogger(__name__)
 
@@ -192,12 +202,16 @@ class TopicBuffer:
             self.flush_rows()
 
     def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
-        """Take batches. Raises InvalidRecord, InvalidTimestamp; then none of them was taken."""
-        for batch in batches[1:]:
+        """Take batches of any size, or none of them.
+
+        Raises InvalidRecord, InvalidTimestamp; then none was taken.
+        """
+        pieces = [piece for batch in batches for piece in split_large(batch, MAX_WORK_BYTES)]
+        for batch in pieces[1:]:
             # Checked before any of them is taken: all of a table is sent, or nothing.
             self._to_records(batch, partition)
         self.flush_rows()
-        for batch in batches:
+        for batch in pieces:
             records, explicit = self._to_records(batch, partition)
             self._add(records, explicit)
 

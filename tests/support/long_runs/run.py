@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+
+from settling import settling_early
 
 from long_runs.readers import doze, read, settle
 from long_runs.world import MOST_SKEW_MS, TIMEOUT_MS, Body, World, prepare
 from long_runs.writers import copy, feed, overlap, recopy, reset, tidy, transfer
 from txnlog.storage.base import Storage
-from txnlog.testing import ClockFaults, FaultRates, Process, Simulation
+from txnlog.testing import ClockFaults, FaultRates, HeapStorage, Process, Simulation
 
 TURNS = 60
 DAY_MS = 86_400_000
@@ -77,8 +80,23 @@ def long_run(
     """Eight processes and some more, each with so many turns, then the last judgement.
 
     The seed casts them: some share a transactional id, some clocks are wrong at the beginning, and
-    all of them later. A quarter of the cleaning age must be more than clocks differ.
+    all of them later; two of three settle a few entries at once, and in every other one the storage
+    is asked as a disk is. A quarter of the cleaning age must be more than clocks differ.
     """
+    if storage is None:
+        storage = HeapStorage(like_disk=seed % 2 == 0)
+    with settling_early() if seed % 3 < 2 else nullcontext():
+        return _run(seed, rates, storage, cleanup_ages_ms, skew_ms, storage_ahead_ms)
+
+
+def _run(
+    seed: int,
+    rates: FaultRates,
+    storage: Storage,
+    cleanup_ages_ms: tuple[int, ...],
+    skew_ms: int,
+    storage_ahead_ms: int | None,
+) -> World:
     cast = random.Random(seed)
     age_ms = cast.choice(cleanup_ages_ms)
     skew_ms = min(skew_ms, age_ms // 10)

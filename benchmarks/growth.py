@@ -1,0 +1,132 @@
+"""What a commit, an idle poll and a cold plan cost as a store grows, by real commits."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from txnlog.consumer import Consumer
+from txnlog.names import TopicPartition
+from txnlog.producer import Producer
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage
+
+TOPICS = ("a", "b")
+WINDOW = 256
+"""Commits that are measured together: checkpoints and manifests come in between."""
+
+
+def measure(folder: Path, commits: int) -> Iterator[str]:
+    """Markdown lines: costs at some moments of a store's growth, on disk and in memory."""
+    yield f"One producer, {len(TOPICS)} topics and a group in each transaction; defaults. CPU in"
+    yield "ms (user and system), metadata that was put, requests. An idle poll is one of a"
+    yield "consumer of both topics that finds nothing; a cold plan is that of the last 1,000"
+    yield "records by a process that has just begun. All within one cleaning age."
+    for name, storage in (
+        ("local disk, not synced", open_storage(str(folder / "growth")).relaxed()),
+        ("memory, listings like S3's", HeapStorage()),
+    ):
+        yield ""
+        yield f"### {name}"
+        yield ""
+        yield "| commit | CPU each | KB each | requests each | idle poll, ms | cold plan |"
+        yield "|---|---|---|---|---|---|"
+        yield from _grow(storage, commits)
+    shutil.rmtree(folder / "growth", ignore_errors=True)
+
+
+def _grow(storage: Storage, commits: int) -> Iterator[str]:
+    counting = _Weighing(storage)
+    store = attach(counting, create=True)
+    for topic in TOPICS:
+        store.create_topic(topic)
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    consumer = attach(storage).consumer(*TOPICS, group_id="g", auto_offset_reset="earliest")
+    done, moments = 0, _moments(commits)
+    for at in moments:
+        _commit(producer, done, at - WINDOW - done)
+        done = at - WINDOW
+        counting.take()
+        counting.put_bytes = 0
+        cpu_s = _cpu_s()
+        _commit(producer, done, WINDOW)
+        cpu_ms = (_cpu_s() - cpu_s) * 1000 / WINDOW
+        requests = sum(counting.take().values()) / WINDOW
+        done = at
+        while consumer.poll():
+            pass
+        yield (
+            f"| {at:,} | {cpu_ms:.2f} | {counting.put_bytes / WINDOW / 1000:.1f} | {requests:.2f} "
+            f"| {_idle_poll_ms(consumer):.2f} | {_cold_plan(storage)} |"
+        )
+
+
+class _Weighing(CountingStorage):
+    """Counts requests, and the bytes of small objects that are put."""
+
+    put_bytes = 0
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.put_bytes += len(data)
+        return super().put_if_absent(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.put_bytes += len(data)
+        super().put(name, data)
+
+
+def _moments(commits: int) -> list[int]:
+    return [n for n in (400, 2000, 8000, 32_000, 100_000) if n <= commits]
+
+
+def _commit(producer: Producer, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        with producer.transaction():
+            for topic in TOPICS:
+                producer.send(topic, b"%d" % number)
+            offsets = {TopicPartition("a", 0): number}
+            producer.send_offsets_to_transaction(offsets, "offsets")
+
+
+def _idle_poll_ms(consumer: Consumer) -> float:
+    times = []
+    for _ in range(9):
+        began = _cpu_s()
+        consumer.poll()
+        times.append((_cpu_s() - began) * 1000)
+    return sorted(times)[4]
+
+
+def _cold_plan(storage: Storage) -> str:
+    counting = CountingStorage(storage)
+    began = _cpu_s()
+    store: Store = attach(counting)
+    snapshot = store.snapshot(["a"])
+    end = snapshot.end_offsets("a")[0]
+    scan = snapshot.scan("a", {0: max(end - 1000, 0)})
+    cpu_ms = (_cpu_s() - began) * 1000
+    assert scan.record_count == min(end, 1000)
+    spent: Counter[str] = Counter(counting.take())
+    return f"{cpu_ms:.0f} ms, {spent['list']} listings, {spent['get']} reads"
+
+
+def _cpu_s() -> float:
+    return time.process_time()
+
+
+if __name__ == "__main__":
+    import sys
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as there:
+        started = time.monotonic()
+        for line in measure(Path(there), int(sys.argv[1]) if sys.argv[1:] else 8000):
+            print(line, flush=True)
+        print(f"{time.monotonic() - started:.0f} s")

@@ -1,0 +1,452 @@
+"""What is settled is left to manifests: everything reads the same, and a commit costs the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from disturbed_storages import HookedStorage
+from settling import settle_early
+from steps import another, append, begin, checkpoint, new_store, send, upload, values
+
+from txnlog import names
+from txnlog.errors import (
+    CorruptEntry,
+    OffsetOutOfRange,
+    StorageError,
+    TxnlogError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from txnlog.log.uploads import Writer
+from txnlog.names import LogFile, TopicPartition
+from txnlog.state import envelope
+from txnlog.state.manifest import ManifestList
+from txnlog.state.topic import CHECKPOINT_DECODER, ENTRY_DECODER, TopicState
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle_early(monkeypatch)
+
+
+@pytest.fixture
+def heap() -> HeapStorage:
+    return HeapStorage()
+
+
+@pytest.fixture
+def store(heap: HeapStorage, clock: VirtualClock) -> Store:
+    return new_store(heap, clock, {"t": 2})
+
+
+def fold_entries(store: Store, outcomes: Mapping[int, Any]) -> TopicState:
+    """The state that the entries alone give, as if there were no checkpoints and manifests."""
+    log = store.logs.topic("t").log
+    state = TopicState(producer_id_expiration_ms=store.logs.config.producer_id_expiration_ms)
+    for number in log.listing().entries:
+        entry = envelope.decode(log.read([number])[0], ENTRY_DECODER, log.path(number))
+        state.apply(number, entry)
+        if number in outcomes:
+            state.decide(number, outcomes[number])
+    state.expire()
+    return state
+
+
+def facts(state: TopicState) -> dict[str, Any]:
+    """What two states that say the same have in common, however they keep it."""
+    said: dict[str, Any] = msgspec.to_builtins(state)
+    used = {segment.entry for part in state.partitions for segment in part.segments}
+    said["aborted"] = sorted({*said["aborted"]} & used)
+    said["recent"] = [entry for entry in said["recent"] if entry["number"] in used]
+    for known in said["producers"].values():
+        del known["is_whole"], known["since_ms"], known["since_entry"]
+    for kept in ("checkpoints", "settled", "let_go_entry", "kept_since_ms"):
+        del said[kept]
+    return said
+
+
+def newest_list(store: Store, topic: str = "t") -> ManifestList:
+    found = store.logs.topic(topic).manifests.newest()
+    assert found is not None
+    return found
+
+
+def folder(store: Store) -> list[str]:
+    return store.storage.list_names(names.topic_manifests("t"))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(12))
+def test_states_say_the_same_whatever_is_in_manifests(
+    heap: HeapStorage, clock: VirtualClock, seed: int
+) -> None:
+    """Several processes append, abort, trim, settle, stay behind and catch up, in any order."""
+    random_ = random.Random(seed)
+    store = new_store(heap, clock, {"t": 3})
+    stores = [store, *(another(store) for _ in range(3))]
+    producers = {}
+    for index, one in enumerate(stores):
+        producers[index] = one.producer(transactional_id=f"p{index}")
+        producers[index].init_transactions()
+    plain = [one.producer() for one in stores]
+    written: list[bytes] = []
+    for turn in range(120):
+        clock.time_ms += random_.choice([0, 1000, 600_000])
+        index = random_.randrange(len(stores))
+        value = b"%d" % turn
+        match random_.randrange(8):
+            case 0 | 1 | 2:
+                plain[index].send("t", value, partition=random_.randrange(3))
+                plain[index].flush()
+                written.append(value)
+            case 3 | 4 | 5:
+                producers[index].begin_transaction()
+                for _ in range(random_.randrange(1, 3)):
+                    send(producers[index], value, partition=random_.randrange(3))
+                    if random_.random() < 0.5:
+                        plain[0].send("t", value + b"+", partition=random_.randrange(3))
+                        plain[0].flush()
+                        written.append(value + b"+")
+                if random_.random() < 0.7:
+                    producers[index].commit_transaction()
+                else:
+                    producers[index].abort_transaction()
+            case 6:
+                checkpoint(stores[index])
+            case 7 if turn % 5 == 0:
+                part = random_.randrange(3)
+                at = TopicPartition("t", part)
+                low, high = (
+                    offsets["t"][part]
+                    for offsets in (
+                        {"t": stores[index].snapshot("t").beginning_offsets("t")},
+                        {"t": stores[index].snapshot("t").end_offsets("t")},
+                    )
+                )
+                stores[index].delete_records({at: random_.randint(low, (low + high) // 2)})
+    reference = another(store)
+    listing = reference.logs.topic("t").log.listing()
+    expected = facts(fold_entries(reference, listing.outcomes))
+    assert newest_list(store).end > 60
+    for one in [*stores, reference]:
+        log = one.logs.fresh_topic("t")
+        whole = facts(log.whole_state())
+        for what in expected:
+            if what != "producers":
+                assert whole[what] == expected[what], what
+        assert whole["producers"].keys() == expected["producers"].keys()
+        for producer_id, known in expected["producers"].items():
+            assert whole["producers"][producer_id] == known
+        assert sorted(values(one)) == sorted(values(reference))
+        uncommitted = values(one, isolation_level="read_uncommitted")
+        assert uncommitted == values(reference, isolation_level="read_uncommitted")
+    assert [found for found in store.examine() if found.state in ("damage", "unreadable")] == []
+
+
+@pytest.mark.usefixtures("small")
+def test_checkpoints_and_folders_stay_small(
+    heap: HeapStorage, store: Store, clock: VirtualClock
+) -> None:
+    """After 400 appends a checkpoint is as large as after 40, and little is superseded."""
+    sizes: list[int] = []
+    for turn in range(400):
+        append(store, b"%d" % turn)
+        if turn in (40, 399):
+            checkpoint(store)
+            names_ = heap.list_names("topics/t/log")
+            last = max(name for name in names_ if name.endswith(".checkpoint"))
+            sizes.append(heap.size(f"topics/t/log/{last}"))
+            assert sum(name.endswith(".checkpoint") for name in names_) <= 2
+    assert sizes[1] < 1.5 * sizes[0]
+    live = {ref.name for ref in newest_list(store).manifests}
+    lists = [name for name in folder(store) if name.endswith(".list")]
+    assert {*folder(store)} - {*lists} == live
+    assert len(lists) <= 3
+    assert len(live) < 30
+    assert values(another(store)) == [b"%d" % turn for turn in range(400)]
+
+
+@pytest.mark.usefixtures("small")
+def test_an_append_in_doubt_that_was_settled_is_not_placed_again(
+    heap: HeapStorage, store: Store, clock: VirtualClock
+) -> None:
+    """Invariant L8, where others have appended so much that the checkpoint tells nothing of it."""
+    lossy = HookedStorage(heap)
+    mine = another(store, lossy)
+    log, segments, writer = mine.logs.topic("t"), upload(mine, b"mine"), Writer.new("00" * 16)
+    log.refresh()
+    since = log.next_entry
+
+    def lose(name: str) -> None:
+        if name.endswith(".json"):
+            heap.put_if_absent(*lossy.last)
+            raise StorageError("the connection was reset")
+
+    lossy.rule = lose
+    lossy.get = lambda name: (_ for _ in ()).throw(StorageError(name))  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        log.place(segments, writer=writer, since_entry=since)
+    for turn in range(20):
+        append(store, b"%d" % turn)
+    lossy.rule = None
+    del lossy.get
+    log.reload()
+    placed = log.place(segments, writer=writer, since_entry=since)
+    assert placed.entry is None
+    with log.reading() as state:
+        assert state.settled is not None
+        assert state.settled.end > since
+    assert values(another(store)).count(b"mine") == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_a_producer_that_was_settled_goes_on_where_it_was(
+    heap: HeapStorage, store: Store, clock: VirtualClock
+) -> None:
+    """Its sequences follow on, in each partition, also where it is another process that goes on."""
+    producer = begin(store)
+    for partition in (0, 1):
+        send(producer, b"x", b"x", partition=partition)
+    producer.commit_transaction()
+    for turn in range(20):
+        append(store, b"%d" % turn)
+    producer.begin_transaction()
+    send(producer, b"y", partition=1)
+    for turn in range(20):
+        append(store, b"%d" % turn)
+    other = another(store)
+    resumed = other.producer(transactional_id="p")
+    resumed._coordinator.resume()  # type: ignore[union-attr]
+    log = other.logs.topic("t")
+    log.refresh()
+    ref = resumed._coordinator.state.ref  # type: ignore[union-attr]
+    for partition, expected in ((0, 2), (1, 3)):
+        found = log.place(upload(other, b"z", partition=partition), transaction=ref)
+        assert found.entry is not None
+        entry = envelope.decode(log.log.read([found.entry])[0], ENTRY_DECODER, "")
+        assert entry.segments[0].base_sequence == expected  # type: ignore[union-attr]
+    producer.abort_transaction()
+    assert [f for f in store.examine() if f.state == "damage"] == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_settler_that_sleeps_harms_nobody(
+    heap: HeapStorage, store: Store, clock: VirtualClock
+) -> None:
+    """Its list comes when the newest ones are others: it is nobody's, and nothing is deleted."""
+    for turn in range(12):
+        append(store, b"%d" % turn)
+    slow = another(store)
+    log = slow.logs.topic("t")
+    log.refresh()
+    before = newest_list(slow)
+    staged = log.manifests.stage(log._state, before, log._state.first_unsettled(1))
+    for turn in range(12, 60):
+        append(store, b"%d" % turn)
+    newest = newest_list(store)
+    assert newest.number > staged.listing.number + 2
+    assert names.manifest_list(staged.listing.number) not in folder(store)
+    assert log.manifests.publish(staged)
+    log.manifests.collect(staged.listing)
+    # Even if it goes on with its own list: what that names is gone, and the newest one has it.
+    log._state.leave_to_manifests(staged.settled)
+    expected = [b"%d" % turn for turn in range(60)]
+    assert sorted(values(slow)) == sorted(expected)
+    log.checkpoint()
+    for turn in range(60, 80):
+        append(store, b"%d" % turn)
+    assert newest_list(store).number > newest.number
+    for one in (slow, another(store)):
+        assert sorted(values(one)) == sorted([*expected, *(b"%d" % turn for turn in range(60, 80))])
+
+
+@pytest.mark.usefixtures("small")
+def test_two_settlers_at_once(heap: HeapStorage, store: Store) -> None:
+    """One list wins; what the other one has uploaded is deleted again."""
+    for turn in range(10):
+        append(store, b"%d" % turn)
+    logs = [another(store).logs.topic("t") for _ in range(2)]
+    staged = []
+    for log in logs:
+        log.refresh()
+        found = log.manifests.newest()
+        staged.append(log.manifests.stage(log._state, found, log._state.first_unsettled(1)))
+    published = [log.manifests.publish(one) for log, one in zip(logs, staged, strict=True)]
+    assert published == [True, False]
+    assert not {*staged[1].uploaded} & {*folder(store)}
+    assert {*staged[0].uploaded} <= {*folder(store)}
+
+
+@pytest.mark.usefixtures("small")
+def test_a_view_outlives_the_manifests_that_it_was_pinned_with(
+    heap: HeapStorage, store: Store
+) -> None:
+    """What it reads later is planned from newer ones; of what was trimmed it is told."""
+    for turn in range(20):
+        append(store, b"%d" % turn, partition=0)
+    reader = another(store)
+    early = reader.snapshot("t")
+    for turn in range(20, 60):
+        append(store, b"%d" % turn, partition=0)
+    wanted = [b"%d" % turn for turn in range(20)]
+    assert early.scan("t").to_arrow().column("value").to_pylist() == wanted
+    early = another(store).snapshot("t")
+    store.delete_records({TopicPartition("t", 0): 30})
+    for turn in range(60, 90):
+        append(store, b"%d" % turn, partition=0)
+    with pytest.raises(OffsetOutOfRange, match=r"t:0 is read from offset 0, .* below 30 were dele"):
+        early.scan("t")
+    assert values(another(store)) == [b"%d" % turn for turn in range(30, 90)]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_topic_that_is_made_anew_has_nothing_of_the_old_one(
+    heap: HeapStorage, store: Store
+) -> None:
+    """Lists are counted on, and what the old topic's views look for is told to be gone."""
+    for turn in range(30):
+        append(store, b"%d" % turn)
+    old, number = another(store).snapshot("t"), newest_list(store).number
+    store.delete_topic("t")
+    store.create_topic("t", partitions=1)
+    for turn in range(30):
+        append(store, b"new %d" % turn)
+    assert newest_list(store).number > number
+    assert values(another(store)) == [b"new %d" % turn for turn in range(30)]
+    with pytest.raises((UnknownTopicOrPartition, CorruptEntry)):
+        old.scan("t")
+    assert [f for f in store.examine() if f.state == "damage"] == []
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("ending", [".arrow", ".list"])
+def test_a_damaged_manifest_is_told(heap: HeapStorage, store: Store, ending: str) -> None:
+    """It names the file; the entries are not lost, and the newest records are read all the same."""
+    for turn in range(30):
+        append(store, b"%d" % turn, partition=0)
+    doomed = max(name for name in folder(store) if name.endswith(ending))
+    path = f"{names.topic_manifests('t')}/{doomed}"
+    data = bytearray(heap.get(path))
+    data[len(data) // 2] ^= 4
+    heap.delete([path])
+    heap.put(path, bytes(data))
+    with pytest.raises(CorruptEntry, match=doomed):
+        another(store).scan("t")
+    end = another(store).snapshot("t").end_offsets("t")[0]
+    newest = another(store).scan("t", starting_offsets={0: end - 1})
+    assert newest.to_arrow().column("value").to_pylist() == [b"29"]
+    assert any(doomed in str(found) for found in store.examine() if found.state == "damage")
+
+
+@pytest.mark.usefixtures("small")
+def test_older_versions_refuse_what_they_would_misread(heap: HeapStorage, store: Store) -> None:
+    """A checkpoint that leaves a part to manifests says that it is of a newer format."""
+    append(store, b"x")
+    checkpoint(store)
+    for turn in range(30):
+        append(store, b"%d" % turn)
+    listed = heap.list_names("topics/t/log")
+    paths = [f"topics/t/log/{name}" for name in listed if name.endswith(".checkpoint")]
+    with pytest.raises(UnsupportedVersion, match="format version 2"):
+        envelope.decode(heap.get(max(paths)), CHECKPOINT_DECODER, max(paths))
+
+
+def test_a_checkpoint_of_an_older_version_is_carried_over(
+    heap: HeapStorage, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds all segments: they are left to manifests, in pieces, and nothing else changes."""
+    for turn in range(100):
+        append(store, b"%d" % turn)
+    whole = store.logs.fresh_topic("t").whole_state()
+    old = msgspec.to_builtins(whole)
+    for field in ("settled",):
+        del old[field]
+    for known in old["producers"].values():
+        for field in ("entry", "is_whole", "since_ms", "since_entry"):
+            del known[field]
+    old["recent"] = [
+        {key: entry[key] for key in ("number", "at_ms", "first_offsets", "transaction")}
+        for entry in old["recent"][-10:]
+    ]
+    old["let_go_entry"], old["kept_since_ms"] = old["next_entry"] - 11, 0
+    state = CHECKPOINT_DECODER.decode(msgspec.json.encode(old))
+    log = store.logs.topic("t").log
+    for number in log.listing().checkpoints:
+        heap.delete([log.path(number, LogFile.CHECKPOINT)])
+    log.put_checkpoint(state.next_entry - 1, envelope.encode(state))
+    log.delete_below(state.next_entry - 1)
+    settle_early(monkeypatch)
+    later = another(store)
+    for turn in range(100, 120):
+        append(later, b"%d" % turn)
+    found = newest_list(later)
+    assert len(found.manifests) > 2
+    assert max(ref.segment_count for ref in found.manifests) <= 32
+    assert sorted(values(another(store))) == sorted(b"%d" % turn for turn in range(120))
+    assert [f for f in store.examine() if f.state == "damage"] == []
+
+
+def requests_of_commits(storage: Storage, clock: VirtualClock, count: int) -> list[int]:
+    """The requests of each of so many commits over two topics."""
+    counting = CountingStorage(storage)
+    store = attach(counting, clock=clock)
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    requests = []
+    for _ in range(count):
+        clock.time_ms += 100
+        counting.take()
+        with producer.transaction():
+            producer.send("t", b"x")
+            producer.send("u", b"x")
+        requests.append(sum(counting.take().values()))
+    return requests
+
+
+def test_a_commit_costs_no_more_after_thousands(clock: VirtualClock) -> None:
+    """Requests of 256 commits, at the beginning and after 2,000; inside an hour."""
+    heap = HeapStorage()
+    new_store(heap, clock, {"t": 1, "u": 1})
+    requests = requests_of_commits(heap, clock, 2304)
+    first, last = sum(requests[:256]), sum(requests[-256:])
+    assert last < 1.05 * first
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("request_", range(40))
+def test_settling_may_fail_at_any_request(heap: HeapStorage, store: Store, request_: int) -> None:
+    """The append is there, the checkpoint is later's, and everybody reads on."""
+    for turn in range(7):
+        append(store, b"%d" % turn)
+    count = 0
+
+    def fail(text: str) -> None:
+        nonlocal count
+        if "manifests" in text or "checkpoint" in text or "delete" in text:
+            count += 1
+            if count > request_:
+                raise StorageError("the connection was reset")
+
+    failing = FaultyStorage(heap, before_request=fail)
+    mine = another(store, failing)
+    written = [b"%d" % turn for turn in range(7)]
+    for turn in range(20):
+        try:
+            append(mine, b"m%d" % turn)
+        except TxnlogError:
+            continue
+        written.append(b"m%d" % turn)
+    for turn in range(20):
+        append(store, b"l%d" % turn)
+        written.append(b"l%d" % turn)
+    assert count > request_
+    assert sorted(values(another(store))) == sorted(written)
+    assert [f for f in store.examine() if f.state == "damage"] == []

@@ -1,0 +1,172 @@
+"""Calls that run ahead: in order, a few at a time, in bounded memory, and cleanly ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+
+import pytest
+from forked_child import in_child
+
+from txnlog.errors import StorageError
+from txnlog.storage import ahead
+from txnlog.storage.base import PARALLEL_REQUESTS, Storage
+
+
+def _threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
+
+
+@pytest.fixture
+def waiting(memory_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    """A storage whose requests are taken for long ones. Afterwards no thread is left."""
+    monkeypatch.setattr(ahead, "_WORTH_A_THREAD_S", -1.0)
+    yield memory_storage
+    assert _threads() == []
+
+
+class Gauge:
+    """Makes calls that know how many of them run, and which have begun."""
+
+    def __init__(self, together: int = 1) -> None:
+        self.running = self.most = 0
+        self.begun: list[int] = []
+        self.lock = threading.Lock()
+        self.barrier = threading.Barrier(together, timeout=60)
+
+    def call(self, number: int) -> int:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.begun.append(number)
+        try:
+            if number < self.barrier.parties:
+                self.barrier.wait()
+            return number
+        finally:
+            with self.lock:
+                self.running -= 1
+
+    def calls(self, count: int, size_bytes: int = 1) -> Iterator[tuple[int, Callable[[], int]]]:
+        return ((size_bytes, partial(self.call, number)) for number in range(count))
+
+
+def test_calls_run_together_and_come_in_order(waiting: Storage) -> None:
+    """The first four wait for each other, so that they must run at the same time."""
+    gauge = Gauge(4)
+    assert list(waiting.run_ahead(gauge.calls(200))) == list(range(200))
+    assert 4 <= gauge.most <= PARALLEL_REQUESTS
+    assert sorted(gauge.begun) == list(range(200))
+
+
+def test_who_leaves_early_has_asked_for_little(waiting: Storage) -> None:
+    """Four at first, and one more with each that is taken; then nothing begins any more."""
+    gauge = Gauge()
+    results = waiting.run_ahead(gauge.calls(1000))
+    assert next(results) == 0
+    assert next(results) == 1
+    results.close()
+    assert len(gauge.begun) <= 8
+    assert _threads() == []
+    assert list(results) == []
+
+
+def test_bytes_in_flight_are_bounded(waiting: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more begin than fit, but always one; what was taken does not count."""
+    monkeypatch.setattr(ahead, "MAX_AHEAD_BYTES", 100)
+    gauge = Gauge()
+    results = waiting.run_ahead(gauge.calls(50, size_bytes=45))
+    for number, found in enumerate(results):
+        assert found == number
+        assert len(gauge.begun) <= number + 3
+    huge = Gauge()
+    assert list(waiting.run_ahead(huge.calls(5, size_bytes=1000))) == list(range(5))
+    assert huge.most == 1
+
+
+def test_an_error_comes_in_its_turn_and_ends_it(waiting: Storage) -> None:
+    """What comes before is yielded; what was begun behind it is waited for and dropped."""
+
+    def fail() -> int:
+        raise StorageError("503")
+
+    gauge = Gauge()
+    calls = [*gauge.calls(3), (1, fail), *gauge.calls(100)]
+    results = waiting.run_ahead(calls)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(StorageError, match="503"):
+        next(results)
+    assert gauge.running == 0
+    assert list(results) == []
+
+
+def test_an_error_of_the_iterable_is_raised(waiting: Storage) -> None:
+    """Calls are made up while others run; what goes wrong there ends it too."""
+
+    def broken() -> Iterator[tuple[int, Callable[[], int]]]:
+        yield from Gauge().calls(2)
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        list(waiting.run_ahead(broken()))
+
+
+def test_fast_calls_take_no_threads(
+    memory_storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing waits each runs when it is asked for, in the thread that asks."""
+    monkeypatch.setattr(ahead, "_WORTH_A_THREAD_S", 60.0)
+    here, seen = threading.get_ident(), []
+
+    def note() -> None:
+        seen.append(threading.get_ident())
+
+    results = memory_storage.run_ahead((1, note) for _ in range(100))
+    next(results)
+    assert seen == [here]
+    assert len(list(results)) == 99
+    assert {*seen} == {here}
+
+
+def test_waits_are_learnt_and_forgotten() -> None:
+    """One long wait is none, two in turn are; some short ones undo it."""
+    waits = ahead.Waits()
+    told = [waits.are_long]
+    now_s = 0.0
+
+    def clock() -> float:
+        return now_s
+
+    def take(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("time.perf_counter", clock)
+        patched.setattr("time.thread_time", lambda: 0.0)
+        waits.time(partial(take, 0.02))
+        waits.time(partial(take, 0.0001))
+        told.append(waits.are_long)
+        waits.time(partial(take, 0.02))
+        waits.time(partial(take, 0.02))
+        told.append(waits.are_long)
+        for _ in range(10):
+            waits.time(partial(take, 0.0001))
+        told.append(waits.are_long)
+        patched.setattr("time.thread_time", clock)
+        waits.time(partial(take, 0.5))  # it has worked, not waited
+        waits.time(partial(take, 0.5))
+        told.append(waits.are_long)
+    assert told == [False, False, True, False, False]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_goes_on_by_itself(waiting: Storage) -> None:
+    """It has none of the threads, and waits for none; the parent goes on as well."""
+    # Calls without locks: one that a thread holds at the fork would be held for ever in the child.
+    results: Generator[int] = waiting.run_ahead((1, partial(int, number)) for number in range(60))
+    assert [next(results) for _ in range(5)] == list(range(5))
+    assert in_child(lambda: list(results)) == repr(list(range(5, 60)))
+    assert list(results) == list(range(5, 60))

@@ -1,0 +1,31 @@
+"""Small numbers of entries, so that a few appends are settled, joined and cleaned up already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from txnlog.log import manifests, state_log, topic_log
+
+
+def settle_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints after 4 entries, manifests of 3, which are joined by twos; one list is kept."""
+    for module in (state_log, topic_log):
+        monkeypatch.setattr(module, "CHECKPOINT_INTERVAL", 4)
+    for module in (manifests, topic_log):
+        monkeypatch.setattr(module, "KEPT_ENTRIES", 1)
+        monkeypatch.setattr(module, "SETTLED_AT_ONCE", 3)
+    monkeypatch.setattr(topic_log, "ADOPT_AFTER", 6)
+    monkeypatch.setattr(manifests, "FANOUT", 2)
+    monkeypatch.setattr(manifests, "KEPT_LISTS", 1)
+    monkeypatch.setattr(manifests, "MAX_SEGMENTS", 32)
+
+
+@contextmanager
+def settling_early() -> Iterator[None]:
+    """The same within a block."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        settle_early(monkeypatch)
+        yield

@@ -1,0 +1,396 @@
+"""The content of one manifest: an Arrow table with a row for each segment that entries placed.
+
+Rows are sorted by partition and offset. Besides the segment a row tells when it was appended and
+by whose transaction, and whether that was aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from txnlog.errors import CorruptEntry
+from txnlog.state.manifest import ManifestRef, PartitionSpan
+from txnlog.state.placement import KafkaFile, Segment
+from txnlog.state.producers import ProducerState, SequenceRange, remember
+from txnlog.state.topic import RecentEntry
+from txnlog.state.transaction import TransactionRef
+
+MAX_SPANS = 256
+"""Partitions that a list names for each manifest; with more it would be as large as they are."""
+
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("entry", pa.int64()),
+        ("name", pa.string()),
+        ("record_count", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("min_timestamp_ms", pa.int64()),
+        ("max_timestamp_ms", pa.int64()),
+        ("batch_count", pa.int32()),
+        ("producer_id", pa.int64()),
+        ("producer_epoch", pa.int32()),
+        ("base_sequence", pa.int64()),
+        ("transaction", pa.int64()),
+        ("tag", pa.int64()),
+        ("kafka_offset_count", pa.int64()),
+        ("kafka_aborted_count", pa.int64()),
+        ("kafka_aborted_crc", pa.int64()),
+        ("kafka_first_crc", pa.int64()),
+        ("aborted", pa.bool_()),
+        ("at_ms", pa.int64()),
+        ("time_before_ms", pa.int64()),
+        ("topic_time_ms", pa.int64()),
+        ("transactional_id", pa.string()),
+    ]
+)
+_SEGMENT = (
+    "entry",
+    "name",
+    "base_offset",
+    "record_count",
+    "size_bytes",
+    "min_timestamp_ms",
+    "max_timestamp_ms",
+    "batch_count",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "transaction",
+)
+_KAFKA = ("kafka_offset_count", "kafka_aborted_count", "kafka_aborted_crc", "kafka_first_crc")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestTable:
+    """The rows of a manifest, or of several, in the order of partitions and offsets."""
+
+    table: pa.Table
+
+    @classmethod
+    def of(
+        cls,
+        placed: Iterable[tuple[int, Sequence[Segment]]],
+        entries: Mapping[int, RecentEntry],
+        aborted: Iterable[int],
+    ) -> ManifestTable:
+        """The rows of segments, given by partition, in ascending order.
+
+        Args:
+            placed: partitions in order, each with its segments in order.
+            entries: what is known of the entries that have placed them.
+            aborted: those whose transaction was aborted.
+        """
+        partitions: list[int] = []
+        segments: list[Segment] = []
+        for partition, of_partition in placed:
+            segments += of_partition
+            partitions += [partition] * len(of_partition)
+        unknown = RecentEntry(-1, -1, {})
+        by_segment = [entries.get(segment.entry, unknown) for segment in segments]
+        gone = set(aborted)
+        owners = [entry.transaction for entry in by_segment]
+        columns: dict[str, list[object]] = {
+            "partition": [*partitions],
+            **{name: [getattr(segment, name) for segment in segments] for name in _SEGMENT},
+            "tag": [segment.tag for segment in segments],
+            **{
+                f"kafka_{name}": [getattr(s.kafka, name) if s.kafka else None for s in segments]
+                for name in ("offset_count", "aborted_count", "aborted_crc", "first_crc")
+            },
+            "aborted": [segment.entry in gone for segment in segments],
+            "at_ms": [entry.at_ms for entry in by_segment],
+            "time_before_ms": [entry.time_before_ms for entry in by_segment],
+            "topic_time_ms": [entry.topic_time_ms for entry in by_segment],
+            "transactional_id": [owner.transactional_id if owner else None for owner in owners],
+        }
+        return cls(pa.table(columns, schema=SCHEMA))
+
+    @classmethod
+    def concat(cls, tables: Iterable[ManifestTable]) -> ManifestTable:
+        """The rows of several, sorted again; in each partition they come one after the other."""
+        rows = pa.concat_tables([part.table for part in tables]).combine_chunks()
+        order = [("partition", "ascending"), ("base_offset", "ascending"), ("entry", "ascending")]
+        return cls(rows.take(pc.sort_indices(rows, sort_keys=order)))
+
+    @classmethod
+    def decode(cls, data: bytes, ref: ManifestRef, path: str) -> ManifestTable:
+        """Check and read a manifest. Raises CorruptEntry."""
+        if len(data) != ref.size_bytes or crc32c(data) != ref.crc:
+            raise CorruptEntry(
+                f"{path} is damaged: it has {len(data)} bytes and checksum {crc32c(data):08x}, the "
+                f"list says {ref.size_bytes} and {ref.crc:08x}; restore this file from a backup"
+            )
+        try:
+            with pa.ipc.open_stream(data) as stream:
+                table = stream.read_all().combine_chunks()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CorruptEntry(f"{path} does not decode: {error}") from error
+        if table.schema != SCHEMA:
+            raise CorruptEntry(f"{path} has other columns than a manifest: {table.schema.names}")
+        return cls(table)
+
+    def encode(self) -> bytes:
+        """The bytes of a manifest: an Arrow IPC stream, its buffers compressed."""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
+            writer.write_table(self.table)
+        return bytes(sink.getvalue())
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return int(self.table.nbytes)
+
+    def ints(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """A column of whole numbers without nulls."""
+        column = self.table.column(name)
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+
+    def end_offsets(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Behind each segment's last offset."""
+        counts = pc.coalesce(self.table.column("kafka_offset_count"), self.table["record_count"])
+        return self.ints("base_offset") + np.asarray(counts.to_numpy(), dtype=np.int64)
+
+    def ref(self, name: str, data: bytes, first_entry: int, end_entry: int) -> ManifestRef:
+        """What a list says of it, where ``data`` are its bytes."""
+        at_ms = self.ints("at_ms")
+        known = at_ms[at_ms >= 0]
+        partitions, starts = np.unique(self.ints("partition"), return_index=True)
+        spans = None
+        if len(partitions) <= MAX_SPANS and len(self):
+            ends = np.append(starts[1:], len(self)) - 1
+            spans = tuple(
+                PartitionSpan(*map(int, row))
+                for row in zip(
+                    partitions,
+                    self.ints("base_offset")[starts],
+                    self.end_offsets()[ends],
+                    ends - starts + 1,
+                    np.add.reduceat(self.ints("size_bytes"), starts),
+                    np.maximum.reduceat(self.ints("max_timestamp_ms"), starts),
+                    strict=True,
+                )
+            )
+        return ManifestRef(
+            name=name,
+            first_entry=first_entry,
+            end_entry=end_entry,
+            segment_count=len(self),
+            size_bytes=len(data),
+            crc=crc32c(data),
+            min_at_ms=int(known.min()) if len(known) else -1,
+            max_at_ms=int(known.max()) if len(known) else -1,
+            topic_time_ms=int(self.ints("topic_time_ms").max(initial=-1)),
+            has_transactions=bool((self.ints("transaction") >= 0).any()),
+            spans=spans,
+        )
+
+    # -- choosing rows ---------------------------------------------------------------------------
+
+    def where(self, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> ManifestTable:
+        """The rows for which a mask is true."""
+        if mask.all():
+            return self
+        return ManifestTable(self.table.filter(pa.array(mask)))
+
+    def before(self, entry: int) -> ManifestTable:
+        """What entries before ``entry`` have placed."""
+        return self.where(self.ints("entry") < entry)
+
+    def of_producers(self, producer_ids: Sequence[int]) -> ManifestTable:
+        return self.where(np.isin(self.ints("producer_id"), np.asarray(producer_ids, np.int64)))
+
+    def timed(self) -> ManifestTable:
+        """The rows of which it is known when they were appended, by the topic's own time."""
+        return self.where(self.ints("topic_time_ms") >= 0)
+
+    def first_time_before_ms(self) -> int:
+        """The topic's own time before the first of these appends."""
+        return int(self.ints("time_before_ms").min())
+
+    def partitions_of_epoch(self, epoch: int) -> set[int]:
+        """The partitions that were written to with a producer epoch."""
+        return set(self.where(self.ints("producer_epoch") == epoch).ints("partition").tolist())
+
+    def has_committed_below_epoch(self, epoch: int) -> bool:
+        """Whether anything was committed with an older producer epoch."""
+        return bool(((self.ints("producer_epoch") < epoch) & ~self._is_aborted()).any())
+
+    def named(self, partition: int, name: str) -> ManifestTable:
+        """The segment of this name, which is unique."""
+        by_name = pc.equal(self.table.column("name"), name).to_numpy()
+        return self.where(by_name & (self.ints("partition") == partition))
+
+    def of_entry(self, entry: int) -> ManifestTable:
+        return self.where(self.ints("entry") == entry)
+
+    def untrimmed(
+        self, log_starts: Sequence[int], idle_since_ms: int | None = None
+    ) -> ManifestTable:
+        """What reaches beyond the log starts of its partitions, or is not older than a time.
+
+        ``idle_since_ms`` is the topic's own time.
+        """
+        starts = np.asarray(log_starts, dtype=np.int64)
+        kept = self.end_offsets() > starts[self.ints("partition")]
+        if idle_since_ms is not None:
+            kept |= self.ints("topic_time_ms") >= idle_since_ms
+        return self.where(kept)
+
+    def _is_aborted(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        column = self.table.column("aborted")
+        return np.asarray(column.to_numpy(), dtype=bool)
+
+    def committed(self) -> ManifestTable:
+        """What was not aborted."""
+        return self.where(~self._is_aborted())
+
+    def aborted_entries(self) -> set[int]:
+        """The entries whose transaction was aborted."""
+        return set(self.ints("entry")[self._is_aborted()].tolist())
+
+    def chunks(
+        self, first_entry: int, end_entry: int, most: int
+    ) -> Iterator[tuple[int, int, ManifestTable]]:
+        """Split it into runs of entries of about ``most`` rows: (first entry, end, rows)."""
+        entries = np.sort(self.ints("entry"))
+        low = first_entry
+        for at in range(most, len(entries), most):
+            if entries[at] > low:
+                yield (
+                    low,
+                    int(entries[at]),
+                    self.where((self.ints("entry") >= low) & (self.ints("entry") < entries[at])),
+                )
+                low = int(entries[at])
+        rest = self.where(self.ints("entry") >= low)
+        if len(rest):
+            yield low, end_entry, rest
+
+    def overlapping(self, partition: int, start: int, end: int) -> ManifestTable:
+        """The rows of one partition that hold any offset of [start, end)."""
+        partitions = self.ints("partition")
+        low = int(np.searchsorted(partitions, partition, "left"))
+        high = int(np.searchsorted(partitions, partition, "right"))
+        # Offsets ascend in a partition, and so do ends.
+        first = low + int(np.searchsorted(self.end_offsets()[low:high], start, "right"))
+        last = low + int(np.searchsorted(self.ints("base_offset")[low:high], end, "left"))
+        return ManifestTable(self.table.slice(first, max(last - first, 0)))
+
+    # -- as what they stand for ------------------------------------------------------------------
+
+    def segments(self) -> list[Segment]:
+        """The segments, in order."""
+        columns = [self.table.column(name).to_pylist() for name in _SEGMENT]
+        kafka: Iterable[KafkaFile | None] = repeat(None)
+        if self.table.column("kafka_offset_count").null_count < len(self):
+            values = [self.table.column(name).to_pylist() for name in _KAFKA]
+            kafka = [
+                None if row[0] is None else KafkaFile(*row) for row in zip(*values, strict=True)
+            ]
+        return list(map(Segment, *columns, kafka, self.table.column("tag").to_pylist()))
+
+    def by_partition(self) -> Iterator[tuple[int, ManifestTable]]:
+        """The rows of each partition, in order."""
+        if not len(self):
+            return
+        partitions, starts = np.unique(self.ints("partition"), return_index=True)
+        ends = np.append(starts[1:], len(self))
+        for partition, start, end in zip(partitions, starts, ends, strict=True):
+            yield int(partition), ManifestTable(self.table.slice(int(start), int(end - start)))
+
+    def entries(self) -> list[RecentEntry]:
+        """The appends, in the order of their numbers."""
+        found: dict[int, RecentEntry] = {}
+        names = (
+            "entry",
+            "partition",
+            "base_offset",
+            "at_ms",
+            "time_before_ms",
+            "topic_time_ms",
+            "transactional_id",
+            "transaction",
+            "producer_id",
+            "producer_epoch",
+        )
+        for row in zip(*(self.table.column(name).to_pylist() for name in names), strict=True):
+            number, partition, offset, at_ms, before_ms, after_ms, transactional_id, *owner = row
+            known = found.get(number)
+            if known is None:
+                ref = TransactionRef(transactional_id, *owner) if transactional_id else None
+                known = found[number] = RecentEntry(number, at_ms, {}, ref, before_ms, after_ms)
+            known.first_offsets.setdefault(partition, offset)
+        return [found[number] for number in sorted(found)]
+
+    def producers(
+        self,
+        expiration_ms: int,
+        before: Mapping[int, int] | None = None,
+        *,
+        is_whole: bool = True,
+    ) -> dict[int, ProducerState]:
+        """What is remembered of producers after these appends.
+
+        Args:
+            expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
+            before: by producer, an entry: only those before it count.
+            is_whole: there are no older appends of them elsewhere.
+        """
+        found: dict[int, ProducerState] = {}
+        rows = self.timed()
+        rows = rows.where(rows.ints("producer_id") >= 0)
+        columns = (
+            "entry",
+            "partition",
+            "producer_id",
+            "producer_epoch",
+            "transaction",
+            "at_ms",
+            "time_before_ms",
+            "topic_time_ms",
+            "base_sequence",
+            "record_count",
+            "base_offset",
+            "name",
+        )
+        appends: dict[int, tuple[tuple[int, ...], dict[int, SequenceRange]]] = {}
+        for row in zip(*(rows.table.column(name).to_pylist() for name in columns), strict=True):
+            number, partition, *owner, sequence, count, offset, name = row
+            _, batches = appends.setdefault(number, (tuple(owner), {}))
+            earlier = batches.get(partition)
+            batches[partition] = (
+                SequenceRange(sequence, count, offset, name)
+                if earlier is None
+                else msgspec.structs.replace(earlier, record_count=earlier.record_count + count)
+            )
+        for number in sorted(appends):
+            (producer_id, epoch, transaction, at_ms, before_ms, after_ms), batches = appends[number]
+            if before and number >= before.get(producer_id, number + 1):
+                continue
+            found[producer_id] = remember(
+                found.pop(producer_id, None),
+                epoch,
+                transaction,
+                batches,
+                at_ms=at_ms,
+                now_ms=after_ms,
+                idle_since_ms=before_ms - expiration_ms,
+                entry=number,
+                is_whole=is_whole,
+            )
+        return found

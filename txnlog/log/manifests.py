@@ -1,0 +1,600 @@
+"""The manifests of one topic: where its settled segments are found, and how more are settled.
+
+A manifest list names the manifests that hold every append before an entry. Lists are numbered, and
+each is put, if absent, by somebody who has read the one before it: so the newest is complete. What
+a list does not name and is not newer than it is garbage. Whoever misses a list or a manifest that
+an older checkpoint leads to takes the newest list: facts do not change, so all that came before
+the entry he looks behind is there too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import (
+    CorruptEntry,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
+from txnlog.log.create_once import confirm, create_once
+from txnlog.state import envelope
+from txnlog.state.manifest import (
+    LIST_DECODER,
+    ManifestList,
+    ManifestRef,
+    Settled,
+    tail_to_join,
+)
+from txnlog.state.placement import Segment
+from txnlog.state.producers import ProducerRef, ProducerState, join
+from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
+from txnlog.state.transaction import TransactionRef
+from txnlog.storage.base import Storage
+
+if TYPE_CHECKING:
+    from txnlog.log.manifest_table import ManifestTable
+
+SETTLED_AT_ONCE = 128
+"""So many entries, or more, go into a manifest together."""
+KEPT_ENTRIES = 64
+"""So many of the newest entries are not left to manifests: where most cuts fall."""
+FANOUT = 8
+"""So many manifests of about one size become one."""
+MAX_SEGMENTS = 1 << 16
+"""A manifest that holds so many segments is joined to no other."""
+KEPT_LISTS = 32
+"""So many superseded lists stay, each a few kilobytes: nobody sleeps over as many."""
+_CACHE_BYTES = 32 << 20
+_ATTEMPTS = 20
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Manifests that are uploaded, and the list that is to name them."""
+
+    settled: Settled
+    listing: ManifestList
+    uploaded: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptApart:
+    """Consistent cuts look at no entries before ``first_entry``.
+
+    What was left out is not newer than ``kept_since_ms``; -1 if nothing was.
+    """
+
+    first_entry: int
+    kept_since_ms: int
+
+
+class Manifests:
+    """Reads and puts the manifests of one topic. Safe to use from several threads."""
+
+    def __init__(self, storage: Storage, topic: str, clock: Clock) -> None:
+        self._storage = storage
+        self._topic = topic
+        self._clock = clock
+        self.folder = names.topic_manifests(topic)
+        self._lock = threading.Lock()
+        self._list: ManifestList | None = None
+        self._tables: OrderedDict[str, tuple[ManifestTable, int]] = OrderedDict()
+        self._cached_bytes = 0
+
+    # -- lists -----------------------------------------------------------------------------------
+
+    def newest(self) -> ManifestList | None:
+        """The newest list, looked for by a listing of the folder; None if there is none.
+
+        Raises:
+            CorruptEntry: it is damaged.
+        """
+        for _ in range(_ATTEMPTS):
+            found = [*map(names.parse_manifest_list, self._storage.list_names(self.folder))]
+            numbers = [number for number in found if number is not None]
+            if not numbers:
+                return None
+            try:
+                return self._read_list(max(numbers))
+            except ObjectNotFound:
+                continue  # superseded since, so there is a newer one
+        raise CorruptEntry(f"{self.folder} shows lists that cannot be read; try again later")
+
+    def log_start_offsets(self) -> dict[int, int]:
+        """By partition, what the newest list that was read leaves out may lie below."""
+        with self._lock:
+            return dict(self._list.log_start_offsets) if self._list else {}
+
+    def _read_list(self, number: int) -> ManifestList:
+        path = f"{self.folder}/{names.manifest_list(number)}"
+        found = envelope.decode(
+            self._storage.get(path), LIST_DECODER, path, envelope.WITH_MANIFESTS
+        )
+        self._remember(found)
+        return found
+
+    def _remember(self, found: ManifestList) -> None:
+        with self._lock:
+            if self._list is None or self._list.number <= found.number:
+                self._list = found
+
+    def _list_for(self, settled: Settled) -> ManifestList:
+        with self._lock:
+            known = self._list
+        if known is not None and known.number >= settled.number and known.end >= settled.end:
+            return known
+        try:
+            return self._read_list(settled.number)
+        except ObjectNotFound:
+            return self._newest_for(settled)
+
+    def _newest_for(self, settled: Settled) -> ManifestList:
+        found = self.newest()
+        if found is None or found.number < settled.number or found.end < settled.end:
+            raise CorruptEntry(
+                f"{self.folder}/{names.manifest_list(settled.number)} is missing, and no later one "
+                "is there; restore this folder from a backup"
+            )
+        return found
+
+    def read(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        use: Callable[[ManifestList], T],
+    ) -> T | None:
+        """Call ``use`` with a list of the manifests that hold what was settled, whichever is there.
+
+        Returns:
+            What that returned; None if nothing is settled.
+
+        Raises:
+            UnknownTopicOrPartition: the topic was deleted, and made anew.
+            CorruptEntry: a list or a manifest is damaged, or missing for good.
+        """
+        if settled is None:
+            return None
+        listing = self._list_for(settled)
+        for attempt in range(_ATTEMPTS):
+            if listing.topic_id != topic_id:
+                raise UnknownTopicOrPartition(
+                    f"topic {self._topic!r} was deleted and made anew since it was read: read again"
+                )
+            try:
+                held = tuple(ref for ref in listing.manifests if ref.first_entry < settled.end)
+                return use(msgspec.structs.replace(listing, manifests=held))
+            except ObjectNotFound as error:
+                if attempt + 1 == _ATTEMPTS:
+                    raise CorruptEntry(
+                        f"{self.folder} names what is not there: {error}; restore it from a backup"
+                    ) from error
+            # Superseded by a newer list, which holds the same.
+            listing = self._newest_for(settled)
+        raise AssertionError
+
+    def confirm(self, found: ManifestList) -> None:
+        """Make sure that a list which was found there is durable. Raises StorageError."""
+        confirm(self._storage, f"{self.folder}/{names.manifest_list(found.number)}")
+
+    # -- manifests -------------------------------------------------------------------------------
+
+    def tables(
+        self, refs: Sequence[ManifestRef], settled: Settled
+    ) -> Iterator[tuple[ManifestRef, ManifestTable]]:
+        """The content of manifests, of entries before ``settled.end``. Read in parallel.
+
+        Raises:
+            ObjectNotFound: one was superseded.
+            CorruptEntry: one is damaged.
+        """
+        for first in range(0, len(refs), FANOUT):
+            some = refs[first : first + FANOUT]
+            with self._lock:
+                known = {
+                    ref.name: self._tables[ref.name][0] for ref in some if ref.name in self._tables
+                }
+            missing = [ref for ref in some if ref.name not in known]
+            paths = [f"{self.folder}/{ref.name}" for ref in missing]
+            for ref, data, path in zip(missing, self._storage.get_many(paths), paths, strict=True):
+                known[ref.name] = self._decode(data, ref, path)
+            for ref in some:
+                table = known[ref.name]
+                yield ref, table if ref.end_entry <= settled.end else table.before(settled.end)
+
+    def _decode(self, data: bytes, ref: ManifestRef, path: str) -> ManifestTable:
+        from txnlog.log.manifest_table import ManifestTable
+
+        table = ManifestTable.decode(data, ref, path)
+        size = table.nbytes
+        with self._lock:
+            if ref.name not in self._tables:
+                self._tables[ref.name] = table, size
+                self._cached_bytes += size
+            while len(self._tables) > 1 and self._cached_bytes > _CACHE_BYTES:
+                _, (_, dropped) = self._tables.popitem(last=False)
+                self._cached_bytes -= dropped
+        return table
+
+    # -- what is asked of what is settled --------------------------------------------------------
+
+    def segments(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        spans: Mapping[int, tuple[int, int]],
+    ) -> tuple[dict[int, list[Segment]], frozenset[int]]:
+        """The settled segments that hold any of these offsets.
+
+        Args:
+            settled: where they are.
+            topic_id: of the topic that was read.
+            spans: by partition, offsets [start, end).
+
+        Returns:
+            By partition its segments in order, and which of their entries were aborted.
+
+        Raises:
+            OffsetOutOfRange: records were deleted since the offsets were chosen.
+        """
+
+        def use(listing: ManifestList) -> tuple[dict[int, list[Segment]], frozenset[int]]:
+            assert settled is not None
+            for partition, (start, _) in spans.items():
+                log_start = listing.log_start_offsets.get(partition, 0)
+                if start < log_start:  # also if the state had not folded that in yet
+                    raise OffsetOutOfRange(
+                        f"{self._topic}:{partition} is read from offset {start}, but the records "
+                        f"below {log_start} were deleted meanwhile: read again"
+                    )
+            found: dict[int, list[Segment]] = {partition: [] for partition in spans}
+            aborted: set[int] = set()
+            touched = [ref for ref in listing.manifests if ref.touches(spans)]
+            for _, table in self.tables(touched, settled):
+                chosen = (
+                    table.by_partition()
+                    if len(spans) > 1
+                    else ((partition, table) for partition in spans)
+                )
+                for partition, rows in chosen:
+                    if partition in spans:
+                        wanted = rows.overlapping(partition, *spans[partition])
+                        found[partition] += wanted.segments()
+                        aborted |= wanted.aborted_entries()
+            return found, frozenset(aborted)
+
+        if not spans:
+            return {}, frozenset()
+        nothing: dict[int, list[Segment]] = {partition: [] for partition in spans}
+        return self.read(settled, topic_id, use) or (nothing, frozenset())
+
+    def unfold(self, state: TopicState) -> TopicState:
+        """A state as if nothing of it had been left to manifests: a copy, and as large as the past.
+
+        Raises what :meth:`read` does.
+        """
+        from txnlog.log.manifest_table import ManifestTable
+
+        whole: TopicState = CHECKPOINT_DECODER.decode(msgspec.json.encode(state))
+        settled = state.settled
+        whole.settled = None
+
+        def use(listing: ManifestList) -> ManifestTable | None:
+            assert settled is not None
+            tables = [table for _, table in self.tables(listing.manifests, settled)]
+            return ManifestTable.concat(tables) if tables else None
+
+        rows = self.read(settled, state.topic_id, use)
+        if rows is None:
+            return whole
+        older = rows.producers(
+            whole.producer_id_expiration_ms,
+            before={
+                number: known.since_entry
+                for number, known in whole.producers.items()
+                if not known.is_whole
+            },
+        )
+        rows = rows.untrimmed([partition.log_start_offset for partition in whole.partitions])
+        for number, of_partition in rows.by_partition():
+            partition = whole.partitions[number]
+            partition.segments = [*of_partition.segments(), *partition.segments]
+        whole.aborted = [*sorted(rows.aborted_entries()), *whole.aborted]
+        whole.recent = [*rows.entries(), *whole.recent]
+        whole.producers = {
+            **{number: known for number, known in older.items() if number not in whole.producers},
+            **{number: join(older.get(number), known) for number, known in whole.producers.items()},
+        }
+        whole.expire()
+        return whole
+
+    def producer(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        producer: ProducerRef | TransactionRef,
+        partitions: Collection[int],
+        *,
+        expiration_ms: int,
+        idle_since_ms: int,
+        before_entry: int | None = None,
+    ) -> ProducerState | None:
+        """What is known of a producer by its settled appends; None if there are none.
+
+        It is read from the newest manifest back, as far as it was never idle; and no further than
+        to its last appends to each of ``partitions`` in its epoch: then it is not whole.
+
+        Args:
+            settled: where they are.
+            topic_id: of the topic that was read.
+            producer: whose they are.
+            partitions: what it wrote last to these is asked for.
+            expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
+            idle_since_ms: it was idle if all that is known is older, by that time.
+            before_entry: only older entries count.
+        """
+        from txnlog.log.manifest_table import ManifestTable
+
+        def use(listing: ManifestList) -> ProducerState | None:
+            assert settled is not None
+            found: list[ManifestTable] = []
+            wanted, since_ms, is_whole = {*partitions}, idle_since_ms, True
+            older = deque(reversed(listing.manifests))
+            while is_whole:
+                some: list[ManifestRef] = []
+                while older and older[0].topic_time_ms >= since_ms and len(some) < FANOUT:
+                    some.append(older.popleft())
+                if not some:
+                    break
+                for _, table in self.tables(some, settled):
+                    rows = table.of_producers([producer.producer_id]).timed()
+                    rows = rows if before_entry is None else rows.before(before_entry)
+                    if not len(rows):
+                        continue
+                    found.append(rows)
+                    since_ms = min(since_ms, rows.first_time_before_ms() - expiration_ms)
+                    wanted -= rows.partitions_of_epoch(producer.producer_epoch)
+                    # What was committed with an older epoch came before all of this one.
+                    if not wanted or rows.has_committed_below_epoch(producer.producer_epoch):
+                        is_whole = False
+                        break
+            if not found:
+                return None
+            rows = ManifestTable.concat(found)
+            return rows.producers(expiration_ms, is_whole=is_whole)[producer.producer_id]
+
+        return self.read(settled, topic_id, use)
+
+    def outcome_is_abort(
+        self, settled: Settled | None, topic_id: str | None, number: int
+    ) -> bool | None:
+        """Whether a settled append was aborted; None if nothing of it is left."""
+
+        def use(listing: ManifestList) -> bool | None:
+            assert settled is not None
+            chosen = [ref for ref in listing.manifests if ref.first_entry <= number < ref.end_entry]
+            for _, table in self.tables(chosen, settled):
+                rows = table.of_entry(number)
+                if len(rows):
+                    return len(rows.committed()) == 0
+            return None
+
+        return self.read(settled, topic_id, use)
+
+    def named(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        wanted: Mapping[int, str],
+        first_entry: int,
+    ) -> dict[int, int]:
+        """The offsets of segments that settled entries from ``first_entry`` on have placed.
+
+        ``wanted`` are their names by partition. Returns by partition those that were found.
+        """
+
+        def use(listing: ManifestList) -> dict[int, int]:
+            assert settled is not None
+            found = {}
+            chosen = [ref for ref in listing.manifests if ref.end_entry > first_entry]
+            for _, table in self.tables(chosen, settled):
+                for partition, name in wanted.items():
+                    for segment in table.named(partition, name).segments():
+                        if segment.entry >= first_entry:
+                            found[partition] = segment.base_offset
+            return found
+
+        return self.read(settled, topic_id, use) or {}
+
+    def kept_apart(
+        self, settled: Settled | None, topic_id: str | None, before_ms: int
+    ) -> KeptApart:
+        """How far back the settled appends are looked at for consistent cuts.
+
+        Args:
+            settled: where they are.
+            topic_id: of the topic that was read.
+            before_ms: manifests are let go while all of their appends are older.
+        """
+
+        def use(listing: ManifestList) -> KeptApart:
+            let_go = [*takewhile(lambda ref: ref.max_at_ms < before_ms, listing.manifests)]
+            return KeptApart(
+                let_go[-1].end_entry if let_go else 0,
+                max((ref.max_at_ms for ref in let_go), default=-1),
+            )
+
+        return self.read(settled, topic_id, use) or KeptApart(0, -1)
+
+    def appends(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        first_entry: int,
+        producer_ids: Iterable[int] | None = None,
+    ) -> list[RecentEntry]:
+        """The settled appends from ``first_entry`` on that were not aborted, in order.
+
+        With ``producer_ids`` only those of these producers.
+        """
+        wanted = None if producer_ids is None else [*producer_ids]
+
+        def use(listing: ManifestList) -> list[RecentEntry]:
+            assert settled is not None
+            chosen = [
+                ref
+                for ref in listing.manifests
+                if ref.end_entry > first_entry and (wanted is None or ref.has_transactions)
+            ]
+            found = []
+            for _, table in self.tables(chosen, settled):
+                rows = (
+                    table.committed() if wanted is None else table.of_producers(wanted).committed()
+                )
+                found += [entry for entry in rows.entries() if entry.number >= first_entry]
+            return found
+
+        if settled is None or first_entry >= settled.end or wanted == []:
+            return []
+        return self.read(settled, topic_id, use) or []
+
+    # -- settling --------------------------------------------------------------------------------
+
+    def stage(self, state: TopicState, before: ManifestList | None, end: int) -> _Staged:
+        """Upload the manifests that hold what lies before entry ``end``; nobody knows them yet.
+
+        Small manifests are joined, and what was trimmed is left out.
+        """
+        from txnlog.log.manifest_table import ManifestTable
+
+        assert state.topic_id is not None
+        if before is not None and before.topic_id != state.topic_id:
+            # The topic was made anew: the lists go on, and hold nothing of the old one.
+            before = ManifestList(before.number, state.topic_id, 0, (), {})
+        number = before.number + 1 if before else 0
+        starts = [partition.log_start_offset for partition in state.partitions]
+        first = before.end if before else 0
+        # Of what was trimmed it is still remembered which producers wrote it, until they expire.
+        idle_since_ms = state.append_time_ms - state.producer_id_expiration_ms
+        head = ManifestTable.of(
+            [
+                (index, [s for s in partition.segments if first <= s.entry < end])
+                for index, partition in enumerate(state.partitions)
+            ],
+            {entry.number: entry for entry in state.recent},
+            state.aborted,
+        )
+        kept = [*before.manifests] if before else []
+        counts = [ref.segment_count for ref in kept]
+        joined = tail_to_join(counts, len(head), fanout=FANOUT, most=MAX_SEGMENTS)
+        if joined:
+            tail = kept[-joined:]
+            whole = Settled(0, end)
+            parts = [table for _, table in self.tables(tail, whole)]
+            head = ManifestTable.concat([*parts, head]).untrimmed(starts, idle_since_ms)
+            first = tail[0].first_entry
+            kept = kept[:-joined]
+        kept = [
+            ref for ref in kept if ref.topic_time_ms >= idle_since_ms or not ref.is_trimmed(starts)
+        ]
+        uploaded = []
+        for low, high, rows in head.chunks(first, end, MAX_SEGMENTS):
+            name = names.manifest(number, self._clock.token())
+            data = rows.encode()
+            self._storage.put(f"{self.folder}/{name}", data)
+            kept.append(rows.ref(name, data, low, high))
+            uploaded.append(name)
+        trimmed = {index: start for index, start in enumerate(starts) if start}
+        listing = ManifestList(number, state.topic_id, end, tuple(kept), trimmed)
+        settled = Settled(number, end, listing.has_transactions)
+        return _Staged(settled, listing, tuple(uploaded))
+
+    def publish(self, staged: _Staged) -> bool:
+        """Put the list; False if somebody else was first. Raises StorageError: it is not known."""
+        path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
+        data = envelope.encode(staged.listing, envelope.WITH_MANIFESTS)
+        if not create_once(self._storage, path, data, self._clock):
+            self._withdraw(staged)
+            return False
+        self._remember(staged.listing)
+        return True
+
+    def _withdraw(self, staged: _Staged) -> None:
+        """Delete what was uploaded for a list that has lost, but for what the newest one names.
+
+        It may have won all the same, and its name been freed since.
+        """
+        newest = self.newest()
+        if newest is not None and newest.number >= staged.listing.number:
+            doomed = {*staged.uploaded} - {ref.name for ref in newest.manifests}
+            self._storage.delete(f"{self.folder}/{name}" for name in sorted(doomed))
+
+    def collect(self, listing: ManifestList) -> None:
+        """Delete what ``listing``, which was just put, does not name and is not newer.
+
+        Not if there is a newer one: then that is somebody else's to do. Lists are kept for a while,
+        so that none of their names is used again by somebody who slept.
+        """
+        found = [f"{self.folder}/{name}" for name in self._storage.list_names(self.folder)]
+        lists = [names.parse_manifest_list(path.rpartition("/")[2]) for path in found]
+        if max((number for number in lists if number is not None), default=-1) == listing.number:
+            live = {ref.name for ref in listing.manifests}
+            self._storage.delete(_superseded(found, listing, live))
+
+    def leftovers(
+        self, paths: Collection[str], exists: Callable[[], bool]
+    ) -> tuple[list[str], list[str]]:
+        """Which of the folder's files nobody needs, as the newest list has it.
+
+        Args:
+            paths: a listing of the folder, begun before this call.
+            exists: tells whether there is a topic. If not, what its list names is not needed.
+
+        Returns:
+            Those; and manifests of a list that is not there yet, if there is no topic. Of one that
+            exists they stay: whoever has uploaded them may sleep for however long, and put the
+            newest list then.
+
+        Raises CorruptEntry, StorageError.
+        """
+        newest = self.newest()
+        number = newest.number if newest else -1
+        live = {ref.name for ref in newest.manifests} if newest else set()
+        loose: list[str] = []
+        if not exists():
+            # Asked last: had a topic been made anew before, its manifests could be in the listing.
+            live = set()
+            loose = [
+                path
+                for path in paths
+                if (made_for := names.parse_manifest(path.rpartition("/")[2])) is not None
+                and made_for > number
+            ]
+        return _superseded(paths, newest, live) if newest else [], loose
+
+
+def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str]) -> list[str]:
+    """The lists and manifests that nobody needs who can find the newest list."""
+    doomed = []
+    for path in paths:
+        name = path.rpartition("/")[2]
+        of_list, of_manifest = names.parse_manifest_list(name), names.parse_manifest(name)
+        if of_list is not None and of_list < newest.number - KEPT_LISTS:
+            doomed.append(path)
+        if of_manifest is not None and of_manifest <= newest.number and name not in live:
+            doomed.append(path)
+    return doomed

@@ -1,0 +1,119 @@
+"""What a topic's checkpoints leave to manifests: the appends that are settled. Pure.
+
+A manifest holds what a run of entries has placed, in columns; a manifest list names those that
+together hold every append before an entry. Both are facts that never change, so any later list
+says of an entry what an earlier one says, but for what was trimmed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True):
+    """Where the appends before entry ``end`` are: in manifest list ``number``, or any later one.
+
+    ``has_transactions``: some of them are of transactions.
+    """
+
+    number: int
+    end: int
+    has_transactions: bool = False
+
+
+class PartitionSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a manifest holds of one partition: segments within [first_offset, end_offset)."""
+
+    partition: int
+    first_offset: int
+    end_offset: int
+    segment_count: int
+    size_bytes: int
+    max_timestamp_ms: int
+
+
+class ManifestRef(msgspec.Struct, frozen=True):
+    """One manifest: the appends among entries [first_entry, end_entry).
+
+    ``crc`` is the CRC-32C of its bytes. ``min_at_ms`` and ``max_at_ms`` are of the times that its
+    entries carry, ``topic_time_ms`` the topic's own time at the last of them; -1 where older
+    versions have not kept one. ``spans`` are its partitions in order; None where there are too
+    many to name them here.
+    """
+
+    name: str
+    first_entry: int
+    end_entry: int
+    segment_count: int
+    size_bytes: int
+    crc: int
+    min_at_ms: int
+    max_at_ms: int
+    topic_time_ms: int
+    has_transactions: bool
+    spans: tuple[PartitionSpan, ...] | None = None
+
+    def touches(self, offsets: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether it may hold any of these offsets [start, end), by partition."""
+        return self.spans is None or any(
+            span.partition in offsets
+            and span.first_offset < offsets[span.partition][1]
+            and span.end_offset > offsets[span.partition][0]
+            for span in self.spans
+        )
+
+    def is_trimmed(self, log_starts: Sequence[int]) -> bool:
+        """Whether all that it holds certainly lies below the log starts of its partitions."""
+        return self.spans is not None and all(
+            span.end_offset <= log_starts[span.partition] for span in self.spans
+        )
+
+
+class ManifestList(msgspec.Struct, frozen=True, tag_field="kind", tag="manifests"):
+    """Which manifests hold the appends of a topic before entry ``end``, in the entries' order.
+
+    List ``number`` is put by somebody who has read the one before it, so the newest is complete.
+    ``log_start_offsets``, by partition, are what lies below which may be left out; 0 is not said.
+    """
+
+    number: int
+    topic_id: str
+    end: int
+    manifests: tuple[ManifestRef, ...]
+    log_start_offsets: dict[int, int] = {}
+
+    @property
+    def has_transactions(self) -> bool:
+        return any(ref.has_transactions for ref in self.manifests)
+
+
+def tail_to_join(counts: Sequence[int], new: int, *, fanout: int, most: int) -> int:
+    """How many of the last manifests are joined to ``new`` more segments.
+
+    As in a log-structured merge tree each segment is rewritten once for each level: manifests of
+    about one size are joined when there are ``fanout`` of them.
+
+    Args:
+        counts: how many segments each manifest holds, in order.
+        new: how many come behind them.
+        fanout: so many manifests become one.
+        most: one that holds so many is joined to no other.
+    """
+    joined, total = 0, new
+    while True:
+        level = joined
+        while (
+            level < len(counts)
+            and counts[len(counts) - 1 - level] < min(total * fanout, most)
+            and counts[len(counts) - 1 - level] * fanout > total
+        ):
+            level += 1
+        if level - joined < fanout - 1:
+            return joined
+        total += sum(counts[len(counts) - level : len(counts) - joined])
+        joined = level
+
+
+LIST_DECODER: msgspec.json.Decoder[ManifestList] = msgspec.json.Decoder(ManifestList)
