@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import time
 from collections import Counter
@@ -61,7 +60,7 @@ def _grow(storage: Storage, commits: int) -> Iterator[str]:
         cpu_ms = (_cpu_s() - cpu_s) * 1000 / WINDOW
         requests = sum(counting.take().values()) / WINDOW
         done = at
-        while consumer.poll(0):
+        while consumer.poll():
             pass
         yield (
             f"| {at:,} | {cpu_ms:.2f} | {counting.put_bytes / WINDOW / 1000:.1f} | {requests:.2f} "
@@ -100,7 +99,7 @@ def _idle_poll_ms(consumer: Consumer) -> float:
     times = []
     for _ in range(9):
         began = _cpu_s()
-        consumer.poll(0)
+        consumer.poll()
         times.append((_cpu_s() - began) * 1000)
     return sorted(times)[4]
 
@@ -119,8 +118,7 @@ def _cold_plan(storage: Storage) -> str:
 
 
 def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return time.process_time()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
         "--only",
-        choices=("spark", "memory", "scan", "many", "kafka", "requests"),
+        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth"),
         help="only this part",
     )
     arguments = parser.parse_args()
@@ -65,6 +65,11 @@ def main() -> None:
             from requests_counted import measure as count_requests
 
             report += ["## Storage requests", "", *count_requests(), ""]
+        if arguments.only in (None, "growth"):
+            from growth import measure as measure_growth
+
+            commits = 2_000 if arguments.quick else 32_000
+            report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:

@@ -15,7 +15,7 @@ from timing import descendants
 
 import txnlog
 from txnlog.clock import SystemClock
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.spark import register
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.tasks import group_ranges

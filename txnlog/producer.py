@@ -20,7 +20,7 @@ from txnlog.config import Acks
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, Version, check_version

@@ -16,7 +16,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import ConsumedOffset, Outcome, TransactionRef, Version

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.spark.batch.commit import SegmentsByTopic
 from txnlog.state import envelope
 from txnlog.storage.base import Storage

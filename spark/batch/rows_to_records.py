@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
-from txnlog.log.topic_log import TopicSpec
+from txnlog.log.uploads import TopicSpec
 from txnlog.segments.records import normalize, split_large, timestamps_ms
 from txnlog.write.partitioner import (
     Int32Array,

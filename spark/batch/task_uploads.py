@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.provenance import CommitScope
 from txnlog.spark.batch.write_plan import WritePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnlog.log.topic_log import TopicSpec
+from txnlog.log.uploads import TopicSpec
 from txnlog.spark.options.store_options import open_at
 from txnlog.spark.options.write_options import WriteOptions
 from txnlog.store import Store

@@ -6,7 +6,7 @@ import logging
 from threading import RLock
 
 from txnlog.errors import InvalidTxnState, ObjectNotFound, TxnlogError
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.names import staging_file
 from txnlog.spark.batch import commit
 from txnlog.spark.batch.commit import SegmentsByTopic

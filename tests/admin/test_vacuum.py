@@ -18,7 +18,7 @@ from txnlog.errors import (
     StorageError,
     UploadExpired,
 )
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.results import FileDeletion, FileRetirement, MaintenanceFailure
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage

@@ -70,7 +70,7 @@ def test_damage_hides_no_other_topic(own_store: Path) -> None:
 
 
 def test_no_segment_is_read_to_answer_about_ends(store_path: Path) -> None:
-    """Ends cost a listing per topic, however many segments there are; a time reads one segment."""
+    """Ends cost two listings per topic, however many segments it has; a time reads one segment."""
     counting = CountingStorage(LocalStorage(str(store_path)))
     store = attach(counting)
     for at in ("earliest", "stable", "latest"):
@@ -78,7 +78,7 @@ def test_no_segment_is_read_to_answer_about_ends(store_path: Path) -> None:
         (found,) = store.list_offsets([TopicPartition("orders", 0)], at=at)
         assert isinstance(found, ListedOffset)
         assert "get_range" not in counting.counts
-        assert counting.counts["list"] == 1
+        assert counting.counts["list"] <= 2
     counting.take()
     (at_time,) = store.list_offsets([TopicPartition("orders", 0)], timestamp_ms=FIRST_MS + 8000)
     assert at_time == ListedOffset("orders", 0, 8, FIRST_MS + 8000)

@@ -1,15 +1,18 @@
-"""Logs on local disks: what is new is asked for by names, and a listing where those do not tell."""
+"""On disks a refresh asks for the few names that may be new: as right as a listing, and flat."""
 
 from __future__ import annotations
 
 import pytest
-from steps import another, append, begin, checkpoint, new_store, send, values
+from steps import append, begin, checkpoint, send, values
 
 from txnlog.errors import CorruptEntry
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
-from txnlog.store import Store
-from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+AGE_MS = 3_600_000
 
 
 @pytest.fixture
@@ -19,111 +22,146 @@ def heap() -> HeapStorage:
 
 @pytest.fixture
 def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(heap, clock)
+    store = attach(heap, create=True, clock=clock, config={"log.cleanup.age.ms": AGE_MS})
+    store.create_topic("t")
+    return store
 
 
-def append_each(store: Store, count: int) -> None:
-    for turn in range(count):
-        append(store, b"%d" % turn)
+def watching(store: Store) -> tuple[Store, CountingStorage]:
+    """Another process that has read the topic, and its requests from now on."""
+    counting = CountingStorage(store.storage)
+    found = attach(counting, clock=store.logs.clock)
+    found.logs.topic("t").refresh()
+    counting.take()
+    return found, counting
 
 
-def test_what_is_new_is_found_without_a_listing(store: Store, heap: HeapStorage) -> None:
-    """Entries and markers, also of an entry that was undecided; and no request grows."""
-    storage = FaultyStorage(heap)
-    reader = another(store, storage)
-    log = reader.logs.topic("t")
+def test_a_refresh_lists_nothing_and_does_not_grow(store: Store) -> None:
+    """What is asked for follows from what is new, whatever the folder holds."""
+    spent = []
+    for _ in range(3):
+        reader, counting = watching(store)
+        reader.logs.topic("t").refresh()
+        idle = counting.take()
+        append(store, b"x")
+        reader.logs.topic("t").refresh()
+        spent.append((idle, counting.take()))
+        for _ in range(70):
+            append(store, b"y")
+    assert spent[0] == spent[1] == spent[2]
+    idle, busy = spent[0]
+    assert set(idle) == {"size"}
+    assert set(busy) == {"size", "get"}
+    assert idle["size"] <= 3
+    assert busy["size"] <= 6
+
+
+def test_outcomes_are_found_by_their_names(store: Store) -> None:
+    """An entry that was undecided, and one whose marker comes with it."""
     producer = begin(store)
-    send(producer, b"a")
-    log.refresh()
-    assert [*log.undecided()] == [1]
-    storage.requests.clear()
+    send(producer, b"1")
+    reader, counting = watching(store)
+    assert values(reader) == []
     producer.commit_transaction()
-    append(store, b"b")
-    log.refresh()
-    assert not [text for text in storage.requests if text.startswith("list")]
-    assert log.undecided() == {}
-    assert log.next_entry == 3
-    assert values(reader) == [b"a", b"b"]
+    counting.take()
+    reader.logs.topic("t").refresh()
+    assert "list" not in counting.take()
+    assert reader.logs.topic("t").undecided() == {}
+    assert values(reader) == [b"1"]
+    aborted = begin(store, "q")
+    send(aborted, b"2")
+    aborted.abort_transaction()
+    reader.logs.topic("t").refresh()
+    assert reader.logs.topic("t").undecided() == {}
+    assert values(reader) == [b"1"]
 
 
-@pytest.mark.parametrize("count", [40, 200])
-def test_a_process_that_was_overtaken_by_cleaning_begins_anew(store: Store, count: int) -> None:
-    """Its last entry is gone, so that the next one is not there says nothing."""
-    append_each(store, 4)
-    reader = another(store)
-    log = reader.logs.topic("t")
-    log.refresh()
-    append_each(store, count)
-    checkpoint(store)
-    end = store.logs.topic("t").next_entry
-    store.logs.topic("t").log.delete_below(end - 1)
-    log.refresh()
-    assert log.next_entry == end
+def test_a_reader_that_slept_over_a_cleaning_lists_again(store: Store, clock: VirtualClock) -> None:
+    """It knows that its end is old by both clocks, and finds the checkpoint behind what is gone."""
+    append(store, b"0")
+    reader, counting = watching(store)
+    for turn in range(1, 5):
+        append(store, b"%d" % turn)
+        clock.time_ms += AGE_MS + 1
+        checkpoint(store)
+    log = store.logs.topic("t").log
+    assert min(log.listing().entries) > 2
+    assert values(reader) == [b"%d" % turn for turn in range(5)]
+    assert counting.take()["list"] >= 1
+
+
+def test_an_end_that_was_cleaned_away_is_no_end(store: Store, clock: VirtualClock) -> None:
+    """Even if no clock of the reader's says that time has passed: its own last entry is gone."""
+    append(store, b"0")
+    asleep = VirtualClock(clock.time_ms)
+    reader = attach(store.storage, clock=asleep)
+    assert values(reader) == [b"0"]
+    for turn in range(1, 5):
+        append(store, b"%d" % turn)
+        clock.time_ms += AGE_MS + 1
+        checkpoint(store)
+    assert values(reader) == [b"%d" % turn for turn in range(5)]
+
+
+def test_a_hole_is_not_taken_for_the_end(heap: HeapStorage, store: Store) -> None:
+    """Somebody has deleted an entry, and later ones are there: that is damage, nothing is put."""
+    append(store, b"0")
+    reader, _ = watching(store)
+    append(store, b"1")
+    append(store, b"2")
+    heap.delete([store.logs.topic("t").log.path(2)])
+    with pytest.raises(CorruptEntry, match=r"0{19}2\.json is missing, though later entries exist"):
+        append(reader, b"lost")
+
+
+def test_much_that_is_new_is_listed(store: Store) -> None:
+    """Behind a checkpoint, as by a process that has just begun."""
+    append(store, b"0")
+    reader, counting = watching(store)
+    for turn in range(1, 200):
+        append(store, b"%d" % turn)
+    assert values(reader) == [b"%d" % turn for turn in range(200)]
+    spent = counting.take()
+    assert spent["list"] >= 1
+    assert spent["get"] < 120
+
+
+def test_both_markers_are_damage(heap: HeapStorage, store: Store) -> None:
+    """Invariant L3, seen by names too."""
+    producer = begin(store)
+    send(producer, b"1")
+    reader, _ = watching(store)
+    log = store.logs.topic("t").log
+    for outcome in Outcome:
+        heap.put(log.path(1, LogFile(outcome.value)), b"{}")
+    with pytest.raises(CorruptEntry, match="both a commit and an abort marker"):
+        reader.logs.topic("t").refresh()
+
+
+def test_writers_share_the_work_of_checkpoints(heap: HeapStorage, store: Store) -> None:
+    """Each looks for those of others before it puts one: so there is one in 32 entries or so."""
+    others = [attach(heap, clock=store.logs.clock) for _ in range(4)]
+    put = set()
+    for turn in range(320):
+        append(others[turn % 4], b"%d" % turn)
+        found = heap.list_names("topics/t/log")
+        put |= {name for name in found if name.endswith(".checkpoint")}
+    assert 9 <= len(put) <= 11
+    assert sum(name.endswith(".checkpoint") for name in heap.list_names("topics/t/log")) <= 3
 
 
 def test_an_undecided_entry_that_was_cleaned_up_is_decided_by_a_checkpoint(store: Store) -> None:
+    """It is looked for by its name: that it shows no marker says nothing once it is gone."""
     producer = begin(store)
     send(producer, b"a")
-    reader = another(store)
+    reader = attach(store.storage, clock=store.logs.clock)
     log = reader.logs.topic("t")
     log.refresh()
+    (number,) = log.undecided()
     producer.commit_transaction()
-    append_each(store, 2)
-    log.log.delete_entries(1, 2)
+    append(store, b"b")
+    log.log.delete_entries(number, number + 1)
     checkpoint(store)
     log.refresh()
     assert log.undecided() == {}
-    assert values(reader) == [b"a", b"0", b"1"]
-
-
-def test_a_hole_is_told(store: Store, heap: HeapStorage) -> None:
-    """A lost entry does not pass for the end of the log."""
-    append_each(store, 2)
-    log = another(store).logs.topic("t")
-    log.refresh()
-    append_each(store, 2)
-    heap.delete([log.log.path(3)])
-    with pytest.raises(CorruptEntry, match=r"3\.json is missing"):
-        log.refresh()
-
-
-def test_both_markers_are_told(store: Store) -> None:
-    producer = begin(store)
-    send(producer, b"a")
-    log = another(store).logs.topic("t")
-    log.refresh()
-    transaction = log.undecided()[1]
-    producer.commit_transaction()
-    store.logs.topic("t").mark(1, Outcome.ABORT, transaction)
-    with pytest.raises(CorruptEntry, match="both a commit and an abort marker"):
-        log.refresh()
-
-
-def test_who_slept_lists(store: Store, heap: HeapStorage, clock: VirtualClock) -> None:
-    """So long that a name could have been freed: what is there behind it is looked at."""
-    append_each(store, 2)
-    storage = FaultyStorage(heap)
-    log = another(store, storage).logs.topic("t")
-    log.refresh()
-    clock.sleep(store.logs.config.log_cleanup_age_ms / 1000)
-    storage.requests.clear()
-    log.refresh()
-    assert [text for text in storage.requests if text.startswith("list")]
-
-
-def test_a_checkpoint_of_another_is_found_before_one_is_put(store: Store) -> None:
-    """Two who append in turn leave no more of them than one."""
-    other = another(store)
-    for _ in range(70):
-        append(store, b"a")
-        append(other, b"b")
-    log = store.logs.topic("t").log
-    put = [number for number in range(150) if _has_checkpoint(store, number)]
-    assert log.listing().checkpoints == tuple(put)
-    assert len(put) <= 2
-    assert put[-1] == 127
-
-
-def _has_checkpoint(store: Store, number: int) -> bool:
-    path = store.logs.topic("t").log.path(number, LogFile.CHECKPOINT)
-    return path.rpartition("/")[2] in store.storage.list_names("topics/t/log")
+    assert values(reader)[-2:] == [b"a", b"b"]

@@ -11,7 +11,7 @@ from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests
 from txnlog.errors import OffsetOutOfRange, StorageError
 from txnlog.log.settled_producers import settled_producer
-from txnlog.log.topic_log import Writer
+from txnlog.log.uploads import Writer
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
 from txnlog.state.transaction import Outcome

@@ -21,7 +21,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from txnlog.log.topic_log import Writer
+from txnlog.log.uploads import Writer
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList

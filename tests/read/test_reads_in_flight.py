@@ -217,4 +217,5 @@ def test_verbs_over_many_groups_open_several_at_once(
     fresh = attach(counting, clock=SystemClock())
     counting.take()
     fresh.describe_groups()
-    assert counting.take()["list"] == 30 + 1  # a listing of each group, and one of the topic
+    # A listing of each group; of the topic one of its manifests, and one of its log.
+    assert counting.take()["list"] == 30 + 2

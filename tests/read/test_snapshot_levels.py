@@ -24,6 +24,11 @@ HOUR_MS = 3_600_000
 _SEEDS = itertools.count(1)
 
 
+def is_log_listing(request: str) -> bool:
+    """Whether a request lists the log of a topic."""
+    return request.startswith("list topics/") and request.endswith("/log")
+
+
 @pytest.fixture
 def heap(clock: VirtualClock) -> HeapStorage:
     heap = HeapStorage()
@@ -239,7 +244,7 @@ def test_a_marker_that_shows_before_the_rest_of_its_transaction(
     listings: list[str] = []
 
     def meanwhile(text: str) -> None:
-        if text.startswith("list topics/"):
+        if is_log_listing(text):
             listings.append(text)
             if len(listings) == 2:
                 place(producer, b"x", "u")
@@ -274,7 +279,7 @@ def test_a_reader_that_sleeps_between_its_readings(
     listings: list[str] = []
 
     def meanwhile(text: str) -> None:
-        if text.startswith("list topics/"):
+        if is_log_listing(text):
             listings.append(text)
             if len(listings) == (4 if leaves_out else 3):
                 place(producer, b"x", "u")
@@ -376,8 +381,8 @@ def test_a_reader_that_sleeps_between_its_listings(
 
     def asleep(text: str) -> None:
         nonlocal listings
-        listings += text.startswith("list topics/")
-        if listings != listing or not text.startswith("list topics/"):
+        listings += is_log_listing(text)
+        if listings != listing or not is_log_listing(text):
             return
         producer = begin_at(heap, clock, "p")
         place(producer, b"T", "t", "u")

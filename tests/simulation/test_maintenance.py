@@ -21,7 +21,7 @@ from txnlog.admin.vacuum import Ages
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError, UploadExpired
 from txnlog.log import retired_segments
 from txnlog.log.retired_segments import Note, UploadCheck
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.results import MaintenanceFailure
 from txnlog.store import Store
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, preemptions

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from txnlog.errors import InvalidTimestamp, UnknownTopicOrPartition, UploadExpired
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import normalize
 from txnlog.spark.batch import commit
 from txnlog.spark.batch.rows_to_records import TopicRecords

@@ -17,7 +17,8 @@ from steps import sound_transactions
 
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
-from txnlog.log.topic_log import TopicLog, UploadedSegment
+from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import UploadedSegment
 from txnlog.spark.batch import rows_to_records
 from txnlog.spark.batch.rows_to_records import coalesce, work_bytes
 from txnlog.spark.batch.write_plan import WritePlan

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.errors import TxnlogError
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.results import TransactionDescription

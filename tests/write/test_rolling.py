@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidRecord, RecordTooLarge, StorageError
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.compression import Compression
 from txnlog.segments.records import HEADERS_TYPE, normalize, record_sizes
 from txnlog.segments.writer import SegmentWriter

@@ -10,7 +10,7 @@ import pytest
 from steps import begin, new_store
 
 from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
-from txnlog.log.topic_log import UploadedSegment, Writer
+from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage

@@ -19,7 +19,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
-from txnlog.log.topic_log import Appended, UploadedSegment, Writer
+from txnlog.log.uploads import Appended, UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef, ProducerState

@@ -25,7 +25,8 @@ from txnlog.inspect.descriptions import (
 )
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import TopicLog, TopicSpec
+from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import TopicSpec
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.state.topic import (
     ENTRY_DECODER,

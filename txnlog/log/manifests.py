@@ -29,7 +29,13 @@ from txnlog.errors import (
 )
 from txnlog.log.create_once import confirm, create_once
 from txnlog.state import envelope
-from txnlog.state.manifest import LIST_DECODER, ManifestList, ManifestRef, Settled
+from txnlog.state.manifest import (
+    LIST_DECODER,
+    ManifestList,
+    ManifestRef,
+    Settled,
+    tail_to_join,
+)
 from txnlog.state.placement import Segment
 from txnlog.state.producers import join
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
@@ -256,7 +262,7 @@ class Manifests:
                     )
             found: dict[int, list[Segment]] = {partition: [] for partition in spans}
             aborted: set[int] = set()
-            touched = [ref for ref in listing.manifests if _touches(ref, spans)]
+            touched = [ref for ref in listing.manifests if ref.touches(spans)]
             for _, table in self.tables(touched, settled):
                 chosen = (
                     table.by_partition()
@@ -438,7 +444,8 @@ class Manifests:
             state.aborted,
         )
         kept = [*before.manifests] if before else []
-        joined = _tail_to_join([ref.segment_count for ref in kept], len(head))
+        counts = [ref.segment_count for ref in kept]
+        joined = tail_to_join(counts, len(head), fanout=FANOUT, most=MAX_SEGMENTS)
         if joined:
             tail = kept[-joined:]
             whole = Settled(0, end)
@@ -447,9 +454,7 @@ class Manifests:
             first = tail[0].first_entry
             kept = kept[:-joined]
         kept = [
-            ref
-            for ref in kept
-            if ref.topic_time_ms >= idle_since_ms or not _is_trimmed(ref, starts)
+            ref for ref in kept if ref.topic_time_ms >= idle_since_ms or not ref.is_trimmed(starts)
         ]
         uploaded = []
         for low, high, rows in head.chunks(first, end, MAX_SEGMENTS):
@@ -538,43 +543,3 @@ def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str
         if of_manifest is not None and of_manifest <= newest.number and name not in live:
             doomed.append(path)
     return doomed
-
-
-def _touches(ref: ManifestRef, spans: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether a manifest may hold any of these offsets."""
-    if ref.spans is None:
-        return True
-    return any(
-        span.partition in spans
-        and span.first_offset < spans[span.partition][1]
-        and span.end_offset > spans[span.partition][0]
-        for span in ref.spans
-    )
-
-
-def _is_trimmed(ref: ManifestRef, starts: Sequence[int]) -> bool:
-    return ref.spans is not None and all(
-        span.end_offset <= starts[span.partition] for span in ref.spans
-    )
-
-
-def _tail_to_join(counts: Sequence[int], new: int) -> int:
-    """How many of the last manifests are joined to ``new`` more segments.
-
-    As in a log-structured merge tree each segment is rewritten once for each level: manifests of
-    about one size are joined when there are ``FANOUT`` of them.
-    """
-    joined, total = 0, new
-    while True:
-        level = joined
-        while (
-            level < len(counts)
-            and counts[len(counts) - 1 - level] < min(total * FANOUT, MAX_SEGMENTS)
-            and counts[len(counts) - 1 - level] * FANOUT > total
-        ):
-            level += 1
-        small = level - joined
-        if small < FANOUT - 1:
-            return joined
-        total += sum(counts[len(counts) - level : len(counts) - joined])
-        joined = level

@@ -20,8 +20,9 @@ from txnlog.log.folded_names import check_case
 from txnlog.log.group_log import GroupLog
 from txnlog.log.settlement import Settlement
 from txnlog.log.state_log import LogPolicy, StateLog
-from txnlog.log.topic_log import TopicLog, TopicSpec
+from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import TransactionLog
+from txnlog.log.uploads import TopicSpec
 from txnlog.storage.base import Storage
 
 SKEW_MS = 60_000

@@ -221,9 +221,17 @@ class StateLog(Generic[EntryT, StateT]):
             found = self.log.look_on(state.next_entry, state.undecided_entries())
             if found is not None:
                 return found
-        found = self.log.listing(min([state.next_entry, *state.undecided_entries()]))
+        first = min([state.next_entry, *state.undecided_entries()])
+        begin = self._find_beginning() if state.next_entry == 0 else 0
+        found = self.log.listing(max(first, begin))
+        if begin > 0 and not found.checkpoints:
+            found = self.log.listing(first)
         self._seen = True
         return found
+
+    def _find_beginning(self) -> int:
+        """An entry behind which there may be a checkpoint, for who knows nothing of the log yet."""
+        return 0
 
     def _load_checkpoint(self, listing: Listing) -> StateT | None:
         """The newest checkpoint that can be read and is ahead of us; None if there is none."""

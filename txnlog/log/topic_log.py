@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from txnlog import names
 from txnlog.clock import Clock, Moment, SystemClock
-from txnlog.config import WriterCodec
 from txnlog.errors import CorruptEntry, InvalidTopic, StorageError, UnknownTopicOrPartition
 from txnlog.log.folded_names import check_case
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
@@ -17,8 +15,8 @@ from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.settled_producers import recall
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
-from txnlog.names import SegmentRef, TopicPartition
-from txnlog.segments.identity import NO_TAG
+from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
+from txnlog.names import TopicPartition
 from txnlog.state import envelope
 from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
@@ -35,7 +33,7 @@ from txnlog.state.topic import (
     TopicState,
     check_partition_count,
 )
-from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef, new_producer_id
+from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
 
 ADOPT_AFTER = 512
@@ -46,74 +44,6 @@ _WRITERS_HERE = 16
 _DAY_MS = 86_400_000
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSpec:
-    """What an uploader must know of a topic. Plain data, to travel to Spark's tasks."""
-
-    topic: str
-    topic_id: str
-    partitions: int
-    config: dict[str, str]
-
-    def with_codec(self, codec: WriterCodec | None) -> TopicSpec:
-        """The same for a writer that has chosen a codec. Raises InvalidConfig."""
-        return self if codec is None else replace(self, config=codec.override(self.config))
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedSegment:
-    """A segment whose files are uploaded and that no log entry names yet.
-
-    ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
-    same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
-    ``begun_ms`` is when the upload began, by the clock of whoever made it; None: not known.
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    name: str
-    record_count: int
-    batch_count: int
-    size_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    tag: int = NO_TAG
-    begun_ms: int | None = None
-
-    @property
-    def files(self) -> list[str]:
-        """The names of its files within the store."""
-        return SegmentRef(self.topic, self.partition, self.name).paths.files(self.batch_count)
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where an append went: its entry, and the offsets of each partition it wrote to.
-
-    ``entry`` is None if the append repeated an earlier one, which is not written again.
-    """
-
-    entry: int | None
-    offsets: dict[TopicPartition, range]
-
-
-@dataclass(slots=True)
-class Writer:
-    """A producer without a transaction, as one topic knows it: its id and its next sequences.
-
-    For one append at a time; :meth:`TopicLog.place` moves it on when it has placed one.
-    """
-
-    producer: ProducerRef
-    sequences: dict[int, int] = field(default_factory=dict)
-
-    @classmethod
-    def new(cls, token: str) -> Writer:
-        """One that has written nothing yet, with an id made of a random token."""
-        return cls(ProducerRef(new_producer_id(token), 0))
 
 
 class TopicLog(StateLog[TopicEntry, TopicState]):
@@ -438,7 +368,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         known = state.producers.get(writer.producer.producer_id)
         if known is None:
             return not any(writer.sequences.values())
-        return all(known.recent(writer.producer.producer_epoch, p) for p in partitions)
+        epoch = writer.producer.producer_epoch
+        # Of what was deleted long ago nothing is known; else who is known wholly wrote no more.
+        return all(
+            known.recent(epoch, p) or (known.is_whole and not state.partitions[p].log_start_offset)
+            for p in partitions
+        )
 
     def _recall(
         self, state: TopicState, owner: ProducerRef | TransactionRef, partitions: Collection[int]
@@ -461,6 +396,15 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def _checkpoint_version(self) -> int:
         return envelope.FORMAT_VERSION if self._state.settled is None else envelope.WITH_MANIFESTS
+
+    def _find_beginning(self) -> int:
+        # What is not cleaned up yet may be a hundred listings long.
+        try:
+            newest = self.manifests.newest()
+        except (CorruptEntry, StorageError) as error:
+            _logger.warning("%s; reading the log from its beginning", error)
+            return 0
+        return newest.end if newest is not None else 0
 
     def _checkpoint_interval(self) -> int:
         # Where much is undecided, or cannot be settled behind it, a checkpoint is large.

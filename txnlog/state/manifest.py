@@ -7,6 +7,8 @@ says of an entry what an earlier one says, but for what was trimmed since.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 
@@ -53,6 +55,21 @@ class ManifestRef(msgspec.Struct, frozen=True):
     has_transactions: bool
     spans: tuple[PartitionSpan, ...] | None = None
 
+    def touches(self, offsets: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether it may hold any of these offsets [start, end), by partition."""
+        return self.spans is None or any(
+            span.partition in offsets
+            and span.first_offset < offsets[span.partition][1]
+            and span.end_offset > offsets[span.partition][0]
+            for span in self.spans
+        )
+
+    def is_trimmed(self, log_starts: Sequence[int]) -> bool:
+        """Whether all that it holds certainly lies below the log starts of its partitions."""
+        return self.spans is not None and all(
+            span.end_offset <= log_starts[span.partition] for span in self.spans
+        )
+
 
 class ManifestList(msgspec.Struct, frozen=True, tag_field="kind", tag="manifests"):
     """Which manifests hold the appends of a topic before entry ``end``, in the entries' order.
@@ -70,6 +87,33 @@ class ManifestList(msgspec.Struct, frozen=True, tag_field="kind", tag="manifests
     @property
     def has_transactions(self) -> bool:
         return any(ref.has_transactions for ref in self.manifests)
+
+
+def tail_to_join(counts: Sequence[int], new: int, *, fanout: int, most: int) -> int:
+    """How many of the last manifests are joined to ``new`` more segments.
+
+    As in a log-structured merge tree each segment is rewritten once for each level: manifests of
+    about one size are joined when there are ``fanout`` of them.
+
+    Args:
+        counts: how many segments each manifest holds, in order.
+        new: how many come behind them.
+        fanout: so many manifests become one.
+        most: one that holds so many is joined to no other.
+    """
+    joined, total = 0, new
+    while True:
+        level = joined
+        while (
+            level < len(counts)
+            and counts[len(counts) - 1 - level] < min(total * fanout, most)
+            and counts[len(counts) - 1 - level] * fanout > total
+        ):
+            level += 1
+        if level - joined < fanout - 1:
+            return joined
+        total += sum(counts[len(counts) - level : len(counts) - joined])
+        joined = level
 
 
 LIST_DECODER: msgspec.json.Decoder[ManifestList] = msgspec.json.Decoder(ManifestList)

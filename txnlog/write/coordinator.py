@@ -30,8 +30,8 @@ from txnlog.errors import (
 )
 from txnlog.log.cleaning import Cleaner
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import Appended, UploadedSegment
 from txnlog.log.transaction_log import Head
+from txnlog.log.uploads import Appended, UploadedSegment
 from txnlog.names import TopicPartition, check_transactional_id
 from txnlog.state import transaction as transitions
 from txnlog.state.group import OffsetCommit

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import UploadedSegment, Writer
+from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer

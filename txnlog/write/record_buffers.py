@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from txnlog.errors import InvalidRecord
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import UploadedSegment
+from txnlog.log.uploads import UploadedSegment
 from txnlog.write.record_checks import Headers
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import TopicBuffer

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidRecord, InvalidTimestamp
-from txnlog.log.topic_log import TopicSpec
+from txnlog.log.uploads import TopicSpec
 from txnlog.write.partitioner import check_explicit
 
 Headers = Sequence[tuple[str, bytes | None]]

@@ -19,7 +19,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import RecordTooLarge, StorageError
-from txnlog.log.topic_log import TopicSpec, UploadedSegment
+from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.segments.identity import tag_of
 from txnlog.segments.records import constant_timestamps, record_sizes, take_groups
 from txnlog.segments.writer import SegmentWriter

@@ -20,7 +20,7 @@ from txnlog.errors import (
     UnsupportedRecordFormat,
 )
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import TopicSpec, UploadedSegment
+from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.segments.records import (
     RECORD_SCHEMA,
     normalize,
@@ -202,9 +202,9 @@ class TopicBuffer:
             self.flush_rows()
 
     def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
-        """Take batches, of any size.
+        """Take batches of any size, or none of them.
 
-        Raises InvalidRecord, InvalidTimestamp; then none of them was taken.
+        Raises InvalidRecord, InvalidTimestamp; then none was taken.
         """
         pieces = [piece for batch in batches for piece in split_large(batch, MAX_WORK_BYTES)]
         for batch in pieces[1:]:

@@ -1,0 +1,79 @@
+"""What is uploaded for a topic, by whom, and where it went: plain data, no log and no state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from txnlog.config import WriterCodec
+from txnlog.names import SegmentRef, TopicPartition
+from txnlog.segments.identity import NO_TAG
+from txnlog.state.producers import ProducerRef
+from txnlog.state.transaction import new_producer_id
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """What an uploader must know of a topic. Plain data, to travel to Spark's tasks."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    config: dict[str, str]
+
+    def with_codec(self, codec: WriterCodec | None) -> TopicSpec:
+        """The same for a writer that has chosen a codec. Raises InvalidConfig."""
+        return self if codec is None else replace(self, config=codec.override(self.config))
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedSegment:
+    """A segment whose files are uploaded and that no log entry names yet.
+
+    ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
+    same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
+    ``begun_ms`` is when the upload began, by the clock of whoever made it; None: not known.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    name: str
+    record_count: int
+    batch_count: int
+    size_bytes: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    tag: int = NO_TAG
+    begun_ms: int | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """The names of its files within the store."""
+        return SegmentRef(self.topic, self.partition, self.name).paths.files(self.batch_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where an append went: its entry, and the offsets of each partition it wrote to.
+
+    ``entry`` is None if the append repeated an earlier one, which is not written again.
+    """
+
+    entry: int | None
+    offsets: dict[TopicPartition, range]
+
+
+@dataclass(slots=True)
+class Writer:
+    """A producer without a transaction, as one topic knows it: its id and its next sequences.
+
+    For one append at a time; :meth:`TopicLog.place` moves it on when it has placed one.
+    """
+
+    producer: ProducerRef
+    sequences: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, token: str) -> Writer:
+        """One that has written nothing yet, with an id made of a random token."""
+        return cls(ProducerRef(new_producer_id(token), 0))
