@@ -14,6 +14,7 @@ from txnlog.log.settled_producers import settled_producer
 from txnlog.log.uploads import Writer
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
+from txnlog.state.producers import ProducerState, SequenceRange, join
 from txnlog.state.transaction import Outcome
 from txnlog.store import Store
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
@@ -427,3 +428,14 @@ def test_a_list_is_confirmed_before_it_is_built_on(heap: HeapStorage, store: Sto
     with log.reading() as state:
         assert state.settled is not None
     assert f"confirm {path}" in storage.requests
+
+
+def test_a_zombies_append_does_not_hide_the_newer_epoch_that_was_settled() -> None:
+    """All that is known here is of an older epoch: what manifests tell of the newer one counts."""
+    batch = SequenceRange(0, 5, 10, "a")
+    older = ProducerState(3, 1, {0: [batch]}, transaction=7, active_ms=1, entry=1)
+    zombie = ProducerState(2, 2, {0: [SequenceRange(0, 1, 20, "z")]}, 6, 2, 9, False, 9, 0)
+    known = join(older, zombie)
+    assert (known.producer_epoch, known.transaction) == (3, 7)
+    assert known.recent(3, 0) == [batch]
+    assert known.entry == 9

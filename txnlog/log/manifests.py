@@ -54,7 +54,7 @@ MAX_SEGMENTS = 1 << 16
 """A manifest that holds so many segments is joined to no other."""
 KEPT_LISTS = 32
 """So many superseded lists stay, each a few kilobytes: nobody sleeps over as many."""
-_CACHE_BYTES = 32 << 20
+_CACHE_BYTES = 8 << 20
 _ATTEMPTS = 20
 
 _logger = logging.getLogger(__name__)
