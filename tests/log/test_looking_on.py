@@ -148,3 +148,22 @@ def test_writers_share_the_work_of_checkpoints(heap: HeapStorage, store: Store) 
         put |= {name for name in found if name.endswith(".checkpoint")}
     assert 9 <= len(put) <= 11
     assert sum(name.endswith(".checkpoint") for name in heap.list_names("topics/t/log")) <= 3
+
+
+def test_an_undecided_entry_that_was_cleaned_up_is_decided_by_a_checkpoint(store: Store) -> None:
+    """It is looked for by its name: that it shows no marker says nothing once it is gone."""
+    producer = begin(store)
+    send(producer, b"a")
+    append(store, b"more")
+    reader = attach(store.storage, clock=store.logs.clock)
+    log = reader.logs.topic("t")
+    log.refresh()
+    (number,) = log.undecided()
+    producer.commit_transaction()
+    append(store, b"b")
+    checkpoint(store)
+    log.log.delete_entries(number, number + 1)
+    store.storage.delete([log.log.path(number, LogFile.COMMIT)])
+    log.refresh()
+    assert log.undecided() == {}
+    assert sorted(values(reader))[-3:] == [b"a", b"b", b"more"]

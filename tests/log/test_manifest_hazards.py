@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 from disturbed_storages import HookedStorage
 from settling import settle_early
-from steps import another, append, new_store, upload, values
+from steps import another, append, new_store, send, upload, values
 
 from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests
 from txnlog.errors import OffsetOutOfRange, StorageError
+from txnlog.log.settled_producers import settled_producer
 from txnlog.log.uploads import Writer
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
+from txnlog.state.producers import ProducerState, SequenceRange, join
+from txnlog.state.transaction import Outcome
 from txnlog.store import Store
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
@@ -302,3 +305,137 @@ def test_a_reader_that_cannot_let_go_reads_on(
         written += append_each(store, f"y {turn}", 1)
         log.refresh()
     assert values(reader) == written
+
+
+def test_what_lists_may_leave_out_is_not_told_of_a_producer(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Records that were deleted, older than the expiry: one list may tell of the first alone.
+
+    A writer goes on under a new id there.
+    """
+    log = store.logs.topic("t")
+    writer = Writer.new("00" * 16)
+    first = writer.producer
+    expiration_ms = store.logs.config.producer_id_expiration_ms
+    both = [*upload(store, b"a", partition=0), *upload(store, b"a", partition=1)]
+    log.place(both, writer=writer)
+    clock.time_ms += expiration_ms - HOUR_MS
+    log.place(upload(store, b"b", partition=1), writer=writer)
+    append_each(store, "x", 20, partition=1)
+    clock.time_ms += 2 * HOUR_MS
+    append_each(store, "x", 20, partition=1)
+    with log.reading() as state:
+        for start, told in ((0, {0, 1}), (1, {1})):
+            state.partitions[0].log_start_offset = start
+            known = settled_producer(log.manifests, state, first, [0, 1])
+            assert known is not None
+            assert {partition for partition in (0, 1) if known.recent(0, partition)} == told
+        state.partitions[0].log_start_offset = 0
+    store.delete_records({T0: 1})
+    assert log.place(upload(store, b"c", partition=0), writer=writer).entry is not None
+    assert writer.producer != first
+    assert writer.sequences == {0: 1}
+    assert damage(store) == []
+
+
+def test_outcomes_of_settled_appends_are_told(store: Store) -> None:
+    """Each append's, to whoever has it undecided still; of what is not settled nothing."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for turn in range(20):
+        producer.begin_transaction()
+        send(producer, b"x", partition=turn % 2)
+        if turn % 3:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    log = store.logs.fresh_topic("t")
+    expected = log.log.listing().outcomes
+    with log.reading() as state:
+        settled, topic_id = state.settled, state.topic_id
+    assert settled is not None
+    assert settled.end > 10
+    for number, outcome in expected.items():
+        is_abort = log.manifests.outcome_is_abort(settled, topic_id, number)
+        wanted = None if number >= settled.end else outcome is Outcome.ABORT
+        assert is_abort is wanted, number
+
+
+def test_old_manifests_are_not_looked_at_for_cuts(store: Store, clock: VirtualClock) -> None:
+    """They are let go when all in them is older than what a cut may fall behind."""
+    append_each(store, "x", 40)
+    log = store.logs.topic("t")
+    assert log.kept_apart().first_entry == 0
+    at_ms = clock.time_ms
+    clock.time_ms += store.logs.recent_ms + 1
+    append_each(store, "y", 40)
+    first = newest_list(store).manifests[0]
+    assert log.kept_apart().first_entry >= first.end_entry
+    assert log.kept_apart().kept_since_ms == at_ms
+
+
+def test_checkpoints_tell_outcomes_of_what_is_settled(store: Store) -> None:
+    """Invariant L10: who has an entry undecided that was cleaned up asks a checkpoint for it."""
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for turn in range(20):
+        producer.begin_transaction()
+        send(producer, b"x")
+        if turn % 3:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    log = store.logs.fresh_topic("t")
+    listing = log.log.listing()
+    older = {number: outcome for number, outcome in listing.outcomes.items() if number < 10}
+    assert log.outcomes_in_checkpoints(older, listing) == older
+
+
+def test_a_list_that_was_put_after_a_long_sleep_is_not_used(
+    heap: HeapStorage, store: Store, clock: VirtualClock
+) -> None:
+    """Its name may have been freed; whoever settles next finds out, in a listing."""
+    append_each(store, "x", 2)
+    hooked = HookedStorage(heap)
+    log = another(store, hooked).logs.topic("t")
+    for turn in range(6):
+        log.place(upload(store, b"%d" % turn))
+
+    def sleep(name: str) -> None:
+        if name.endswith(".list"):
+            clock.time_ms += store.logs.config.log_cleanup_age_ms
+
+    hooked.rule = sleep
+    log.checkpoint()
+    with log.reading() as state:
+        assert state.settled is None
+    assert newest_list(store).number == 0
+    assert len(values(another(store))) == 8
+
+
+def test_a_list_is_confirmed_before_it_is_built_on(heap: HeapStorage, store: Store) -> None:
+    """Else a power cut takes it back, and leaves the checkpoint that leads to it."""
+    storage = FaultyStorage(heap)
+    log = another(store, storage).logs.topic("t")
+    log.refresh()
+    append_each(store, "x", 20)
+    log.reload()
+    path = f"{names.topic_manifests('t')}/{names.manifest_list(newest_list(store).number)}"
+    for number in log.log.listing().checkpoints:
+        log.log.delete_checkpoints([number])
+    log.refresh()
+    with log.reading() as state:
+        assert state.settled is not None
+    assert f"confirm {path}" in storage.requests
+
+
+def test_a_zombies_append_does_not_hide_the_newer_epoch_that_was_settled() -> None:
+    """All that is known here is of an older epoch: what manifests tell of the newer one counts."""
+    batch = SequenceRange(0, 5, 10, "a")
+    older = ProducerState(3, 1, {0: [batch]}, transaction=7, active_ms=1, entry=1)
+    zombie = ProducerState(2, 2, {0: [SequenceRange(0, 1, 20, "z")]}, 6, 2, 9, False, 9, 0)
+    known = join(older, zombie)
+    assert (known.producer_epoch, known.transaction) == (3, 7)
+    assert known.recent(3, 0) == [batch]
+    assert known.entry == 9

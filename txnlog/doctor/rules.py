@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from txnlog.errors import CommitFailed, TxnlogError
 from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.placement import Segment
+from txnlog.state.producers import ProducerRef
 from txnlog.state.topic import (
     Altered,
     Append,
@@ -23,7 +24,7 @@ from txnlog.state.topic import (
     Trimmed,
     check_partition_count,
 )
-from txnlog.state.transaction import Status, TransactionState
+from txnlog.state.transaction import Status, TransactionRef, TransactionState
 
 Violation = tuple[str, str]
 """The number of a rule, and how it is violated."""
@@ -92,6 +93,12 @@ def _sequence_violations(topic: str, state: TopicState, entry: Append) -> Iterat
     was_idle = known is not None and known.was_idle(idle_since_ms)
     if was_idle and all(base == 0 for base, _ in batches.values()):
         return
+    # Of what was deleted it is not remembered for as long.
+    batches = {
+        number: batch
+        for number, batch in batches.items()
+        if batch[0] > 0 or not _wrote_what_was_deleted(state, owner, number)
+    }
     try:
         repeated = state.check_sequences(topic, owner, batches)
     except TxnlogError as error:
@@ -99,6 +106,16 @@ def _sequence_violations(topic: str, state: TopicState, entry: Append) -> Iterat
         return
     if repeated is not None:
         yield "L4", f"producer {owner.producer_id} repeats what was placed at {repeated}"
+
+
+def _wrote_what_was_deleted(
+    state: TopicState, owner: ProducerRef | TransactionRef, partition: int
+) -> bool:
+    """Whether all that is remembered of a producer in a partition begins below its log start."""
+    known = state.producers.get(owner.producer_id)
+    batches = known.recent(owner.producer_epoch, partition) if known else ()
+    start = state.partitions[partition].log_start_offset
+    return bool(batches) and batches[-1].base_offset < start
 
 
 def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[Violation]:

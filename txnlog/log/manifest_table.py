@@ -245,11 +245,18 @@ class ManifestTable:
 
         ``idle_since_ms`` is the topic's own time.
         """
+        return self.where(self.is_kept(log_starts, idle_since_ms))
+
+    def is_kept(
+        self, log_starts: Sequence[int], idle_since_ms: int | None
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which rows :meth:`untrimmed` keeps."""
         starts = np.asarray(log_starts, dtype=np.int64)
+        kept: np.ndarray[tuple[int], np.dtype[np.bool_]]
         kept = self.end_offsets() > starts[self.ints("partition")]
         if idle_since_ms is not None:
             kept |= self.ints("topic_time_ms") >= idle_since_ms
-        return self.where(kept)
+        return kept
 
     def _is_aborted(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         column = self.table.column("aborted")
@@ -342,6 +349,8 @@ class ManifestTable:
         expiration_ms: int,
         before: Mapping[int, int] | None = None,
         *,
+        log_starts: Sequence[int],
+        now_ms: int,
         is_whole: bool = True,
     ) -> dict[int, ProducerState]:
         """What is remembered of producers after these appends.
@@ -349,6 +358,9 @@ class ManifestTable:
         Args:
             expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
             before: by producer, an entry: only those before it count.
+            log_starts: where partitions begin. Of what lies below and is older than the expiry it
+                is only remembered when it was: lists may leave it out.
+            now_ms: the topic's own time.
             is_whole: there are no older appends of them elsewhere.
         """
         found: dict[int, ProducerState] = {}
@@ -369,9 +381,13 @@ class ManifestTable:
             "name",
         )
         appends: dict[int, tuple[tuple[int, ...], dict[int, SequenceRange]]] = {}
-        for row in zip(*(rows.table.column(name).to_pylist() for name in columns), strict=True):
+        told = rows.is_kept(log_starts, now_ms - expiration_ms).tolist()
+        listed = (rows.table.column(name).to_pylist() for name in columns)
+        for row, is_told in zip(zip(*listed, strict=True), told, strict=True):
             number, partition, *owner, sequence, count, offset, name = row
             _, batches = appends.setdefault(number, (tuple(owner), {}))
+            if not is_told:
+                continue
             earlier = batches.get(partition)
             batches[partition] = (
                 SequenceRange(sequence, count, offset, name)

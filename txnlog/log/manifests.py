@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -37,9 +37,8 @@ from txnlog.state.manifest import (
     tail_to_join,
 )
 from txnlog.state.placement import Segment
-from txnlog.state.producers import ProducerRef, ProducerState, join
+from txnlog.state.producers import join
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
-from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ MAX_SEGMENTS = 1 << 16
 """A manifest that holds so many segments is joined to no other."""
 KEPT_LISTS = 32
 """So many superseded lists stay, each a few kilobytes: nobody sleeps over as many."""
-_CACHE_BYTES = 32 << 20
+_CACHE_BYTES = 8 << 20
 _ATTEMPTS = 20
 
 _logger = logging.getLogger(__name__)
@@ -301,6 +300,7 @@ class Manifests:
         rows = self.read(settled, state.topic_id, use)
         if rows is None:
             return whole
+        starts = [partition.log_start_offset for partition in whole.partitions]
         older = rows.producers(
             whole.producer_id_expiration_ms,
             before={
@@ -308,8 +308,10 @@ class Manifests:
                 for number, known in whole.producers.items()
                 if not known.is_whole
             },
+            log_starts=starts,
+            now_ms=whole.append_time_ms,
         )
-        rows = rows.untrimmed([partition.log_start_offset for partition in whole.partitions])
+        rows = rows.untrimmed(starts)
         for number, of_partition in rows.by_partition():
             partition = whole.partitions[number]
             partition.segments = [*of_partition.segments(), *partition.segments]
@@ -321,63 +323,6 @@ class Manifests:
         }
         whole.expire()
         return whole
-
-    def producer(
-        self,
-        settled: Settled | None,
-        topic_id: str | None,
-        producer: ProducerRef | TransactionRef,
-        partitions: Collection[int],
-        *,
-        expiration_ms: int,
-        idle_since_ms: int,
-        before_entry: int | None = None,
-    ) -> ProducerState | None:
-        """What is known of a producer by its settled appends; None if there are none.
-
-        It is read from the newest manifest back, as far as it was never idle; and no further than
-        to its last appends to each of ``partitions`` in its epoch: then it is not whole.
-
-        Args:
-            settled: where they are.
-            topic_id: of the topic that was read.
-            producer: whose they are.
-            partitions: what it wrote last to these is asked for.
-            expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
-            idle_since_ms: it was idle if all that is known is older, by that time.
-            before_entry: only older entries count.
-        """
-        from txnlog.log.manifest_table import ManifestTable
-
-        def use(listing: ManifestList) -> ProducerState | None:
-            assert settled is not None
-            found: list[ManifestTable] = []
-            wanted, since_ms, is_whole = {*partitions}, idle_since_ms, True
-            older = deque(reversed(listing.manifests))
-            while is_whole:
-                some: list[ManifestRef] = []
-                while older and older[0].topic_time_ms >= since_ms and len(some) < FANOUT:
-                    some.append(older.popleft())
-                if not some:
-                    break
-                for _, table in self.tables(some, settled):
-                    rows = table.of_producers([producer.producer_id]).timed()
-                    rows = rows if before_entry is None else rows.before(before_entry)
-                    if not len(rows):
-                        continue
-                    found.append(rows)
-                    since_ms = min(since_ms, rows.first_time_before_ms() - expiration_ms)
-                    wanted -= rows.partitions_of_epoch(producer.producer_epoch)
-                    # What was committed with an older epoch came before all of this one.
-                    if not wanted or rows.has_committed_below_epoch(producer.producer_epoch):
-                        is_whole = False
-                        break
-            if not found:
-                return None
-            rows = ManifestTable.concat(found)
-            return rows.producers(expiration_ms, is_whole=is_whole)[producer.producer_id]
-
-        return self.read(settled, topic_id, use)
 
     def outcome_is_abort(
         self, settled: Settled | None, topic_id: str | None, number: int

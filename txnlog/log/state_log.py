@@ -430,7 +430,7 @@ class StateLog(Generic[EntryT, StateT]):
             try:
                 if self._checkpoint_is_due(self._state.next_entry - 1):
                     self.checkpoint()
-            except StorageError as error:
+            except (StorageError, CorruptEntry) as error:
                 _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
 
     def _checkpoint_is_due(self, number: int) -> bool:

@@ -13,6 +13,7 @@ from txnlog.log.folded_names import check_case
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.settled_producers import recall
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
 from txnlog.names import TopicPartition
@@ -21,7 +22,7 @@ from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Placement, Segment, overlapping
-from txnlog.state.producers import ProducerRef, advance_sequence, join
+from txnlog.state.producers import ProducerRef, advance_sequence
 from txnlog.state.topic import (
     Append,
     Created,
@@ -380,27 +381,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         """Take in what manifests tell of a producer, if it matters for these partitions."""
         if owner.producer_id not in self._writers_here:
             self._writers_here.append(owner.producer_id)
-        known = state.producers.get(owner.producer_id)
-        if state.settled is None or (known is not None and known.is_whole):
-            return
-        if all(known and known.recent(owner.producer_epoch, p) for p in partitions):
-            return
-        expiration_ms = state.producer_id_expiration_ms
-        older = self.manifests.producer(
-            state.settled,
-            state.topic_id,
-            owner,
-            partitions,
-            expiration_ms=expiration_ms,
-            idle_since_ms=(known.since_ms if known else state.append_time_ms - expiration_ms),
-            before_entry=known.since_entry if known else None,
-        )
-        if known is not None:
-            state.producers[owner.producer_id] = join(older, known)
-        elif older is not None:
-            # In the order of activity: it was idle for longer than those that are known here.
-            state.producers = {owner.producer_id: older, **state.producers}
-            state.expire()
+        recall(self.manifests, state, owner, partitions)
 
     def _outcome_in(self, state: TopicState, number: int) -> Outcome | Unsettled:
         if state.settled is None or number >= state.settled.end:

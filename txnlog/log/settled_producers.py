@@ -1,0 +1,105 @@
+"""What manifests tell of a producer that comes back: its last batches, as far as they matter."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from txnlog.log.manifests import FANOUT, Manifests
+from txnlog.state.manifest import ManifestList, ManifestRef
+from txnlog.state.producers import ProducerRef, ProducerState, join
+from txnlog.state.topic import TopicState
+from txnlog.state.transaction import TransactionRef
+
+if TYPE_CHECKING:
+    from txnlog.log.manifest_table import ManifestTable
+
+
+def recall(
+    manifests: Manifests,
+    state: TopicState,
+    owner: ProducerRef | TransactionRef,
+    partitions: Collection[int],
+) -> None:
+    """Take into a state what manifests tell of a producer, if it matters for these partitions.
+
+    Raises CorruptEntry, StorageError.
+    """
+    known = state.producers.get(owner.producer_id)
+    if state.settled is None or (known is not None and known.is_whole):
+        return
+    if all(known and known.recent(owner.producer_epoch, p) for p in partitions):
+        return
+    older = settled_producer(manifests, state, owner, partitions, known)
+    if known is not None:
+        state.producers[owner.producer_id] = join(older, known)
+    elif older is not None:
+        # In the order of activity: it was idle for longer than those that are known here.
+        state.producers = {owner.producer_id: older, **state.producers}
+        state.expire()
+
+
+def settled_producer(
+    manifests: Manifests,
+    state: TopicState,
+    owner: ProducerRef | TransactionRef,
+    partitions: Collection[int],
+    known: ProducerState | None = None,
+) -> ProducerState | None:
+    """What is known of a producer by its settled appends; None if there are none.
+
+    It is read from the newest manifest back, as far as it was never idle; and no further than
+    to its last appends to each of ``partitions`` in its epoch: then it is not whole. Of what was
+    deleted and is older than the expiry nothing is told: lists may leave it out.
+
+    Args:
+        manifests: of the topic.
+        state: the topic's.
+        owner: whose appends they are.
+        partitions: what it wrote last to these is asked for.
+        known: what is known already, of its newer appends.
+
+    Raises CorruptEntry, StorageError.
+    """
+    from txnlog.log.manifest_table import ManifestTable
+
+    settled, now_ms = state.settled, state.append_time_ms
+    expiration_ms = state.producer_id_expiration_ms
+
+    def use(listing: ManifestList) -> ProducerState | None:
+        assert settled is not None
+        found: list[ManifestTable] = []
+        wanted, is_whole = {*partitions}, True
+        since_ms = known.since_ms if known else now_ms - expiration_ms
+        older = deque(reversed(listing.manifests))
+        starts = [
+            max(partition.log_start_offset, listing.log_start_offsets.get(number, 0))
+            for number, partition in enumerate(state.partitions)
+        ]
+        while is_whole:
+            some: list[ManifestRef] = []
+            while older and older[0].topic_time_ms >= since_ms and len(some) < FANOUT:
+                some.append(older.popleft())
+            if not some:
+                break
+            for _, table in manifests.tables(some, settled):
+                rows = table.of_producers([owner.producer_id]).timed()
+                rows = rows if known is None else rows.before(known.since_entry)
+                if not len(rows):
+                    continue
+                found.append(rows)
+                since_ms = min(since_ms, rows.first_time_before_ms() - expiration_ms)
+                told = rows.untrimmed(starts, now_ms - expiration_ms)
+                wanted -= told.partitions_of_epoch(owner.producer_epoch)
+                # What was committed with an older epoch came before all of this one.
+                if not wanted or rows.has_committed_below_epoch(owner.producer_epoch):
+                    is_whole = False
+                    break
+        if not found:
+            return None
+        return ManifestTable.concat(found).producers(
+            expiration_ms, log_starts=starts, now_ms=now_ms, is_whole=is_whole
+        )[owner.producer_id]
+
+    return manifests.read(settled, state.topic_id, use)
