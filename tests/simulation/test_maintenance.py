@@ -132,11 +132,17 @@ def meet_everywhere(base: str, names: str, stride: int) -> None:
         meet(storage, segments, names, pair)
 
 
-@pytest.mark.parametrize("names", ["wa", "aw", "awb", "wab", "abw"])
+@pytest.mark.parametrize("base", BASES)
+def test_a_late_writer_meets_a_maintainer(base: str) -> None:
+    """Either it commits and all of it is there, or it is refused and nothing shows."""
+    meet_everywhere(base, "wa", 1000)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("names", ["wa", "aw", "awb"])
 @pytest.mark.parametrize("base", BASES)
 def test_a_late_writer_meets_maintainers(base: str, names: str) -> None:
-    """Either it commits and all of it is there, or it is refused and nothing shows."""
-    meet_everywhere(base, names, 9)
+    meet_everywhere(base, names, 20)
 
 
 @pytest.mark.slow
@@ -236,7 +242,7 @@ class World:
         assert files <= placed.keys(), "something was not cleaned up"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (1, 2, 3))])
 def test_days_of_maintenance(seed: int) -> None:
     """Nothing that was committed or pinned is lost, and nothing is left at the end."""
     world = World(seed)
@@ -329,6 +335,7 @@ def loss_in_some_days() -> str:
     return ""
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("mutate", "find_loss"),
     [

@@ -185,7 +185,9 @@ def test_hazard_7_listings_are_cached(monkeypatch: Patch) -> None:
     def mutate(patch: Patch) -> None:
         patch.setattr(FaultyStorage, "list_names", _cached_listing)
 
-    check_caught(monkeypatch, mutate, CALM, "blocked", "offsets", "torn", "lost", "hole")
+    # Also as damage: listings that contradict themselves again and again.
+    checks = ("blocked", "offsets", "torn", "lost", "hole", "damage")
+    check_caught(monkeypatch, mutate, CALM, *checks)
 
 
 def _cached_listing(self: Any, folder: str, start_after: str = "") -> list[str]:
@@ -272,6 +274,7 @@ def test_hazard_10_a_reader_believes_its_own_clock(monkeypatch: Patch) -> None:
         "lost",
         "hole",
         "aborted read",
+        "duplicate",
         skew_ms=60_000,
         cleanup_ages_ms=(DAY_MS,),
     )
