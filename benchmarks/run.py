@@ -68,7 +68,7 @@ def main() -> None:
         if arguments.only in (None, "growth"):
             from growth import measure as measure_growth
 
-            commits = 2_000 if arguments.quick else 32_000
+            commits = 2_000 if arguments.quick else 8_000
             report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
