@@ -40,6 +40,28 @@ def test_checkpoints_stand_in_for_deleted_entries(store: Store, clock: VirtualCl
     assert values(store) == expected
 
 
+def test_superseded_checkpoints_go(store: Store) -> None:
+    """One stays beside the newest; all do that may know the outcome of what it calls undecided."""
+
+    def count() -> int:
+        names = store.storage.list_names("topics/t/log")
+        return sum(name.endswith(".checkpoint") for name in names)
+
+    append(store, b"0")
+    checkpoint(store)
+    producer = begin(store)
+    producer.send("t", b"T")
+    producer.flush()
+    for turn in range(4):
+        append(store, b"%d" % turn)
+        checkpoint(store)
+    assert count() == 4, "the four that call it undecided; not what came before it"
+    producer.commit_transaction()
+    append(store, b"5")
+    checkpoint(store)
+    assert count() == 2
+
+
 def test_a_reader_that_is_overtaken_by_cleaning_goes_on(store: Store, clock: VirtualClock) -> None:
     """A reader that has seen only deleted entries reloads from the newest checkpoint."""
     append(store, b"0")

@@ -257,36 +257,6 @@ def test_a_settled_producer_is_known_in_each_partition_as_long_as_it_is_not_idle
     assert damage(store) == []
 
 
-def test_a_first_append_in_doubt_that_was_settled_counts_in_the_sequences(
-    heap: HeapStorage, store: Store, clock: VirtualClock
-) -> None:
-    """It is recognised by its name; what follows it has the next sequence."""
-    lossy = HookedStorage(heap)
-    mine = another(store, lossy)
-    log, segments, writer = mine.logs.topic("t"), upload(mine, b"mine"), Writer.new("00" * 16)
-    log.refresh()
-    since = log.next_entry
-
-    def lose(name: str) -> None:
-        if name.endswith(".json"):
-            heap.put_if_absent(*lossy.last)
-            raise StorageError("the connection was reset")
-
-    lossy.rule = lose
-    lossy.get = lambda name: (_ for _ in ()).throw(StorageError(name))  # type: ignore[method-assign]
-    with pytest.raises(StorageError):
-        log.place(segments, writer=writer, since_entry=since)
-    append_each(store, "x", 20)
-    lossy.rule = None
-    del lossy.get
-    log.reload()
-    assert log.place(segments, writer=writer, since_entry=since).entry is None
-    assert writer.sequences == {0: 1}
-    assert log.place(upload(mine, b"next"), writer=writer).entry is not None
-    assert writer.sequences == {0: 2}
-    assert damage(store) == []
-
-
 def test_a_reader_that_cannot_let_go_reads_on(
     heap: HeapStorage, store: Store, clock: VirtualClock
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from disturbed_storages import HookedStorage
+from disturbed_storages import LosingStorage
 from settling import settle_early
 from steps import another, append, begin, checkpoint, new_store, send, upload, values
 
@@ -186,33 +186,28 @@ def test_checkpoints_and_folders_stay_small(
 def test_an_append_in_doubt_that_was_settled_is_not_placed_again(
     heap: HeapStorage, store: Store, clock: VirtualClock
 ) -> None:
-    """Invariant L8, where others have appended so much that the checkpoint tells nothing of it."""
-    lossy = HookedStorage(heap)
-    mine = another(store, lossy)
+    """Invariant L8: found by its name in a manifest, it counts in the sequences of its producer."""
+    losing = LosingStorage(heap)
+    mine = another(store, losing)
     log, segments, writer = mine.logs.topic("t"), upload(mine, b"mine"), Writer.new("00" * 16)
     log.refresh()
     since = log.next_entry
-
-    def lose(name: str) -> None:
-        if name.endswith(".json"):
-            heap.put_if_absent(*lossy.last)
-            raise StorageError("the connection was reset")
-
-    lossy.rule = lose
-    lossy.get = lambda name: (_ for _ in ()).throw(StorageError(name))  # type: ignore[method-assign]
+    losing.losing = ".json"
     with pytest.raises(StorageError):
         log.place(segments, writer=writer, since_entry=since)
+    losing.losing = ""
     for turn in range(20):
         append(store, b"%d" % turn)
-    lossy.rule = None
-    del lossy.get
     log.reload()
-    placed = log.place(segments, writer=writer, since_entry=since)
-    assert placed.entry is None
+    assert log.place(segments, writer=writer, since_entry=since).entry is None
+    assert writer.sequences == {0: 1}
     with log.reading() as state:
         assert state.settled is not None
         assert state.settled.end > since
     assert values(another(store)).count(b"mine") == 1
+    assert log.place(upload(mine, b"next"), writer=writer).entry is not None
+    assert writer.sequences == {0: 2}
+    assert [f for f in store.examine() if f.state == "damage"] == []
 
 
 @pytest.mark.usefixtures("small")

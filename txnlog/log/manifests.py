@@ -36,7 +36,7 @@ from txnlog.state.manifest import (
     Settled,
     tail_to_join,
 )
-from txnlog.state.placement import Segment
+from txnlog.state.placement import Segment, overlapping
 from txnlog.state.producers import join
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.storage.base import Storage
@@ -192,9 +192,7 @@ class Manifests:
 
     # -- manifests -------------------------------------------------------------------------------
 
-    def tables(
-        self, refs: Sequence[ManifestRef], settled: Settled
-    ) -> Iterator[tuple[ManifestRef, ManifestTable]]:
+    def tables(self, refs: Sequence[ManifestRef], settled: Settled) -> Iterator[ManifestTable]:
         """The content of manifests, of entries before ``settled.end``. Read in parallel.
 
         Raises:
@@ -213,7 +211,7 @@ class Manifests:
                 known[ref.name] = self._decode(data, ref, path)
             for ref in some:
                 table = known[ref.name]
-                yield ref, table if ref.end_entry <= settled.end else table.before(settled.end)
+                yield table if ref.end_entry <= settled.end else table.before(settled.end)
 
     def _decode(self, data: bytes, ref: ManifestRef, path: str) -> ManifestTable:
         from txnlog.log.manifest_table import ManifestTable
@@ -263,7 +261,7 @@ class Manifests:
             found: dict[int, list[Segment]] = {partition: [] for partition in spans}
             aborted: set[int] = set()
             touched = [ref for ref in listing.manifests if ref.touches(spans)]
-            for _, table in self.tables(touched, settled):
+            for table in self.tables(touched, settled):
                 chosen = (
                     table.by_partition()
                     if len(spans) > 1
@@ -281,6 +279,38 @@ class Manifests:
         nothing: dict[int, list[Segment]] = {partition: [] for partition in spans}
         return self.read(settled, topic_id, use) or (nothing, frozenset())
 
+    def placed(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        heads: Mapping[int, tuple[int, Sequence[Segment]]],
+        spans: Mapping[int, tuple[int, int]],
+    ) -> tuple[dict[int, list[Segment]], frozenset[int]]:
+        """The segments that hold any of these offsets, settled or not.
+
+        Args:
+            settled: where those are that are settled.
+            topic_id: of the topic that was read.
+            heads: by partition, where its other segments begin, and these in order.
+            spans: by partition, offsets [start, end).
+
+        Returns:
+            By partition its segments in order, and which settled entries of them were aborted.
+
+        Raises what :meth:`segments` does.
+        """
+        back = {
+            number: (start, min(end, heads[number][0]))
+            for number, (start, end) in spans.items()
+            if start < min(end, heads[number][0])
+        }
+        older, aborted = self.segments(settled, topic_id, back)
+        found = {
+            number: [*older.get(number, ()), *overlapping(heads[number][1], start, end)]
+            for number, (start, end) in spans.items()
+        }
+        return found, aborted
+
     def unfold(self, state: TopicState) -> TopicState:
         """A state as if nothing of it had been left to manifests: a copy, and as large as the past.
 
@@ -294,7 +324,7 @@ class Manifests:
 
         def use(listing: ManifestList) -> ManifestTable | None:
             assert settled is not None
-            tables = [table for _, table in self.tables(listing.manifests, settled)]
+            tables = [*self.tables(listing.manifests, settled)]
             return ManifestTable.concat(tables) if tables else None
 
         rows = self.read(settled, state.topic_id, use)
@@ -332,7 +362,7 @@ class Manifests:
         def use(listing: ManifestList) -> bool | None:
             assert settled is not None
             chosen = [ref for ref in listing.manifests if ref.first_entry <= number < ref.end_entry]
-            for _, table in self.tables(chosen, settled):
+            for table in self.tables(chosen, settled):
                 rows = table.of_entry(number)
                 if len(rows):
                     return len(rows.committed()) == 0
@@ -356,7 +386,7 @@ class Manifests:
             assert settled is not None
             found = {}
             chosen = [ref for ref in listing.manifests if ref.end_entry > first_entry]
-            for _, table in self.tables(chosen, settled):
+            for table in self.tables(chosen, settled):
                 for partition, name in wanted.items():
                     for segment in table.named(partition, name).segments():
                         if segment.entry >= first_entry:
@@ -406,7 +436,7 @@ class Manifests:
                 if ref.end_entry > first_entry and (wanted is None or ref.has_transactions)
             ]
             found = []
-            for _, table in self.tables(chosen, settled):
+            for table in self.tables(chosen, settled):
                 rows = (
                     table.committed() if wanted is None else table.of_producers(wanted).committed()
                 )
@@ -449,7 +479,7 @@ class Manifests:
         if joined:
             tail = kept[-joined:]
             whole = Settled(0, end)
-            parts = [table for _, table in self.tables(tail, whole)]
+            parts = [*self.tables(tail, whole)]
             head = ManifestTable.concat([*parts, head]).untrimmed(starts, idle_since_ms)
             first = tail[0].first_entry
             kept = kept[:-joined]

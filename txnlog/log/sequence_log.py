@@ -128,7 +128,7 @@ class SequenceLog:
 
     def checkpoints_in(self, first: int, end: int) -> list[int]:
         """The entries in [first, end) that have a checkpoint, ascending; see :meth:`look_on`."""
-        if end - first > _LOOKED_FOR or not self.storage.lists_whole_folders():
+        if end - first > _LOOKED_FOR:
             return [number for number in self.listing(first).checkpoints if number < end]
         return [n for n in range(first, end) if self._is_there(n, LogFile.CHECKPOINT)]
 

@@ -83,7 +83,7 @@ def settled_producer(
                 some.append(older.popleft())
             if not some:
                 break
-            for _, table in manifests.tables(some, settled):
+            for table in manifests.tables(some, settled):
                 rows = table.of_producers([owner.producer_id]).timed()
                 rows = rows if known is None else rows.before(known.since_entry)
                 if not len(rows):

@@ -21,7 +21,7 @@ from txnlog.state import envelope
 from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
-from txnlog.state.placement import Placement, Segment, overlapping
+from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef, advance_sequence
 from txnlog.state.topic import (
     Append,
@@ -288,20 +288,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         Raises CorruptEntry, StorageError.
         """
-        heads = {number: state.partitions[number].head_offset for number in spans}
-        back = {
-            number: (start, min(end, heads[number]))
-            for number, (start, end) in spans.items()
-            if start < min(end, heads[number])
-        }
-        older, _ = self.manifests.segments(state.settled, state.topic_id, back)
-        return {
-            number: [
-                *older.get(number, ()),
-                *overlapping(state.partitions[number].segments, start, end),
-            ]
-            for number, (start, end) in spans.items()
-        }
+        parts = {number: state.partitions[number] for number in spans}
+        heads = {number: (part.head_offset, part.segments) for number, part in parts.items()}
+        return self.manifests.placed(state.settled, state.topic_id, heads, spans)[0]
 
     def kept_apart(self) -> KeptApart:
         """How far back appends are looked at for consistent cuts.

@@ -12,7 +12,7 @@ from txnlog.log.manifests import Manifests
 from txnlog.names import TopicPartition
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.state.manifest import Settled
-from txnlog.state.placement import Segment, overlapping
+from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 
@@ -158,19 +158,11 @@ class TopicView:
             UnknownTopicOrPartition: the topic was deleted since.
             CorruptEntry: a manifest is damaged.
         """
-        back = {
-            number: (start, min(end, self.partitions[number].head_offset))
-            for number, (start, end) in spans.items()
-            if start < min(end, self.partitions[number].head_offset)
+        heads = {
+            number: (self.partitions[number].head_offset, self.partitions[number].head)
+            for number in spans
         }
-        older, aborted = self.manifests.segments(self.settled, self.topic_id, back)
-        found = {
-            number: [
-                *older.get(number, ()),
-                *overlapping(self.partitions[number].head, start, end),
-            ]
-            for number, (start, end) in spans.items()
-        }
+        found, aborted = self.manifests.placed(self.settled, self.topic_id, heads, spans)
         hidden = self.hidden_entries | aborted if self.hides_aborted else self.hidden_entries
         return PlacedSegments(found, hidden)
 
