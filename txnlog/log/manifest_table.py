@@ -167,8 +167,6 @@ class ManifestTable:
 
     def ref(self, name: str, data: bytes, first_entry: int, end_entry: int) -> ManifestRef:
         """What a list says of it, where ``data`` are its bytes."""
-        at_ms = self.ints("at_ms")
-        known = at_ms[at_ms >= 0]
         partitions, starts = np.unique(self.ints("partition"), return_index=True)
         spans = None
         if len(partitions) <= MAX_SPANS and len(self):
@@ -192,8 +190,7 @@ class ManifestTable:
             segment_count=len(self),
             size_bytes=len(data),
             crc=crc32c(data),
-            min_at_ms=int(known.min()) if len(known) else -1,
-            max_at_ms=int(known.max()) if len(known) else -1,
+            max_at_ms=int(self.ints("at_ms").max(initial=-1)),
             topic_time_ms=int(self.ints("topic_time_ms").max(initial=-1)),
             has_transactions=bool((self.ints("transaction") >= 0).any()),
             spans=spans,

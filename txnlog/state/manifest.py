@@ -37,10 +37,9 @@ class PartitionSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ManifestRef(msgspec.Struct, frozen=True):
     """One manifest: the appends among entries [first_entry, end_entry).
 
-    ``crc`` is the CRC-32C of its bytes. ``min_at_ms`` and ``max_at_ms`` are of the times that its
-    entries carry, ``topic_time_ms`` the topic's own time at the last of them; -1 where older
-    versions have not kept one. ``spans`` are its partitions in order; None where there are too
-    many to name them here.
+    ``crc`` is the CRC-32C of its bytes, ``max_at_ms`` the latest time that its entries carry and
+    ``topic_time_ms`` the topic's own at the last of them; -1 where older versions have not kept
+    one. ``spans`` are its partitions in order; None where there are too many to name them here.
     """
 
     name: str
@@ -49,7 +48,6 @@ class ManifestRef(msgspec.Struct, frozen=True):
     segment_count: int
     size_bytes: int
     crc: int
-    min_at_ms: int
     max_at_ms: int
     topic_time_ms: int
     has_transactions: bool
