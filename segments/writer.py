@@ -1,8 +1,8 @@
 """Writes one segment: gathers records into batches, encodes them, and builds the indexes.
 
-Knows a sink with ``write`` and nothing of where it leads. Offsets are relative: those of a file that
-is written anew begin with 0, whatever offset the log gives it later, and have no gaps. Whoever
-writes what is left of other segments gives each record its offset.
+Knows a sink with ``write`` and nothing of where it leads. Offsets are relative: those of new
+records begin with 0, whatever offset the log gives them later, and have no gaps. Whoever writes
+what is left of other segments gives each record its offset.
 """
 
 from __future__ import annotations

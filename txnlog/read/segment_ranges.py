@@ -110,7 +110,7 @@ def read_each(
     """The same, each range with its own batches, to be read before the next one is asked for."""
     stored = [name for name in _STORED_COLUMNS if name in columns]
     assemble = _Assembler(columns)
-    with closing(_read_each(storage, parts, stored)) as reads:
+    with closing(read_each_stored(storage, parts, stored)) as reads:
         for part, batches in reads:
             yield part, map(partial(assemble, part), batches)
 
@@ -119,14 +119,15 @@ def read_batches(
     storage: Storage, part: SegmentRange, columns: Sequence[str] | None
 ) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
-    with closing(_read_each(storage, [part], columns)) as reads:
+    with closing(read_each_stored(storage, [part], columns)) as reads:
         for _, batches in reads:
             yield from batches
 
 
-def _read_each(
+def read_each_stored(
     storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
+    """Each range with its batches as they are stored, to be read before the next is asked for."""
     calls = (call for part in parts for call in _requests(storage, part))
     with closing(storage.run_ahead(calls)) as results:
         for part in parts:
