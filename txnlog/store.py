@@ -42,6 +42,7 @@ from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
+    from txnlog.admin.merging import Merge
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.doctor.finding import Finding
@@ -300,15 +301,18 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         *,
         dry_run: bool = False,
         orphan_age_ms: int | None = None,
-    ) -> list[RetentionDeletion | FileDeletion | FileRetirement | Expiry | MaintenanceFailure]:
+    ) -> list[
+        RetentionDeletion | Merge | FileDeletion | FileRetirement | Expiry | MaintenanceFailure
+    ]:
         """Do what has to be done from time to time: nothing runs by itself.
 
         Retention: the oldest segments of topics go, as their ``retention.ms`` and
-        ``retention.bytes`` say. Vacuum: files that nobody needs any more are deleted: those of
-        deleted records (``file.delete.delay.ms`` after they were deleted) and of deleted topics,
-        and what killed jobs have left. Transactional ids and groups that were idle for too long
-        expire. Ages of files are by the storage's own clock; where it tells no time, only those of
-        deleted topics are deleted. May run in several processes at once, and stop anywhere.
+        ``retention.bytes`` say. Merging: many small segments become few large ones. Vacuum: files
+        that nobody needs any more are deleted: those of deleted records and of merged segments
+        (both ``file.delete.delay.ms`` later), of deleted topics, and what killed jobs have left.
+        Transactional ids and groups that were idle for too long expire. Ages of files are by the
+        storage's own clock; where it tells no time, only those of deleted topics are deleted. May
+        run in several processes at once, and stop anywhere.
 
         Args:
             topics: the names of one or several, and neither ids nor groups nor what lies outside

@@ -25,7 +25,7 @@ from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
 from txnlog.log.uploads import TopicSpec
-from txnlog.read.segment_ranges import SegmentRange, read_each_stored
+from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import RECORD_SCHEMA, Int64Array
 from txnlog.storage.base import Storage
@@ -191,7 +191,7 @@ class Cleaner:
         """The batches of some sources, each with the position of its first record."""
         numbers = [number for number in chosen if side.sources[number].part is not None]
         parts = [part for number in numbers if (part := side.sources[number].part) is not None]
-        with closing(read_each_stored(self._storage, parts, columns)) as reads:
+        with closing(read_stored(self._storage, parts, columns)) as reads:
             for number, (part, batches) in zip(numbers, reads, strict=True):
                 position, stop = side.positions(number)
                 for batch in batches:
