@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+
 from txnlog.admin.compaction.cleanable import SegmentFacts
 from txnlog.admin.compaction.cleaner import Source
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
-from txnlog.admin.live_segments import segments_of
-from txnlog.config import TopicConfig
 from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.topic_view import TopicView
 from txnlog.state.placement import Segment
-from txnlog.state.topic import TopicState
 
 
-def sources_of(topic: str, state: TopicState, partition: int) -> list[Source]:
-    """The segments of a partition from its log start on, in the order of offsets.
+def sources_of(
+    view: TopicView, partition: int, segments: Sequence[Segment], hidden_entries: Container[int]
+) -> list[Source]:
+    """The segments that hold a partition's records, from its log start on, with what is known.
 
-    ``state`` is whole: nothing of it is left to manifests. What was aborted has no records to read.
+    What ``hidden_entries`` have placed was aborted: it has no records to read.
     """
-    assert state.topic_id is not None
-    log_start = state.partitions[partition].log_start_offset
-    log_append_time = TopicConfig.of(state.config).log_append_time
-    aborted = set(state.aborted)
+    log_start = view.partitions[partition].log_start_offset
     return [
         Source(
             _facts_of(segment),
             None
-            if segment.entry in aborted
+            if segment.entry in hidden_entries
             else SegmentRange(
-                topic,
+                view.topic,
                 partition,
                 segment,
                 max(segment.base_offset, log_start),
                 segment.end_offset,
-                log_append_time,
-                state.topic_id,
-                segment.has_aborted,
+                topic_id=view.topic_id,
+                hides_aborted=segment.has_aborted,
             ),
         )
-        for segment in segments_of(state, partition)
+        for segment in segments
     ]
 
 
