@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from txnlog.state.group import CommittedOffset
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
+    from txnlog.state.rewrites import Rewritten, RewrittenSpan
     from txnlog.state.topic import (
         Altered,
         Append,
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
         Deleted,
         Imported,
         OffsetSpan,
-        Rewritten,
-        RewrittenSpan,
         Trimmed,
     )
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
@@ -152,9 +151,9 @@ _HOMES = {
     "ProducerRef": "state.producers",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
-    "Rewritten": "state.topic",
+    "Rewritten": "state.rewrites",
     "RewrittenFile": "state.placement",
-    "RewrittenSpan": "state.topic",
+    "RewrittenSpan": "state.rewrites",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",

@@ -54,7 +54,8 @@ def _show_spans(spans: Iterable[tuple[int, int, int]]) -> str:
 
 def _describe(found: Entry) -> str | None:
     """What an entry says, in short. A damaged one says nothing."""
-    from txnlog.state.topic import Altered, Append, Created, Imported, Rewritten, Trimmed
+    from txnlog.state.rewrites import Rewritten
+    from txnlog.state.topic import Altered, Append, Created, Imported, Trimmed
 
     match found.entry:
         case Created(partitions=count, config=config):

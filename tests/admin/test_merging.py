@@ -258,6 +258,22 @@ def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:
     assert done.segment_count == 6
 
 
+def test_runs_that_do_not_touch_go_into_one_entry(store: Store) -> None:
+    for number in range(5):
+        append(store, b"%d" % number)
+    aborted = begin(store, "a")
+    send(aborted, b"aborted")
+    aborted.abort_transaction()
+    for number in range(5):
+        append(store, b"late %d" % number)
+    before = store.logs.topic("t").next_entry
+    everything = values(store, isolation_level="read_uncommitted")
+    assert [done.segment_count for done in merge(store)] == [5, 5]
+    assert values(store, isolation_level="read_uncommitted") == everything
+    assert store.logs.topic("t").next_entry == before + 1
+    assert no_damage(store)
+
+
 def test_a_deleted_topic_is_not_rewritten(store: Store, heap: HeapStorage) -> None:
     """Nor one that was made anew; what was uploaded for it is vacuumed."""
     for number in range(5):

@@ -16,10 +16,11 @@ from txnlog.admin.live_segments import SegmentKey
 from txnlog.errors import StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
+from txnlog.log.rewriting import ReadRun, rewrite
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment
 from txnlog.state.placement import Placement, RewrittenFile, Segment
-from txnlog.state.topic import RewrittenSpan
+from txnlog.state.rewrites import RewrittenSpan
 from txnlog.write.segment_uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Rewriting:
         self._topic_id = topic_id
         self._spans: list[RewrittenSpan] = []
         self._uploaded: list[UploadedSegment] = []
-        self._old: dict[int, list[Segment]] = {}
+        self._read: list[ReadRun] = []
         self.input_bytes = 0
 
     def add(
@@ -53,11 +54,12 @@ class Rewriting:
     ) -> None:
         """Let segments that lie side by side in a partition be replaced with the next entry.
 
-        Of a partition they are added in the order of offsets.
+        The replacements lie side by side too, and hold the same offsets.
         """
         self._spans += [_span(partition, replacement) for replacement in replacements]
         self._uploaded += [r.uploaded for r in replacements if r.uploaded is not None]
-        self._old.setdefault(partition, []).extend(old)
+        names = tuple(segment.name for segment in old)
+        self._read.append(ReadRun(partition, replacements[0].start, replacements[-1].end, names))
         self.input_bytes += sum(segment.size_bytes for segment in old)
 
     def put(self) -> bool:
@@ -65,20 +67,19 @@ class Rewriting:
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted meanwhile.
-            UploadExpired, StorageError: see :meth:`TopicLog.rewrite`.
+            UploadExpired, StorageError: see :func:`rewrite`.
         """
-        spans, uploaded, old = self._spans, self._uploaded, self._old
-        self._spans, self._uploaded, self._old, self.input_bytes = [], [], {}, 0
+        spans, uploaded, read = self._spans, self._uploaded, self._read
+        self._spans, self._uploaded, self._read, self.input_bytes = [], [], [], 0
         if not spans:
             return True
-        names = {number: [segment.name for segment in segments] for number, segments in old.items()}
         begun = [segment.begun_ms for segment in uploaded if segment.begun_ms is not None]
-        number = self._log.rewrite(self._topic_id, spans, names, min(begun, default=None))
+        number = rewrite(self._log, self._topic_id, spans, read, min(begun, default=None))
         if number is None:
             discard_segments(self._logs.storage, uploaded)
             return False
         released: list[SegmentKey] = [
-            (partition, name) for partition, of_partition in names.items() for name in of_partition
+            (run.partition, name) for run in read for name in run.segments
         ]
         logs = self._logs
         try:
@@ -96,7 +97,7 @@ class Rewriting:
     def discard(self) -> None:
         """Delete what was uploaded for what was added, best effort."""
         discard_segments(self._logs.storage, self._uploaded)
-        self._spans, self._uploaded, self._old = [], [], {}
+        self._spans, self._uploaded, self._read = [], [], []
 
 
 def _span(partition: int, replacement: Replacement) -> RewrittenSpan:

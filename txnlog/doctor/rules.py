@@ -14,15 +14,13 @@ from txnlog.errors import CommitFailed, TxnlogError
 from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.placement import Segment
 from txnlog.state.producers import ProducerRef
-from txnlog.state.rewrites import resolve
+from txnlog.state.rewrites import Rewritten, RewrittenSpan, resolve
 from txnlog.state.topic import (
     Altered,
     Append,
     Created,
     Imported,
     Partition,
-    Rewritten,
-    RewrittenSpan,
     TopicEntry,
     TopicState,
     Trimmed,

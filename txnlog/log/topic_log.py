@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from txnlog import names
-from txnlog.clock import Clock, Moment, SystemClock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, InvalidTopic, StorageError, UnknownTopicOrPartition
 from txnlog.log.folded_names import check_case
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
@@ -23,16 +22,15 @@ from txnlog.state import envelope
 from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
-from txnlog.state.placement import Placement, Segment, placement_of
+from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef, advance_sequence
+from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import (
     Append,
     Created,
     Imported,
     OffsetSpan,
     RecentEntry,
-    Rewritten,
-    RewrittenSpan,
     TopicEntry,
     TopicState,
     check_partition_count,
@@ -253,91 +251,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         uploads.after(number)
         return number
 
-    def rewrite(
-        self,
-        topic_id: str,
-        spans: Sequence[RewrittenSpan],
-        old: Mapping[int, Sequence[str]],
-        begun_ms: int | None = None,
-    ) -> int | None:
-        """Let other segments hold the records at some offsets, in one entry.
-
-        Args:
-            topic_id: of the topic that was read.
-            spans: the offsets, in order, and what was uploaded for them.
-            old: by partition, the names of the segments that were read, in order.
-            begun_ms: when the first upload began, by this clock.
-
-        Returns:
-            The entry's number; None if the old segments do not hold these offsets any more, all of
-            them and no others: then nothing was done.
-
-        Raises:
-            UnknownTopicOrPartition: the topic is not there any more.
-            UploadExpired: vacuum took the new segments for left behind; nothing was done.
-            StorageError: the outcome is unknown; or this process slept, and vacuum took the new
-                segments for left behind meanwhile: then the old ones hold the records again.
-        """
-        keys = [(span.partition, span.segment.name) for span in spans if span.segment is not None]
-        uploads = UploadCheck(self.log.storage, self.clock, self.name, keys, [begun_ms])
-        uploads.before()
-        nonce = self.clock.token()
-        read: dict[int, tuple[int, int]] = {}
-        for span in spans:
-            low, high = read.get(span.partition, (span.start, span.end))
-            read[span.partition] = min(low, span.start), max(high, span.end)
-        replaced = PlacedRecords()
-
-        def build(state: TopicState) -> Rewritten | None:
-            nonlocal replaced
-            state.check_exists(self.name, topic_id)
-            replaced = self._records_in(state, read)
-            names_now = {n: [s.name for s in placed] for n, placed in replaced.segments.items()}
-            if names_now != {number: [*names_] for number, names_ in old.items()}:
-                return None
-            return Rewritten(nonce, self.clock.now_ms(), tuple(spans))
-
-        number = self.append(build)
-        try:
-            uploads.after(number)
-        except StorageError as error:
-            if not error.retriable:
-                self._take_back(topic_id, replaced)
-            raise
-        return number
-
-    def _records_in(self, state: TopicState, spans: Mapping[int, tuple[int, int]]) -> PlacedRecords:
-        """The segments that hold the records of [start, end), as far as these are not deleted."""
-        starts = {number: state.partitions[number].log_start_offset for number in spans}
-        left = {
-            number: (max(start, starts[number]), end)
-            for number, (start, end) in spans.items()
-            if starts[number] < end
-        }
-        found = self._find_records(state, left)
-        found.aborted |= frozenset(state.aborted)
-        return found
-
-    def _take_back(self, topic_id: str, replaced: PlacedRecords) -> None:
-        """Let old segments hold the records again: they are there still, the new ones are not."""
-        nonce = self.clock.token()
-        spans = [
-            RewrittenSpan(
-                number,
-                old.base_offset,
-                old.end_offset,
-                None if old.entry in replaced.aborted else placement_of(number, old),
-            )
-            for number, of_number in replaced.segments.items()
-            for old in of_number
-        ]
-
-        def build(state: TopicState) -> Rewritten | None:
-            state.check_exists(self.name, topic_id)
-            return Rewritten(nonce, self.clock.now_ms(), tuple(spans))
-
-        self.append(build)
-
     def _confirm(self, offsets: Mapping[TopicPartition, range]) -> None:
         """Make sure that entries which placed these records earlier are durable.
 
@@ -377,11 +290,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         Raises CorruptEntry, StorageError.
         """
-        return self._find_records(state, spans).segments
+        return self.find_records(state, spans).segments
 
-    def _find_records(
+    def find_records(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
     ) -> PlacedRecords:
+        """The same; and which entries among the settled ones were aborted."""
         heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
         return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
 
@@ -574,37 +488,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             TopicPartition(self.name, partition): range(base, base + counts[partition])
             for partition, base in sorted(bases.items())
         }
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentRecords:
-    """Where some offsets of a partition are now, as its log has it.
-
-    ``topic_id`` is None if there is no topic of this name (any more). ``segments`` are the names of
-    those that hold the records.
-    """
-
-    topic_id: str | None
-    log_start_offset: int = 0
-    segments: frozenset[str] = frozenset()
-
-
-def current_records(
-    storage: Storage, where: TopicPartition, start: int, end: int
-) -> CurrentRecords:
-    """Read a topic's log for where the records of [start, end) are now."""
-    log = TopicLog(storage, where.topic, SystemClock(), LogPolicy(0, 0), 0)
-    log.refresh()
-    with log.reading() as state:
-        if state.topic_id is None or where.partition >= len(state.partitions):
-            return CurrentRecords(state.topic_id)
-        log_start = state.partitions[where.partition].log_start_offset
-        found: Sequence[Segment] = ()
-        if max(start, log_start) < end:
-            found = log.placed(state, {where.partition: (max(start, log_start), end)})[
-                where.partition
-            ]
-        return CurrentRecords(state.topic_id, log_start, frozenset(s.name for s in found))
 
 
 def _placements(

@@ -23,7 +23,7 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.log.topic_log import current_records
+from txnlog.log.rewriting import current_records
 from txnlog.names import SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex

@@ -12,7 +12,27 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from txnlog.state.placement import Segment, overlapping
+from txnlog.state.placement import Placement, Segment, overlapping
+
+
+class RewrittenSpan(msgspec.Struct, frozen=True):
+    """Another segment holds the offsets [start, end) of a partition; None: no record is left."""
+
+    partition: int
+    start: int
+    end: int
+    segment: Placement | None
+
+
+class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
+    """Records lie in other segments from now on: they were merged, or compacted.
+
+    Put by somebody who has seen that all of the old segments are decided, and still hold them.
+    """
+
+    nonce: str
+    at_ms: int
+    spans: tuple[RewrittenSpan, ...]
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):

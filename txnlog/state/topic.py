@@ -33,7 +33,7 @@ from txnlog.state.producers import (
     pass_time,
     remember,
 )
-from txnlog.state.rewrites import Rewrite, records_in
+from txnlog.state.rewrites import Rewrite, Rewritten, records_in
 from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
@@ -93,26 +93,6 @@ class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
     nonce: str
     at_ms: int
     log_start_offsets: dict[int, int]
-
-
-class RewrittenSpan(msgspec.Struct, frozen=True):
-    """Another segment holds the offsets [start, end) of a partition; None: no record is left."""
-
-    partition: int
-    start: int
-    end: int
-    segment: Placement | None
-
-
-class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
-    """Records lie in other segments from now on: they were merged, or compacted.
-
-    Put by somebody who has seen that all of the old segments are decided, and still hold them.
-    """
-
-    nonce: str
-    at_ms: int
-    spans: tuple[RewrittenSpan, ...]
 
 
 class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
