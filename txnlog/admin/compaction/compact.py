@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from txnlog.admin.compaction.cleanable import find_cleanable
-from txnlog.admin.compaction.cleaner import Cleaner, CompactedGroup
+from txnlog.admin.compaction.cleaner import DEFAULT_GROUP_BYTES, Cleaner, CompactedGroup
 from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.rewriting import Replacement, Rewriting
@@ -98,6 +98,7 @@ def compact_topic(
             now_ms=now_ms,
             latest_ms=latest_ms,
             memory_bytes=memory_bytes,
+            group_bytes=DEFAULT_GROUP_BYTES,
         )
         for group in cleaner.clean(sources, cleanable):
             if not _put(logs, view, partition, segments, group):

@@ -76,10 +76,15 @@ def hash_keys(keys: pa.Array) -> Hashes:
 
 
 def _hash_block(keys: pa.Array) -> Hashes:
-    if int(pc.max(pc.binary_length(keys)).as_py() or 0) <= 2 * _HASHED_BYTES:
+    is_long = np.asarray(pc.greater(pc.binary_length(keys), 2 * _HASHED_BYTES))
+    if not is_long.any():
         return murmur2(keys)
-    hashes = murmur2(pc.binary_slice(keys, 0, _HASHED_BYTES))
-    hashes ^= murmur2(pc.binary_slice(keys, -_HASHED_BYTES, None)) >> np.uint32(1)
+    long_keys = keys.filter(pa.array(is_long))
+    hashes = np.empty(len(keys), dtype=np.uint32)
+    hashes[~is_long] = murmur2(keys.filter(pa.array(~is_long)))
+    hashes[is_long] = murmur2(pc.binary_slice(long_keys, 0, _HASHED_BYTES)) ^ (
+        murmur2(pc.binary_slice(long_keys, -_HASHED_BYTES, None)) >> np.uint32(1)
+    )
     return hashes
 
 
@@ -164,6 +169,9 @@ class KeyTable:
 
     def add(self, keys: pa.Array, positions: Int64Array) -> None:
         """Take keys (binary, no nulls) with their positions; those of other parts do not count."""
+        # First of all: it may make the part smaller.
+        if self._added_bytes and self._added_bytes + size_of(keys) > self.gather_bytes:
+            self.finish()
         hashes = None
         if self.part.bits:
             hashes = hash_keys(keys)
@@ -172,8 +180,6 @@ class KeyTable:
             hashes = hashes[inside]
         if len(keys) == 0:
             return
-        if self._added_bytes and self._added_bytes + size_of(keys) > self.gather_bytes:
-            self.finish()
         if self._bucket_bits == 0 and self._added_rows + len(keys) > _LEAST_BUCKETED_ROWS:
             self._divide()
         for number, rows, part in self._split(keys, hashes):
