@@ -367,6 +367,29 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
 
         return compact_now(self._logs, topic, dry_run=dry_run)
 
+    def merge_topic(self, topic: str, *, dry_run: bool = False) -> list[Merge]:
+        """Merge small segments of a topic that lie side by side into large ones.
+
+        Up to ``segment.bytes``. Records and offsets stay as they are. Readers that are at work go
+        on with the old files, which :meth:`maintain` deletes later; it merges, too.
+
+        Args:
+            topic: its name.
+            dry_run: only tell what would be done.
+
+        Returns:
+            What was done, partition by partition. Nothing more is done where somebody else has
+            rewritten some of it at the same time.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+            CorruptRecord: a segment is damaged.
+            StorageError: some of it may be done; call it again.
+        """
+        from txnlog.admin.merging import merge_topic
+
+        return [*merge_topic(self._logs, topic, dry_run=dry_run)]
+
     # -- checking it ------------------------------------------------------------------------------
 
     def examine(

@@ -10,6 +10,7 @@ from txnlog.cli.commands.topics import (
     delete,
     describe,
     ls,
+    merge,
     trim,
 )
 from txnlog.cli.verbs import verb_group
@@ -24,6 +25,7 @@ app = verb_group(
         "delete": delete.delete_topic,
         "trim": trim.trim_records,
         "compact": compact.compact_topic,
+        "merge": merge.merge_segments,
     },
 )
 app.add_typer(config.app, name="config")

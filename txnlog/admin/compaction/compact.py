@@ -100,8 +100,13 @@ def compact_topic(
             memory_bytes=memory_bytes,
             group_bytes=DEFAULT_GROUP_BYTES,
         )
+        cleaned = segments[: cleanable.clean + cleanable.dirty]
+        # Of what compaction has left out before, the newer records may lie further on.
+        judged_end = max(
+            cleaned[-1].end_offset, *(s.rewritten.judged_end for s in cleaned if s.rewritten), 0
+        )
         for group in cleaner.clean(sources, cleanable):
-            if not _put(logs, view, partition, segments, group):
+            if not _put(logs, view, partition, segments, group, judged_end):
                 break
             yield Compaction(
                 topic,
@@ -117,7 +122,12 @@ def compact_topic(
 
 
 def _put(
-    logs: Logs, view: TopicView, partition: int, segments: Sequence[Segment], group: CompactedGroup
+    logs: Logs,
+    view: TopicView,
+    partition: int,
+    segments: Sequence[Segment],
+    group: CompactedGroup,
+    judged_end: int,
 ) -> bool:
     """Let the new segments hold the records; False if the old ones do not any more."""
     rewriting = Rewriting(logs, logs.topic(view.topic), view.topic_id)
@@ -128,6 +138,7 @@ def _put(
             span.segment,
             is_compacted=True,
             delete_horizon_ms=span.delete_horizon_ms,
+            judged_end=judged_end,
         )
         for span in group.spans
     ]
