@@ -26,7 +26,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
         "--only",
-        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
+        choices=(
+            "spark",
+            "memory",
+            "scan",
+            "many",
+            "kafka",
+            "requests",
+            "growth",
+            "merging",
+            "compaction",
+        ),
         help="only this part",
     )
     arguments = parser.parse_args()
@@ -75,6 +85,11 @@ def main() -> None:
 
             commits = 1_000 if arguments.quick else 5_000
             report += ["## Merging", "", *measure_merging(Path(folder), commits), ""]
+        if arguments.only in (None, "compaction"):
+            from compaction import measure as measure_compaction
+
+            records = 1_000_000 if arguments.quick else 10_000_000
+            report += ["## Compaction", "", *measure_compaction(Path(folder), records), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:
