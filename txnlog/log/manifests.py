@@ -121,9 +121,7 @@ class Manifests:
 
     def _read_list(self, number: int) -> ManifestList:
         path = f"{self.folder}/{names.manifest_list(number)}"
-        found = envelope.decode(
-            self._storage.get(path), LIST_DECODER, path, envelope.WITH_MANIFESTS
-        )
+        found = envelope.decode(self._storage.get(path), LIST_DECODER, path)
         self._remember(found)
         return found
 
@@ -395,6 +393,25 @@ class Manifests:
 
         return self.read(settled, topic_id, use) or {}
 
+    def shared_files(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        entries: Collection[int],
+        log_starts: Sequence[int],
+    ) -> set[str]:
+        """The names of shared files of these entries in which something is not trimmed."""
+
+        def use(listing: ManifestList) -> set[str]:
+            assert settled is not None
+            chosen = [ref for ref in listing.manifests if ref.has_shared and ref.holds_any(entries)]
+            found: set[str] = set()
+            for table in self.tables(chosen, settled):
+                found |= table.shared_of(entries).untrimmed(log_starts).names()
+            return found
+
+        return self.read(settled, topic_id, use) or set()
+
     def kept_apart(
         self, settled: Settled | None, topic_id: str | None, before_ms: int
     ) -> KeptApart:
@@ -501,7 +518,7 @@ class Manifests:
     def publish(self, staged: _Staged) -> bool:
         """Put the list; False if somebody else was first. Raises StorageError: it is not known."""
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
-        data = envelope.encode(staged.listing, envelope.WITH_MANIFESTS)
+        data = envelope.encode(staged.listing, _version(staged.listing))
         if not create_once(self._storage, path, data, self._clock):
             self._withdraw(staged)
             return False
@@ -560,6 +577,12 @@ class Manifests:
                 and made_for > number
             ]
         return _superseded(paths, newest, live) if newest else [], loose
+
+
+def _version(listing: ManifestList) -> int:
+    """The oldest format of a list whose readers can read what it names."""
+    shares = any(ref.has_shared for ref in listing.manifests)
+    return envelope.WITH_SHARED_FILES if shares else envelope.WITH_MANIFESTS
 
 
 def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str]) -> list[str]:

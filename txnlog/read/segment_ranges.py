@@ -59,18 +59,28 @@ class SegmentRange:
     @property
     def paths(self) -> SegmentPaths:
         """The files of the segment."""
-        return SegmentRef(self.topic, self.partition, self.segment.name).paths
+        return self._ref.paths
+
+    @property
+    def _ref(self) -> SegmentRef:
+        segment = self.segment
+        return SegmentRef(self.topic, self.partition, segment.name, segment.position)
+
+    def read_bytes(self, storage: Storage, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of the segment. Raises ObjectNotFound."""
+        ref = self._ref
+        return storage.get_range(ref.paths.log, ref.start + start, ref.start + stop)
 
     def open(self, storage: Storage, read: ReadRange | None = None) -> SegmentFile:
         """The segment's file, as its log entry describes it. Requests nothing yet.
 
         ``read`` gets its bytes, if not the storage by itself.
         """
-        path, segment = self.paths.log, self.segment
+        segment = self.segment
         return SegmentFile(
-            read or partial(storage.get_range, path),
+            read or partial(self.read_bytes, storage),
             segment.size_bytes,
-            path,
+            self._ref.label,
             base_offset=segment.base_offset - segment.offset_shift,
             identity=segment.identity,
         )
@@ -148,7 +158,7 @@ class _Opened:
     data: bytes
 
 
-def _open(storage: Storage, part: SegmentRange, path: str) -> _Opened:
+def _open(storage: Storage, part: SegmentRange) -> _Opened:
     segment = part.segment
     skip = _load_aborted(storage, part)
     if part.start_offset <= segment.base_offset:
@@ -163,7 +173,7 @@ def _open(storage: Storage, part: SegmentRange, path: str) -> _Opened:
             stop_offset=part.stop_offset - shift,
             index=index,
         )
-    data = b"" if chunk is None else storage.get_range(path, chunk.start, chunk.stop)
+    data = b"" if chunk is None else part.read_bytes(storage, chunk.start, chunk.stop)
     return _Opened(index, skip, chunk, data)
 
 
@@ -186,10 +196,9 @@ def _later_chunks(part: SegmentRange) -> list[range]:
 
 def _requests(storage: Storage, part: SegmentRange) -> Iterator[SizedCall[_Opened | bytes]]:
     """What reading a range will ask for, as far as it is known before."""
-    path = part.paths.log
-    yield min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES), partial(_open, storage, part, path)
+    yield min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES), partial(_open, storage, part)
     for chunk in _later_chunks(part):
-        yield len(chunk), partial(storage.get_range, path, chunk.start, chunk.stop)
+        yield len(chunk), partial(part.read_bytes, storage, chunk.start, chunk.stop)
 
 
 class _Reading:
@@ -249,7 +258,7 @@ class _Reading:
             start = self._later.popleft().stop
             pieces.append(piece)
         if start < stop:
-            pieces.append(self._storage.get_range(self._part.paths.log, start, stop))
+            pieces.append(self._part.read_bytes(self._storage, start, stop))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from txnlog.names import OWN_FILE
 from txnlog.segments.identity import NO_CRC, NO_TAG, SegmentIdentity
 
 
@@ -28,7 +29,8 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     """The place that an entry gives to one uploaded segment. Times in ms, sizes in bytes.
 
-    ``tag`` is what each batch of its file carries; -1 for none.
+    ``tag`` is what each of its batches carries; -1 for none. ``position`` is where it begins in a
+    file that it shares with others; OWN_FILE if it shares none.
     """
 
     partition: int
@@ -42,6 +44,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     base_sequence: int = -1
     kafka: KafkaFile | None = None
     tag: int = NO_TAG
+    position: int = OWN_FILE
 
     @property
     def end_offset(self) -> int:
@@ -69,6 +72,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     transaction: int = -1
     kafka: KafkaFile | None = None
     tag: int = NO_TAG
+    position: int = OWN_FILE
 
     @property
     def end_offset(self) -> int:
@@ -117,6 +121,7 @@ def placed_segment(
         transaction,
         place.kafka,
         place.tag,
+        place.position,
     )
 
 
