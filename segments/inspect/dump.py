@@ -134,6 +134,20 @@ def dump_segment(
         yield held
 
 
+def is_shared(file: SegmentFile) -> bool:
+    """Whether several segments lie in the file: then each is one batch, with a tag of its own."""
+    window = Window(file)
+    try:
+        first = read_header(window, 0, DEFAULT_CHUNK_BYTES, -1)
+        position = first.size_bytes
+        if position >= file.size_bytes:
+            return False
+        second = read_header(window, position, position + DEFAULT_CHUNK_BYTES, -1)
+    except CorruptRecord:
+        return False
+    return _begins_segment(second, first.tag)
+
+
 def _begins_segment(header: BatchHeader, tag: int) -> bool:
     """Whether a batch is the first of another segment than the one with a tag."""
     return header.base_offset == 0 and header.tag not in (NO_TAG, tag)

@@ -18,6 +18,7 @@ from txnlog.log import manifests, topic_log
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import OWN_FILE, LogFile, SegmentRef
+from txnlog.segments.inspect.dump import is_shared
 from txnlog.segments.records import normalize
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.state import envelope
@@ -300,6 +301,9 @@ def test_a_shared_file_is_shown_as_a_file_of_batches(
         damaged = bytearray(data)
         damaged[segments[number].position + 16] ^= 0xFF  # the magic: the header says nothing more
         assert check(bytes(damaged)) == (3, 9, 1), number
+    for content, shares in ((data, True), (data[: segments[1].position], False)):
+        file = SegmentFile(lambda a, b, c=content: c[a:b], len(content), "copy.log")  # type: ignore[misc]
+        assert is_shared(file) == shares
     # What txnlog writes into one segment still has to ascend.
     assert check(data[: segments[1].position] * 2)[2] == 1
 
