@@ -103,6 +103,14 @@ class Batch:
             return "unknown"
 
     @property
+    def source(self) -> str:
+        """The file, and the partition where it is one of several in it."""
+        segment = self.segment
+        if segment is None or segment.position < 0:
+            return self.path
+        return f"{self.path} ({segment.topic}:{segment.partition})"
+
+    @property
     def position(self) -> int:
         """Where the batch begins in its file."""
         return self.dumped.position + (0 if self.segment is None else self.segment.ref.start)

@@ -216,7 +216,7 @@ def test_a_note_of_the_file_is_enough_to_refuse_it(
 ) -> None:
     """The file is there still: whoever has noted it is about to delete it."""
     append_to_each(store, b"a")
-    trim(store, 0, 1)
+    trim(store, 1, 1)
     producer = store.producer()
     for partition in range(PARTITIONS):
         producer.send("t", b"late", partition=partition)
