@@ -26,7 +26,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
         "--only",
-        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth", "small"),
+        choices=(
+            *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
+            "small",
+        ),
         help="only this part",
     )
     arguments = parser.parse_args()
@@ -75,6 +78,11 @@ def main() -> None:
 
             small = 50 if arguments.quick else 200
             report += ["## Small commits", "", *measure_small(Path(folder), small), ""]
+        if arguments.only in (None, "merging"):
+            from merging import measure as measure_merging
+
+            commits = 1_000 if arguments.quick else 5_000
+            report += ["## Merging", "", *measure_merging(Path(folder), commits), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:

@@ -6,7 +6,7 @@ said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import OWN_FILE, SHARED, FileKey, SegmentRef
@@ -15,9 +15,12 @@ from txnlog.state.topic import TopicState
 
 
 def segments_of(state: TopicState, partition: int) -> Sequence[Segment]:
-    """The segments of a partition in the order of their offsets, from the log start on."""
+    """The segments that hold the records of a partition, in order, from the log start on.
+
+    Those of aborted and undecided transactions too.
+    """
     assert state.settled is None, "a part of the segments is in manifests"
-    return state.partitions[partition].segments
+    return state.partitions[partition].record_segments()
 
 
 def placed_refs(topic: str, state: TopicState) -> Iterator[tuple[SegmentRef, Segment]]:
@@ -47,33 +50,83 @@ def files_let_go(
 
     Raises CorruptEntry, StorageError.
     """
-    shared: dict[FileKey, int] = {}
     found: set[FileKey] = set()
+    entries: set[int] = set()
     for partition, segment in segments:
-        ref = SegmentRef(log.name, partition, segment.name, segment.position)
-        found.add(ref.file_key)
-        if ref.position != OWN_FILE:
-            shared[ref.file_key] = segment.entry
-    if shared:
-        kept = {
-            (SHARED, segment.name)
-            for start, partition in zip(starts, state.partitions, strict=True)
-            for segment in partition.segments
-            if segment.position != OWN_FILE and segment.end_offset > start
-        }
-        # What shares a file was placed by one entry.
-        entries = {*shared.values()}
-        settled = log.manifests.shared_files(state.settled, state.topic_id, entries, starts)
-        found -= kept | {(SHARED, name) for name in settled}
-    return sorted(found)
+        if segment.position != OWN_FILE:
+            if segment.rewritten is not None:
+                continue  # placed again, by another entry than the others: vacuum finds it by age
+            entries.add(segment.entry)
+        found.add(_file_key(partition, segment))
+    return sorted(found - _shared_files_of(log, state, entries, starts) if entries else found)
+
+
+def _shared_files_of(
+    log: TopicLog, state: TopicState, entries: Collection[int], starts: Sequence[int]
+) -> set[FileKey]:
+    """The shared files of some entries in which a segment still holds records of the topic."""
+    # All that shares a file was placed by one entry.
+    places = log.manifests.in_shared_files(state.settled, state.topic_id, entries, starts)
+    places += [
+        (number, segment.base_offset, segment.end_offset)
+        for number, partition in enumerate(state.partitions)
+        for segment in partition.segments
+        if segment.position != OWN_FILE and segment.entry in entries
+    ]
+    spans: dict[int, tuple[int, int]] = {}
+    for number, start, end in places:
+        if end > starts[number]:
+            low, high = spans.get(number, (start, end))
+            spans[number] = max(min(low, start), starts[number]), max(high, end)
+    return {
+        (SHARED, segment.name)
+        for segments in log.placed(state, spans).values()
+        for segment in segments
+        if segment.position != OWN_FILE
+    }
+
+
+def _file_key(partition: int, segment: Segment) -> FileKey:
+    return (partition if segment.position == OWN_FILE else SHARED), segment.name
+
+
+def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
+    """The files of segments that held records which others hold now."""
+    return {
+        _file_key(partition, segment)
+        for partition, part in enumerate(state.partitions)
+        if part.rewrites
+        for segment in (*part.segments, *(r.segment for r in part.rewrites if r.segment))
+    } - placed_files(topic, state)
+
+
+def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
+    """The files of old segments whose new one is not there: they are all that is left of records.
+
+    A segment that was just put is not in an older listing either; then nothing is lost by waiting.
+    """
+    kept: set[FileKey] = set()
+    for partition, part in enumerate(state.partitions):
+        for rewrite in part.rewrites:
+            if rewrite.segment is None or _file_key(partition, rewrite.segment) in there:
+                continue
+            before = [r for r in part.rewrites if r.entry < rewrite.entry]
+            older = [r.segment for r in before if r.segment is not None]
+            kept |= {
+                _file_key(partition, old)
+                for old in (*part.segments, *older)
+                if old.base_offset < rewrite.end and old.end_offset > rewrite.start
+            }
+    return kept
 
 
 def has_let_go(state: TopicState, partition: int) -> bool:
     """Whether segments that this topic had placed in a partition may be no part of it any more.
 
-    Else a file that nothing refers to was never placed by it. SHARED stands for all partitions.
+    They were trimmed, or rewritten. Else a file that nothing refers to was never placed by it.
+    SHARED stands for all partitions.
     """
     known = state.partitions
     if partition != SHARED:
         known = known[partition : partition + 1]
-    return any(part.log_start_offset > 0 for part in known)
+    return any(part.log_start_offset > 0 or part.rewrites for part in known)

@@ -254,9 +254,10 @@ class ManifestTable:
         is_one = np.isin(self.ints("entry"), np.fromiter(entries, np.int64, len(entries)))
         return self.where(is_one & (self.ints("position") != OWN_FILE))
 
-    def names(self) -> set[str]:
-        """The names of the segments."""
-        return {*self.table.column("name").to_pylist()}
+    def places(self) -> list[tuple[int, int, int]]:
+        """Where the segments are: partition, base and end offset of each."""
+        columns = self.ints("partition"), self.ints("base_offset"), self.end_offsets()
+        return [*zip(*(column.tolist() for column in columns), strict=True)]
 
     def untrimmed(
         self, log_starts: Sequence[int], idle_since_ms: int | None = None
@@ -329,8 +330,8 @@ class ManifestTable:
             kafka = [
                 None if row[0] is None else KafkaFile(*row) for row in zip(*values, strict=True)
             ]
-        rest = (self.table.column(name).to_pylist() for name in ("tag", "position"))
-        return list(map(Segment, *columns, kafka, *rest))
+        tags, positions = (self.table.column(n).to_pylist() for n in ("tag", "position"))
+        return list(map(Segment, *columns, kafka, tags, repeat(None), positions))
 
     def by_partition(self) -> Iterator[tuple[int, ManifestTable]]:
         """The rows of each partition, in order."""

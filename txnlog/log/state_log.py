@@ -312,7 +312,8 @@ class StateLog(Generic[EntryT, StateT]):
         if not numbers:
             return
         for number, data in zip(numbers, self.log.read(numbers), strict=True):
-            entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+            path = self.log.path(number)
+            entry = envelope.decode(data, self._entry_decoder, path)
             try:
                 state.apply(number, entry)
             except (IndexError, KeyError, ValueError) as error:
@@ -408,7 +409,8 @@ class StateLog(Generic[EntryT, StateT]):
             data = self.log.read([number])[0]
         except ObjectNotFound:
             return False
-        entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+        path = self.log.path(number)
+        entry = envelope.decode(data, self._entry_decoder, path)
         owner: TransactionRef | None = getattr(entry, "transaction", None)
         return owner is not None and owner.key == transaction.key
 

@@ -20,10 +20,13 @@ FORMAT_VERSION = 1
 WITH_MANIFESTS = 2
 """Of checkpoints that leave a part to manifests, and of these: older versions must not read them
 as if that part were not there."""
+WITH_REWRITES = 3
+"""Of entries that rewrite records, and of checkpoints and lists that tell of such: older versions
+must not go on with the old segments, which are deleted."""
 WITH_SHARED_FILES = 3
 """Of what says that a segment lies somewhere in a file, which older versions would look for in a
 file of its own: entries, checkpoints, manifest lists and staged writes."""
-NEWEST = WITH_SHARED_FILES
+NEWEST = 3
 """The newest version of any kind that is read here."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
