@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from steps import another, append, begin, new_store, values
 
 from txnlog import TopicPartition
+from txnlog.admin import merging
 from txnlog.admin.maintenance import MaintenanceStep
-from txnlog.errors import OffsetOutOfRange, TxnlogError, UploadExpired
+from txnlog.errors import OffsetOutOfRange, StorageError, TxnlogError, UploadExpired
 from txnlog.log import manifests, topic_log
+from txnlog.log.retired_segments import UploadCheck
 from txnlog.results import FileDeletion, FileRetirement, MaintenanceFailure
+from txnlog.state.placement import Segment
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -239,6 +244,120 @@ def test_a_deleted_topic_takes_shared_files_along(store: Store, storage: HeapSto
     another(store, faulty).delete_topic("t")
     assert "delete 3 objects" in faulty.requests
     assert shared(storage) == []
+
+
+def merge(store: Store, monkeypatch: pytest.MonkeyPatch, only: int) -> None:
+    """Merge the segments of one partition, as a process that starts now."""
+    real = merging.choose_runs
+    partitions = itertools.count()
+
+    def choose(*arguments: Any) -> list[list[Segment]]:
+        return real(*arguments) if next(partitions) == only else []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(merging, "LEAST_SEGMENTS", 2)
+        patched.setattr(merging, "choose_runs", choose)
+        (done,) = merging.merge_topic(another(store).logs, "t")
+    assert (done.partition, done.merged_count) == (only, 1)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_merging_lets_go_of_a_file_when_its_last_segment_is_merged(
+    store: Store,
+    storage: HeapStorage,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    settled: bool,
+) -> None:
+    """Weeks apart, one by one; a partition trims instead. The delay counts from the last."""
+    append_to_each(store, b"a")
+    append_to_each(store, b"b")
+    before = shared(storage)
+    assert len(before) == 2
+    if settled:
+        settle(store, monkeypatch)
+    merge(store, monkeypatch, 2)
+    trim(another(store), 1, 2)
+    if settled:
+        log = another(store).logs.fresh_topic("t")
+        append(store, b"more", partition=0)
+        log.refresh()
+        log.checkpoint()
+    clock.time_ms += 2 * WEEK_MS
+    assert maintain(store) == []
+    assert notes(storage) == []
+    pinned = another(store).scan("t")
+    expected = pinned.to_arrow()
+    merge(store, monkeypatch, 0)
+    (note,) = notes(storage)
+    assert storage.get(note).count(b'[-1,"') == 2
+    clock.time_ms += WEEK_MS - 1
+    assert maintain(store) == []
+    assert pinned.to_arrow() == expected
+    clock.time_ms += 1
+    gone = deleted(maintain(store))
+    assert {("rewritten", path) for path in before} <= {*gone}
+    assert not {*before} & {*shared(storage)}
+    assert another(store).scan("t").to_arrow() == expected
+    assert not [f for f in another(store).examine(with_contents=True) if f.state == "damage"]
+
+
+def test_old_segments_in_shared_files_stay_while_the_new_one_is_lost(
+    store: Store, storage: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are all that is left of its records (V3)."""
+    append_to_each(store, b"a")
+    append_to_each(store, b"b")
+    before = shared(storage)
+    for partition in range(PARTITIONS):
+        merge(store, monkeypatch, partition)
+    new = [path for path in shared(storage) if path not in before]
+    (lost,) = (path for path in new if path.startswith("topics/t/data/1/"))
+    data = storage.get(lost)
+    storage.delete([lost])
+    clock.time_ms += 3 * WEEK_MS
+    maintain(store)
+    assert {*before} <= {*shared(storage)}
+    storage.put(lost, data)
+    clock.time_ms += 3 * WEEK_MS
+    assert {path for _, path in deleted(maintain(store))} == {*before}
+    assert values(another(store)) == [b"a", b"b"] * PARTITIONS
+
+
+def test_segments_that_are_placed_again_are_found_in_shared_files(
+    store: Store, storage: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a rewriter slept, the old ones hold the records again, until others do."""
+    append_to_each(store, b"a")
+    append_to_each(store, b"b")
+    before = shared(storage)
+    with monkeypatch.context() as patched:
+        # Behind the entry: what was uploaded is gone.
+        error = StorageError("gone")
+        error.retriable = False
+
+        def after(check: UploadCheck, number: int | None) -> None:
+            raise error
+
+        patched.setattr(UploadCheck, "after", after)
+        with pytest.raises(StorageError, match="gone"):
+            merge(store, patched, 1)
+    segments = another(store).segments("t", 1)
+    assert sorted(segment.paths.log for segment in segments) == before
+    assert {segment.position > 0 for segment in segments} == {True}
+    assert values(another(store)) == [b"a", b"b"] * PARTITIONS
+    merge(store, monkeypatch, 0)
+    merge(store, monkeypatch, 2)
+    assert notes(storage) == []
+    clock.time_ms += 3 * WEEK_MS
+    assert not {*before} & {path for _, path in deleted(maintain(store))}
+    assert values(another(store)) == [b"a", b"b"] * PARTITIONS
+    trim(another(store), 1, 2)
+    for _ in range(3):
+        clock.time_ms += 3 * WEEK_MS
+        maintain(store)
+    assert not {*before} & {*shared(storage)}
+    assert values(another(store)) == [b"a", b"b"] * (PARTITIONS - 1)
 
 
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.FAIL])
