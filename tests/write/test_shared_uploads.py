@@ -18,6 +18,7 @@ from txnlog.log import manifests, topic_log
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import OWN_FILE, LogFile, SegmentRef
+from txnlog.read import segment_ranges
 from txnlog.segments.inspect.dump import is_shared
 from txnlog.segments.records import normalize
 from txnlog.segments.segment_file import SegmentFile
@@ -199,6 +200,40 @@ def test_each_partition_is_read_from_its_range(clock: VirtualClock, record_forma
         assert segment.position >= 0
         assert check_placed_segment(fresh.storage, segment).damages == ()
     assert not [finding for finding in fresh.examine(with_contents=True) if finding.state != "ok"]
+
+
+def test_what_lies_side_by_side_is_read_in_one_request(clock: VirtualClock) -> None:
+    """Whoever follows a topic asks once for each commit, not once for each partition."""
+    counting = CountingStorage(HeapStorage())
+    store = new_store(counting, clock, {"t": PARTITIONS})
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    for turn in range(3):
+        send_to_each(store, b"a", b"b")
+        counting.take()
+        assert len(consumer.poll()) == 2 * PARTITIONS, turn
+        assert counting.take()["get_range"] == 1, turn
+    counting.take()
+    some = {partition: 0 if partition in (2, 3, 4, 7) else 6 for partition in range(PARTITIONS)}
+    found = store.scan("t", some, dict.fromkeys(range(PARTITIONS), 2) | {0: 6})
+    assert [row["value"] for row in found.to_arrow().to_pylist()] == [
+        b"%d %s" % (partition, word) for partition in (2, 3, 4, 7) for word in (b"a", b"b")
+    ]
+    assert counting.take()["get_range"] == 2, "three side by side, and one"
+    part = store.scan("t", dict.fromkeys(range(PARTITIONS), 1), dict.fromkeys(range(PARTITIONS), 2))
+    assert part.to_arrow()["value"].to_pylist() == [b"%d b" % p for p in range(PARTITIONS)]
+    assert counting.take()["get_range"] == 1
+
+
+def test_not_more_than_a_megabyte_is_read_together(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that somebody has made larger is read in pieces."""
+    send_to_each(store, b"x")
+    size_bytes = store.segments("t")[0].size_bytes
+    monkeypatch.setattr(segment_ranges, "_MOST_TOGETHER_BYTES", 2 * size_bytes)
+    counting = CountingStorage(store.storage)
+    assert len(values(another(store, counting))) == PARTITIONS
+    assert counting.take()["get_range"] == PARTITIONS // 2
 
 
 @FORMATS
