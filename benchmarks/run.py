@@ -26,7 +26,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
         "--only",
-        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
+        choices=(
+            *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
+            "small",
+        ),
         help="only this part",
     )
     arguments = parser.parse_args()
@@ -70,6 +73,11 @@ def main() -> None:
 
             commits = 2_000 if arguments.quick else 8_000
             report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
+        if arguments.only in (None, "small"):
+            from small_commits import measure as measure_small
+
+            small = 50 if arguments.quick else 200
+            report += ["## Small commits", "", *measure_small(Path(folder), small), ""]
         if arguments.only in (None, "merging"):
             from merging import measure as measure_merging
 

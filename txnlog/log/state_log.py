@@ -247,12 +247,7 @@ class StateLog(Generic[EntryT, StateT]):
         """The state after entry ``number``; None if the checkpoint is damaged."""
         path = self.log.path(number, LogFile.CHECKPOINT)
         try:
-            return envelope.decode(
-                self.log.read_checkpoint(number),
-                self._checkpoint_decoder,
-                path,
-                envelope.WITH_REWRITES,
-            )
+            return envelope.decode(self.log.read_checkpoint(number), self._checkpoint_decoder, path)
         except CorruptEntry as error:
             _logger.warning("%s; going on from an older checkpoint", error)
             return None
@@ -309,7 +304,7 @@ class StateLog(Generic[EntryT, StateT]):
         """The oldest format that says what the state is."""
         return envelope.FORMAT_VERSION
 
-    def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002
+    def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002 - for subclasses
         """The oldest format that says what an entry is."""
         return envelope.FORMAT_VERSION
 
@@ -318,7 +313,7 @@ class StateLog(Generic[EntryT, StateT]):
             return
         for number, data in zip(numbers, self.log.read(numbers), strict=True):
             path = self.log.path(number)
-            entry = envelope.decode(data, self._entry_decoder, path, envelope.WITH_REWRITES)
+            entry = envelope.decode(data, self._entry_decoder, path)
             try:
                 state.apply(number, entry)
             except (IndexError, KeyError, ValueError) as error:
@@ -384,8 +379,7 @@ class StateLog(Generic[EntryT, StateT]):
         """
         try:
             data = envelope.encode(entry, self._entry_version(entry))
-            path = self.log.path(number)
-            envelope.decode(data, self._entry_decoder, path, envelope.WITH_REWRITES)
+            envelope.decode(data, self._entry_decoder, self.log.path(number))
         except (CorruptEntry, TypeError, ValueError) as error:
             raise InvalidOption(
                 f"{self.kind} {self.name!r}: nothing was written, because it could not be read "
@@ -416,7 +410,7 @@ class StateLog(Generic[EntryT, StateT]):
         except ObjectNotFound:
             return False
         path = self.log.path(number)
-        entry = envelope.decode(data, self._entry_decoder, path, envelope.WITH_REWRITES)
+        entry = envelope.decode(data, self._entry_decoder, path)
         owner: TransactionRef | None = getattr(entry, "transaction", None)
         return owner is not None and owner.key == transaction.key
 

@@ -139,7 +139,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             self.log.storage,
             self.clock,
             self.name,
-            [(segment.partition, segment.name) for segment in segments],
+            [segment.ref for segment in segments],
             [segment.begun_ms for segment in segments],
         )
         uploads.before()
@@ -236,8 +236,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             UploadExpired: vacuum took the segments for left behind; nothing was placed.
             StorageError: the outcome is unknown.
         """
-        keys = [(place.partition, place.name) for place in segments]
-        uploads = UploadCheck(self.log.storage, self.clock, self.name, keys, [begun_ms])
+        refs = [names.SegmentRef(self.name, place.partition, place.name) for place in segments]
+        uploads = UploadCheck(self.log.storage, self.clock, self.name, refs, [begun_ms])
         uploads.before()
         nonce = self.clock.token()
 
@@ -390,13 +390,19 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             return "gone"
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
+    def _entry_version(self, entry: TopicEntry) -> int:
+        if isinstance(entry, Rewritten):
+            return envelope.WITH_REWRITES
+        shares = isinstance(entry, Append) and _share_files(entry.segments)
+        return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
+
     def _checkpoint_version(self) -> int:
-        if any(partition.rewrites for partition in self._state.partitions):
+        if any(
+            partition.rewrites or _share_files(partition.segments)
+            for partition in self._state.partitions
+        ):
             return envelope.WITH_REWRITES
         return envelope.FORMAT_VERSION if self._state.settled is None else envelope.WITH_MANIFESTS
-
-    def _entry_version(self, entry: TopicEntry) -> int:
-        return envelope.WITH_REWRITES if isinstance(entry, Rewritten) else envelope.FORMAT_VERSION
 
     def _find_beginning(self) -> int:
         # What is not cleaned up yet may be a hundred listings long.
@@ -490,6 +496,11 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         }
 
 
+def _share_files(segments: Iterable[Placement | Segment]) -> bool:
+    """Whether some of the segments lie in files that they share."""
+    return any(segment.position != names.OWN_FILE for segment in segments)
+
+
 def _placements(
     segments: Sequence[UploadedSegment], ends: Mapping[int, int], sequences: Mapping[int, int]
 ) -> tuple[Placement, ...]:
@@ -510,6 +521,7 @@ def _placements(
                 batch_count=segment.batch_count,
                 base_sequence=sequence,
                 tag=segment.tag,
+                position=segment.position,
             )
         )
         next_offsets[partition] += segment.record_count
