@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.disk_usage import PartitionUsage
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
     from txnlog.admin.merging import Merge
@@ -62,6 +63,7 @@ __all__ = [
     "Append",
     "BeginResult",
     "CommittedOffset",
+    "Compaction",
     "Created",
     "DamagedBytes",
     "Deleted",
@@ -113,6 +115,7 @@ _HOMES = {
     "Append": "state.topic",
     "BeginResult": "producer",
     "CommittedOffset": "state.group",
+    "Compaction": "admin.compaction.compact",
     "Created": "state.topic",
     "DamagedBytes": "kafka.importing",
     "Deleted": "state.topic",

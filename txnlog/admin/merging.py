@@ -127,7 +127,7 @@ def choose_runs(
     runs: list[list[Segment]] = []
     run = _Run()
     for segment in segments:
-        if segment.kafka is not None or segment.entry in hidden_entries or not segment.is_dense:
+        if _stays(segment) or segment.entry in hidden_entries:
             runs.append(run.segments)
             run = _Run()
             continue
@@ -137,6 +137,15 @@ def choose_runs(
         run.add(segment)
     runs.append(run.segments)
     return [worth for segments in runs for worth in _worth_it(segments)]
+
+
+def _stays(segment: Segment) -> bool:
+    """Whether it is not merged.
+
+    What is compacted is left to compaction: its tombstones have a time from which they may go.
+    """
+    is_compacted = segment.rewritten is not None and segment.rewritten.is_compacted
+    return segment.kafka is not None or is_compacted or not segment.is_dense
 
 
 @dataclass(slots=True)
