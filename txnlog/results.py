@@ -44,12 +44,22 @@ if TYPE_CHECKING:
     from txnlog.state.group import CommittedOffset
     from txnlog.state.placement import KafkaFile, Placement
     from txnlog.state.producers import ProducerRef
-    from txnlog.state.topic import Altered, Append, Created, Deleted, Imported, OffsetSpan, Trimmed
+    from txnlog.state.topic import (
+        Altered,
+        Append,
+        Appends,
+        Created,
+        Deleted,
+        Imported,
+        OffsetSpan,
+        Trimmed,
+    )
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
 
 __all__ = [
     "Altered",
     "Append",
+    "Appends",
     "BeginResult",
     "CommittedOffset",
     "Created",
@@ -98,6 +108,7 @@ __all__ = [
 _HOMES = {
     "Altered": "state.topic",
     "Append": "state.topic",
+    "Appends": "state.topic",
     "BeginResult": "producer",
     "CommittedOffset": "state.group",
     "Created": "state.topic",
