@@ -59,7 +59,7 @@ class DelayedStorage(ForwardingStorage):
         if doomed:
             self._delayed("delete", lambda: self.inner.delete(doomed))
 
-    def relaxed(self) -> Storage:
+    def relaxed(self) -> DelayedStorage:
         return self
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
@@ -92,15 +92,16 @@ class _Writer:
 
 def measure(seconds: float) -> list[str]:
     """Lines of Markdown: a table of what writers get, by how many there are."""
-    lines = [
+    what = (
         f"Each writer flushes one record at a time, for {seconds:.0f} s; each request takes "
         f"{1000 * REQUEST_S:.0f} ms. Writers are threads of one process, each with a store of its "
-        "own.",
-        "",
-        "| writers | commits/s | slowest writer | fastest writer | median commit s | worst s "
-        "| requests a commit | entries/s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+        "own. Slowest and fastest: how many commits that writer has made."
+    )
+    head = (
+        "| writers | commits/s | slowest | fastest | median commit s | worst s "
+        "| requests a commit | entries/s |"
+    )
+    lines = [what, "", head, "|---|---|---|---|---|---|---|---|"]
     return [*lines, *(_row(count, seconds) for count in (1, 2, 8, WRITERS))]
 
 

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
         "--only",
-        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth"),
+        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth", "contention"),
         help="only this part",
     )
     arguments = parser.parse_args()
@@ -70,6 +70,10 @@ def main() -> None:
 
             commits = 2_000 if arguments.quick else 8_000
             report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
+        if arguments.only in (None, "contention"):
+            from contention import measure as measure_contention
+
+            report += ["## Contention", "", *measure_contention(5 if arguments.quick else 20), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:

@@ -231,8 +231,8 @@ class GroupCommit:
         self._check_uploads(number, taken)
         if taken:
             self._note_others()
-        elif not others:
-            self._proposals.busy_until_s = 0.0
+        elif not others and number == self._own.entry:
+            self._proposals.busy_until_s = 0.0  # alone again
         return number
 
     def _not_placed(self, state: TopicState, shown: Sequence[str]) -> list[str]:
