@@ -209,7 +209,7 @@ class GroupCommit:
         """Whether it is among the first of those who wait; it always is if it proposes nothing."""
         if self._own is None or quiet >= len(_TURNS):
             return True
-        waiting = self._not_placed(state, shown)
+        waiting = self._waiting(state, shown)
         earlier = [name for name in waiting if name < self._own_name]
         return len(earlier) < _TURNS[quiet]
 
@@ -220,7 +220,7 @@ class GroupCommit:
             if number is None:
                 self._propose(state, append)
             return number
-        others = self._read(self._not_placed(state, shown)[:MOST_TOGETHER])
+        others = self._read(self._waiting(state, shown)[:MOST_TOGETHER])
         entry, taken = combine(
             state, append, others, nonce=self._clock.token(), at_ms=self._clock.now_ms()
         )
@@ -236,18 +236,19 @@ class GroupCommit:
         return number
 
     def _not_placed(self, state: TopicState, shown: Sequence[str]) -> list[str]:
-        """The proposals of others that wait, as far as their names and what was read tell."""
-        entries = {name: names.parse_proposal(name) for name in shown}
+        """The proposals of others that were not placed, as far as their names tell."""
+        entries = {name: names.parse_proposal(name) for name in shown if name != self._own_name}
         oldest = min((found[0] for found in entries.values() if found), default=0)
         placed = _names_since(state, oldest)
+        return [name for name, found in entries.items() if found and found[1] not in placed]
+
+    def _waiting(self, state: TopicState, shown: Sequence[str]) -> list[str]:
+        """Those of them that this process may place, as far as it has read them."""
+        unread = True
         return [
             name
-            for name, found in entries.items()
-            if found
-            and found[1] not in placed
-            and name != self._own_name
-            # Not what was read, and is not to be placed by this process.
-            and self._known.get(name, True) is not None
+            for name in self._not_placed(state, shown)
+            if self._known.get(name, unread) is not None
         ]
 
     def _read(self, chosen: Sequence[str]) -> list[Proposal]:
@@ -265,12 +266,12 @@ class GroupCommit:
 
     def _clean_up(self, state: TopicState, shown: Sequence[str]) -> None:
         """Delete the proposals that nobody needs any more, its own among them."""
-        waiting = {
+        kept = {
             name
             for name in self._not_placed(state, shown)
             if (found := self._known.get(name)) is None or found.may_be_placed(state)
         }
-        self._proposals.delete(sorted({self._own_name, *shown} - waiting))
+        self._proposals.delete(sorted({self._own_name, *shown} - kept))
 
     def _check_uploads(self, number: int, taken: Sequence[Proposal]) -> None:
         """Say so if this process has slept, and vacuum has meanwhile taken what it has placed.
