@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from txnlog.admin.disk_usage import PartitionUsage
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
+    from txnlog.admin.merging import Merge
     from txnlog.admin.offsets import ListedOffset
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from txnlog.producer import BeginResult
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
-    from txnlog.state.placement import KafkaFile, Placement
+    from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
+    from txnlog.state.rewrites import Rewritten, RewrittenSpan
     from txnlog.state.topic import (
         Altered,
         Append,
@@ -84,6 +86,7 @@ __all__ = [
     "ListedOffset",
     "LoggedOffset",
     "MaintenanceFailure",
+    "Merge",
     "OffsetReset",
     "OffsetSpan",
     "OpenTransaction",
@@ -95,6 +98,9 @@ __all__ = [
     "ProducerRef",
     "RecordDeletion",
     "RetentionDeletion",
+    "Rewritten",
+    "RewrittenFile",
+    "RewrittenSpan",
     "SegmentDescription",
     "SegmentIdentity",
     "StableOffset",
@@ -134,6 +140,7 @@ _HOMES = {
     "ListedOffset": "admin.offsets",
     "LoggedOffset": "inspect.history",
     "MaintenanceFailure": "admin.maintenance",
+    "Merge": "admin.merging",
     "OffsetReset": "inspect.descriptions",
     "OffsetSpan": "state.topic",
     "OpenTransaction": "kafka.transaction_tracker",
@@ -144,6 +151,9 @@ _HOMES = {
     "ProducerRef": "state.producers",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
+    "Rewritten": "state.rewrites",
+    "RewrittenFile": "state.placement",
+    "RewrittenSpan": "state.rewrites",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",

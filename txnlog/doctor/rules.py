@@ -14,12 +14,14 @@ from txnlog.errors import CommitFailed, TxnlogError
 from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
+from txnlog.state.rewrites import Rewritten, RewrittenSpan, resolve
 from txnlog.state.topic import (
     Altered,
     Append,
     Appends,
     Created,
     Imported,
+    Partition,
     TopicEntry,
     TopicState,
     Trimmed,
@@ -59,6 +61,9 @@ def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterat
                 yield from _trim_violations(state, starts)
             case Imported(offsets=spans):
                 state.check_import(topic, spans)
+            case Rewritten(spans=rewritten):
+                state.check_partitions(topic, {span.partition for span in rewritten})
+                yield from _rewrite_violations(state, rewritten)
             case Append():
                 yield from _append_violations(topic, state, [entry])
             case Appends(appends=appends):
@@ -143,6 +148,17 @@ def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[V
             yield "L5", f"partition {number} is trimmed to {start}, behind its end {end}"
 
 
+def _rewrite_violations(state: TopicState, spans: Sequence[RewrittenSpan]) -> Iterator[Violation]:
+    """L2: who rewrites records has seen them, and the new segment holds the same offsets."""
+    for span in spans:
+        end, new = state.partitions[span.partition].end_offset, span.segment
+        where = f"offsets {span.start} to {span.end - 1} of partition {span.partition}"
+        if not 0 <= span.start < span.end <= end:
+            yield "L2", f"{where} are rewritten, which ends at {end}"
+        if new is not None and (new.base_offset, new.end_offset) != (span.start, span.end):
+            yield "L2", f"segment {new.name} does not hold {where}, which it is to stand for"
+
+
 def stable_offset_violations(state: TopicState) -> Iterator[Violation]:
     """L5 and L6: the last stable offset lies within the log, and what holds it is kept apart."""
     stable = state.last_stable_offsets()
@@ -175,6 +191,7 @@ def topic_checkpoint_violations(
         same = {
             "log_start_offset": ours.log_start_offset == theirs.log_start_offset,
             "end_offset": ours.end_offset == theirs.end_offset,
+            "rewrites": _same_rewrites(ours, theirs, trimmed.get(number, 0)),
             "segments": _same_segments(
                 [s for s in ours.segments if s.end_offset > trimmed.get(number, 0)],
                 [s for s in theirs.segments if s.end_offset > trimmed.get(number, 0)],
@@ -186,6 +203,13 @@ def topic_checkpoint_violations(
                     "L7",
                     f"{what} of partition {number} is not what the entries before it say",
                 )
+
+
+def _same_rewrites(ours: Partition, theirs: Partition, trimmed: int) -> bool:
+    """Whether the same rewrites hold; of those that they stand for a list may say less."""
+    return [r for r in resolve(ours.rewrites) if r.end > trimmed] == [
+        r for r in resolve(theirs.rewrites) if r.end > trimmed
+    ]
 
 
 def _same_segments(ours: Sequence[Segment], theirs: Sequence[Segment]) -> bool:

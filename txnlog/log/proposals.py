@@ -57,7 +57,7 @@ class Proposals:
     def _read(self, name: str) -> Proposal | None:
         path = f"{self.folder}/{name}"
         try:
-            return envelope.decode(self._storage.get(path), DECODER, path, envelope.WITH_PROPOSALS)
+            return envelope.decode(self._storage.get(path), DECODER, path, envelope.NEWEST)
         except ObjectNotFound:
             return None
         except (StorageError, CorruptEntry, UnsupportedVersion) as error:

@@ -269,7 +269,7 @@ class StateLog(Generic[EntryT, StateT]):
                 self.log.read_checkpoint(number),
                 self._checkpoint_decoder,
                 path,
-                envelope.WITH_MANIFESTS,
+                envelope.WITH_REWRITES,
             )
         except CorruptEntry as error:
             _logger.warning("%s; going on from an older checkpoint", error)
@@ -341,7 +341,7 @@ class StateLog(Generic[EntryT, StateT]):
 
     def _decode(self, number: int, data: bytes) -> EntryT:
         path = self.log.path(number)
-        return envelope.decode(data, self._entry_decoder, path, envelope.WITH_PROPOSALS)
+        return envelope.decode(data, self._entry_decoder, path, envelope.NEWEST)
 
     def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002 - for those with several
         """The oldest format that says what an entry is."""

@@ -33,6 +33,7 @@ from txnlog.state.producers import (
     pass_time,
     remember,
 )
+from txnlog.state.rewrites import Rewrite, Rewritten, records_in
 from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
@@ -112,21 +113,34 @@ class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     at_ms: int
 
 
-TopicEntry = Created | Append | Appends | Imported | Altered | Trimmed | Deleted
+TopicEntry = Created | Append | Appends | Imported | Altered | Trimmed | Rewritten | Deleted
 ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
 
 
-class Partition(msgspec.Struct):
-    """One partition: its ends, and in the order of offsets its segments that are not settled."""
+class Partition(msgspec.Struct, omit_defaults=True):
+    """One partition: its ends, and in the order of offsets its segments that are not settled.
+
+    ``rewrites`` are those that are not settled, in the order of entries.
+    """
 
     log_start_offset: int = 0
     end_offset: int = 0
     segments: list[Segment] = []
+    rewrites: list[Rewrite] = []
 
     @property
     def head_offset(self) -> int:
         """Where the segments that are here begin; what lies before is left to manifests."""
         return self.segments[0].base_offset if self.segments else self.end_offset
+
+    def record_segments(self) -> Sequence[Segment]:
+        """The segments that hold its records, in order, as far as they are here.
+
+        Those of aborted and undecided transactions too.
+        """
+        if not self.rewrites:
+            return self.segments
+        return records_in(self.segments, self.rewrites, self.log_start_offset, self.end_offset)
 
     @property
     def is_untouched(self) -> bool:
@@ -220,6 +234,18 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 for index, offset in entry.log_start_offsets.items():
                     self._trim(self.partitions[index], offset)
                 self._drop_unused_aborts()
+            case Rewritten():
+                for span in entry.spans:
+                    self.partitions[span.partition].rewrites.append(
+                        Rewrite(
+                            number,
+                            entry.at_ms,
+                            span.partition,
+                            span.start,
+                            span.end,
+                            placed_segment(number, span.segment) if span.segment else None,
+                        )
+                    )
             case Deleted():
                 self.topic_id = None
                 self.config = {}
@@ -246,15 +272,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 at_ms=append.at_ms,
                 back_ms=self.producer_id_expiration_ms,
             )
+        owner, time_ms = self.undecided.get(number), self.append_time_ms
         self.recent.append(
-            RecentEntry(
-                number,
-                at_ms,
-                first_offsets,
-                self.undecided.get(number),
-                time_before_ms,
-                self.append_time_ms,
-            )
+            RecentEntry(number, at_ms, first_offsets, owner, time_before_ms, time_ms)
         )
         for append in appends:
             # By the times of the whole entry, which are all that manifests know.
@@ -327,6 +347,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             for segment in partition.segments
             if segment.end_offset > partition.log_start_offset
         ]
+        partition.rewrites = [
+            rewrite for rewrite in partition.rewrites if rewrite.end > partition.log_start_offset
+        ]
 
     def _drop_unused_aborts(self) -> None:
         used = {segment.entry for part in self.partitions for segment in part.segments}
@@ -374,6 +397,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             first = bisect_left(partition.segments, settled.end, key=lambda s: s.entry)
             if first:
                 partition.segments = partition.segments[first:]
+            if partition.rewrites:
+                partition.rewrites = [r for r in partition.rewrites if r.entry >= settled.end]
         self.recent = [entry for entry in self.recent if entry.number >= settled.end]
         self.aborted = [number for number in self.aborted if number >= settled.end]
         self.producers = {
