@@ -7,10 +7,9 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from disturbed_storages import HookedStorage
+from proposing import LOG, PROPOSALS, Losing, place, propose
 from steps import another, append, checkpoint, new_store, upload, values
 
-from txnlog import names
 from txnlog.admin.vacuum import DEFAULT_ORPHAN_AGE_MS
 from txnlog.errors import (
     CommitStateUnknown,
@@ -23,7 +22,7 @@ from txnlog.errors import (
 )
 from txnlog.log.group_commit import MOST_AGE_MS
 from txnlog.log.retired_segments import RECHECK_AFTER_MS
-from txnlog.log.uploads import Appended, UploadedSegment, Writer
+from txnlog.log.uploads import Appended, Writer
 from txnlog.names import TopicPartition
 from txnlog.results import FileDeletion
 from txnlog.state import envelope
@@ -32,10 +31,9 @@ from txnlog.state.proposal import MOST_BEHIND
 from txnlog.state.topic import ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
-from txnlog.testing import HeapStorage, ProcessStopped, VirtualClock
+from txnlog.testing import HeapStorage, VirtualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-LOG, PROPOSALS = names.topic_log("t"), names.topic_proposals("t")
 
 
 @pytest.fixture
@@ -46,55 +44,6 @@ def store(clock: VirtualClock) -> Store:
     found = new_store(heap, clock, {"t": 2})
     append(found, b"first", partition=0)
     return found
-
-
-class Losing(HookedStorage):
-    """A process's storage: somebody else takes the first entry number that it tries to put.
-
-    With ``dies`` the process stops when it has put its proposal.
-    """
-
-    def __init__(self, store: Store, *, dies: bool = False) -> None:
-        super().__init__(store.storage)
-        self.dies = dies
-        self.rule = lambda name: self.be_faster(store, name)
-
-    def be_faster(self, store: Store, name: str) -> None:
-        if name.startswith(LOG):
-            self.rule = None
-            append(another(store), b"faster", partition=0)
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        created = super().put_if_absent(name, data)
-        if self.dies and name.startswith(PROPOSALS):
-            self.stopped = True
-        return created
-
-
-def place(
-    store: Store,
-    value: bytes,
-    writer: Writer | None = None,
-    *,
-    partition: int = 0,
-    segments: list[UploadedSegment] | None = None,
-) -> Appended:
-    """Append a record as a writer that was not the first, so that it proposes, and looks again."""
-    process = another(store, Losing(store))
-    segments = segments or upload(store, value, partition=partition)
-    return process.logs.topic("t").place(segments, writer=writer)
-
-
-def propose(
-    store: Store, value: bytes, writer: Writer | None = None, *, partition: int = 0
-) -> list[UploadedSegment]:
-    """Leave the proposal of a writer that is not there any more. What it has uploaded."""
-    process = another(store, Losing(store, dies=True))
-    segments = upload(store, value, partition=partition)
-    with pytest.raises(ProcessStopped):
-        process.logs.topic("t").place(segments, writer=writer)
-    assert proposals(store)
-    return segments
 
 
 def proposals(store: Store) -> list[str]:
