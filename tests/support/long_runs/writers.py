@@ -169,7 +169,7 @@ def feed(world: World, process: Process) -> None:
                 try:
                     for _ in range(chance.randint(1, 6)):
                         partition = chance.randrange(PARTITIONS["in"])
-                        value = judge.write(intent, "in", f"feed-{partition}")
+                        value = judge.write(intent, "in", f"{process.name}-{partition}")
                         producer.send("in", value, partition=partition)
                 except TxnlogError:
                     judge.aborted(intent)
