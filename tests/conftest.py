@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -32,6 +33,12 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS + _ARCHIVED)
 _COUNTER = itertools.count()
 
 
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the collector need not look through it."""
+    gc.collect()
+    gc.freeze()
+
+
 @dataclass(frozen=True)
 class S3Request:
     """What the S3 server was asked, and the access key that it was signed with."""
@@ -54,10 +61,10 @@ def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
     moto checks the condition of a conditional PUT and writes afterwards, in several threads; S3
     does both as one. The lock makes moto keep S3's promise.
     """
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    application = DomainDispatcherApplication(create_backend_app)
+    application = create_backend_app("s3")
     lock = threading.Lock()
 
     def one_by_one(environ: Any, start_response: Any) -> Any:
