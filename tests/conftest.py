@@ -17,6 +17,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.local import LocalStorage
+from txnlog.storage.memory import MemoryStorage
+from txnlog.storage.probe import probe
 from txnlog.testing import VirtualClock
 
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
@@ -91,6 +94,27 @@ def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
     yield options
     server.shutdown()
     thread.join()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def probe_each_kind_once() -> Iterator[None]:
+    """In this process the first store in memory is probed, and the first on local disk.
+
+    All races for each of a thousand stores would take a minute. Storages that wrap another are
+    probed each time, and tests/storage probes them all.
+    """
+    kinds: set[type[Storage]] = {MemoryStorage, LocalStorage}
+
+    def probe_first(storage: Storage) -> None:
+        if type(storage) in kinds:
+            probe(storage)
+            kinds.remove(type(storage))
+        elif type(storage) not in (MemoryStorage, LocalStorage):
+            probe(storage)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txnlog.store.probe", probe_first)
+        yield
 
 
 @pytest.fixture(autouse=True)
