@@ -115,11 +115,13 @@ def become(arguments: list[str], variables: dict[str, str], folder: str) -> NoRe
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
-    code: object = 0
+    code = 0
     try:
         runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        code = end.code
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - said as Python says it
         sys.excepthook(*sys.exc_info())
         code = 1
@@ -127,7 +129,7 @@ def become(arguments: list[str], variables: dict[str, str], folder: str) -> NoRe
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    os._exit(code)
 
 
 if __name__ == "__main__":
