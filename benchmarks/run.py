@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument(
         "--only",
-        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth"),
+        choices=("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
         help="only this part",
     )
     arguments = parser.parse_args()
@@ -70,6 +70,11 @@ def main() -> None:
 
             commits = 2_000 if arguments.quick else 8_000
             report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
+        if arguments.only in (None, "merging"):
+            from merging import measure as measure_merging
+
+            commits = 1_000 if arguments.quick else 5_000
+            report += ["## Merging", "", *measure_merging(Path(folder), commits), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:

@@ -45,6 +45,7 @@ __all__ = [
     "ProducerFenced",
     "PutIfAbsentBroken",
     "RecordTooLarge",
+    "SnapshotExpired",
     "StorageError",
     "StoreExists",
     "StoreNotFound",
@@ -253,6 +254,14 @@ class CommitStateUnknown(TxnlogError):
 
 
 # -- consuming -------------------------------------------------------------------------------------
+
+
+class SnapshotExpired(TxnlogError):
+    """Records that a read was planned for lie in other segments since, and the old ones are gone.
+
+    They were merged or compacted, longer ago than the topic's ``file.delete.delay.ms``. Plan the
+    read again.
+    """
 
 
 class OffsetOutOfRange(TxnlogError):

@@ -33,7 +33,7 @@ _DATA_FILE = re.compile(
     rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
 )
 _MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
-_MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.arrow")
+_MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
 IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 SEGMENT_ENDING: Final = ".log"
 INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
@@ -274,6 +274,11 @@ def manifest(number: int, token: str) -> str:
     return f"{number:0{NUMBER_DIGITS}d}-{token}.arrow"
 
 
+def rewrites_file(number: int, token: str) -> str:
+    """The name of a file of rewrites that was made for list ``number``."""
+    return f"{number:0{NUMBER_DIGITS}d}-{token}.rewrites"
+
+
 def parse_manifest_list(name: str) -> int | None:
     """The number of a manifest list; None if it is something else."""
     match = _MANIFEST_LIST.fullmatch(name)
@@ -281,7 +286,7 @@ def parse_manifest_list(name: str) -> int | None:
 
 
 def parse_manifest(name: str) -> int | None:
-    """The number of the list that a manifest was made for; None if it is something else."""
+    """The number of the list that a manifest, or a file of rewrites, was made for; else None."""
     match = _MANIFEST.fullmatch(name)
     return int(match[1]) if match else None
 

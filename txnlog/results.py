@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from txnlog.admin.disk_usage import PartitionUsage
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
+    from txnlog.admin.merging import Merge
     from txnlog.admin.offsets import ListedOffset
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
@@ -42,9 +43,18 @@ if TYPE_CHECKING:
     from txnlog.producer import BeginResult
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
-    from txnlog.state.placement import KafkaFile, Placement
+    from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
-    from txnlog.state.topic import Altered, Append, Created, Deleted, Imported, OffsetSpan, Trimmed
+    from txnlog.state.rewrites import Rewritten
+    from txnlog.state.topic import (
+        Altered,
+        Append,
+        Created,
+        Deleted,
+        Imported,
+        OffsetSpan,
+        Trimmed,
+    )
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
 
 __all__ = [
@@ -74,6 +84,7 @@ __all__ = [
     "ListedOffset",
     "LoggedOffset",
     "MaintenanceFailure",
+    "Merge",
     "OffsetReset",
     "OffsetSpan",
     "OpenTransaction",
@@ -85,6 +96,8 @@ __all__ = [
     "ProducerRef",
     "RecordDeletion",
     "RetentionDeletion",
+    "Rewritten",
+    "RewrittenFile",
     "SegmentDescription",
     "SegmentIdentity",
     "StableOffset",
@@ -123,6 +136,7 @@ _HOMES = {
     "ListedOffset": "admin.offsets",
     "LoggedOffset": "inspect.history",
     "MaintenanceFailure": "admin.maintenance",
+    "Merge": "admin.merging",
     "OffsetReset": "inspect.descriptions",
     "OffsetSpan": "state.topic",
     "OpenTransaction": "kafka.transaction_tracker",
@@ -133,6 +147,8 @@ _HOMES = {
     "ProducerRef": "state.producers",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
+    "Rewritten": "state.rewrites",
+    "RewrittenFile": "state.placement",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",

@@ -45,20 +45,21 @@ class Scan:
     def record_count(self) -> int:
         """How many records the scan returns; nothing is read to know it.
 
-        What was imported from Kafka may have gaps: then it is how many there can be at most.
+        What was imported from Kafka, or compacted, may have gaps: then it is how many there can
+        be at most.
         """
         return sum(part.record_count for part in self.ranges)
 
     def count(self) -> dict[int, int]:
         """How many records the scan returns of each of its partitions, exactly.
 
-        Only segments that came from Kafka are read for it, because they may have gaps.
+        Only segments are read for it that may have gaps: they came from Kafka, or were compacted.
         """
         counts = dict.fromkeys(self.start_offsets, 0)
-        imported = [part for part in self.ranges if part.segment.kafka is not None]
+        unknown = [part for part in self.ranges if part.exact_count is None]
         for part in self.ranges:
-            counts[part.partition] += part.record_count if part.segment.kafka is None else 0
-        for part, batches in read_each(self._storage, imported, ("offset",)):
+            counts[part.partition] += part.exact_count or 0
+        for part, batches in read_each(self._storage, unknown, ("offset",)):
             counts[part.partition] += sum(batch.num_rows for batch in batches)
         return counts
 

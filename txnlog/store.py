@@ -42,6 +42,7 @@ from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
+    from txnlog.admin.merging import Merge
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.doctor.finding import Finding
@@ -300,15 +301,18 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         *,
         dry_run: bool = False,
         orphan_age_ms: int | None = None,
-    ) -> list[RetentionDeletion | FileDeletion | FileRetirement | Expiry | MaintenanceFailure]:
+    ) -> list[
+        RetentionDeletion | Merge | FileDeletion | FileRetirement | Expiry | MaintenanceFailure
+    ]:
         """Do what has to be done from time to time: nothing runs by itself.
 
         Retention: the oldest segments of topics go, as their ``retention.ms`` and
-        ``retention.bytes`` say. Vacuum: files that nobody needs any more are deleted: those of
-        deleted records (``file.delete.delay.ms`` after they were deleted) and of deleted topics,
-        and what killed jobs have left. Transactional ids and groups that were idle for too long
-        expire. Ages of files are by the storage's own clock; where it tells no time, only those of
-        deleted topics are deleted. May run in several processes at once, and stop anywhere.
+        ``retention.bytes`` say. Merging: many small segments become few large ones. Vacuum: files
+        that nobody needs any more are deleted: those of deleted records and of merged segments
+        (both ``file.delete.delay.ms`` later), of deleted topics, and what killed jobs have left.
+        Transactional ids and groups that were idle for too long expire. Ages of files are by the
+        storage's own clock; where it tells no time, only those of deleted topics are deleted. May
+        run in several processes at once, and stop anywhere.
 
         Args:
             topics: the names of one or several, and neither ids nor groups nor what lies outside
@@ -330,6 +334,29 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
 
         chosen = [topics] if isinstance(topics, str) else topics
         return [*Maintenance(self._logs, self, chosen, orphan_age_ms, dry_run=dry_run).steps()]
+
+    def merge_topic(self, topic: str, *, dry_run: bool = False) -> list[Merge]:
+        """Merge small segments of a topic that lie side by side into large ones.
+
+        Up to ``segment.bytes``. Records and offsets stay as they are. Readers that are at work go
+        on with the old files, which :meth:`maintain` deletes later; it merges, too.
+
+        Args:
+            topic: its name.
+            dry_run: only tell what would be done.
+
+        Returns:
+            What was done, partition by partition. Nothing more is done where somebody else has
+            rewritten some of it at the same time.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+            CorruptRecord: a segment is damaged.
+            StorageError: some of it may be done; call it again.
+        """
+        from txnlog.admin.merging import merge_topic
+
+        return [*merge_topic(self._logs, topic, dry_run=dry_run)]
 
     # -- checking it ------------------------------------------------------------------------------
 

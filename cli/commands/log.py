@@ -50,6 +50,7 @@ def _show_places(segments: Iterable[Placement]) -> str:
 
 def _describe(found: Entry) -> str | None:
     """What an entry says, in short. A damaged one says nothing."""
+    from txnlog.state.rewrites import Rewritten
     from txnlog.state.topic import Altered, Append, Created, Imported, Trimmed
 
     match found.entry:
@@ -64,6 +65,8 @@ def _describe(found: Entry) -> str | None:
             return " ".join([*grown, *_show_settings(config)])
         case Trimmed(log_start_offsets=starts):
             return " ".join(f"{partition}:{start}" for partition, start in sorted(starts.items()))
+        case Rewritten(segments=segments):
+            return _show_places(segments)
         case _:
             last = found.number + found.missing_count - 1
             return f"to {last}" if found.missing_count > 1 else None

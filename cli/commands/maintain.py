@@ -20,10 +20,11 @@ if TYPE_CHECKING:
         FileDeletion,
         FileRetirement,
         MaintenanceFailure,
+        Merge,
         RetentionDeletion,
     )
 
-    Done = RetentionDeletion | FileDeletion | FileRetirement | Expiry
+    Done = RetentionDeletion | Merge | FileDeletion | FileRetirement | Expiry
 
 
 def _text(done: Done, name: str) -> str | None:
@@ -38,6 +39,7 @@ def _number(done: Done, name: str) -> int | None:
 
 _DONE = {
     "RetentionDeletion": "records deleted",
+    "Merge": "segments merged",
     "FileDeletion": "files deleted",
     "FileRetirement": "files found",
     "Expiry": "expired",
@@ -48,6 +50,8 @@ def _reason(done: Done) -> str | None:
     match type(done).__name__:
         case "RetentionDeletion":
             return "retention"
+        case "Merge":
+            return "small"
         case "FileRetirement":
             return "nothing refers to them"
         case "Expiry":
@@ -71,6 +75,8 @@ FIELDS: list[Field[Done]] = [
     number("segment_count", "SEGMENTS", lambda done: _number(done, "segment_count")),
     number("file_count", "FILES", lambda done: len(_paths(done)) or None),
     number("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
+    number("merged_count", "MERGED", lambda done: _number(done, "merged_count")),
+    number("merged_bytes", None, lambda done: _number(done, "merged_bytes")),
     number("delete_after_ms", None, lambda done: _number(done, "delete_after_ms")),
     Field("paths", None, lambda done: [*_paths(done)], names("", None, _paths).show),
 ]
@@ -97,9 +103,10 @@ def maintain_store(
 ) -> None:
     """Do what has to be done from time to time: nothing runs by itself. Call it from cron.
 
-    Deletes records as the topics' retention.ms and retention.bytes say; files of deleted records
-    (file.delete.delay.ms after they were deleted) and topics, and what killed jobs have left; lets
-    idle transactional ids and groups expire. Does not ask: settings decide.
+    Deletes records as the topics' retention.ms and retention.bytes say; merges small segments;
+    deletes files of deleted records, of merged segments (both file.delete.delay.ms later) and of
+    deleted topics, and what killed jobs have left; lets idle transactional ids and groups expire.
+    Does not ask: settings decide.
 
     No job may take longer than --orphan-age (at least 1d) from its first upload to its commit. May
     run on several machines at once. What fails is told, and stops nothing else: exit code 1, or 3

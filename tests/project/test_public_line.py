@@ -21,7 +21,9 @@ INTERNAL = {
     "TopicSpec": "Store.topic_spec is for uploaders",
     "TopicView": "Snapshot.view is for Spark's planning",
     "PartitionView": "the same",
+    "PartitionHead": "the same",
     "Segment": "the same",
+    "Rewrite": "the same",
     "Manifests": "the same: where a view looks its older segments up",
     "Settled": "the same",
 }

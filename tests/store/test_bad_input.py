@@ -57,8 +57,8 @@ def test_a_store_of_a_newer_version_is_refused(store: Store) -> None:
 def test_a_newer_entry_is_not_called_damage(store: Store) -> None:
     """An entry that a newer txnlog wrote: upgrade, do not restore a backup."""
     name = Path(store.url) / "topics/t/log/00000000000000000001.json"
-    name.write_text('{"format":2,"checksum":"00000000","kind":"telepathy"}\n')
-    with pytest.raises(errors.UnsupportedVersion, match=r"0{19}1\.json has format version 2"):
+    name.write_text('{"format":9,"checksum":"00000000","kind":"telepathy"}\n')
+    with pytest.raises(errors.UnsupportedVersion, match=r"0{19}1\.json has format version 9"):
         store.scan("t")
 
 

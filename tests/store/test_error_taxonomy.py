@@ -53,6 +53,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "ObjectNotFound",
     "OffsetOutOfRange",
     "PutIfAbsentBroken",
+    "SnapshotExpired",
     "StoreExists",
     "StoreNotFound",
     "TopicAlreadyExists",

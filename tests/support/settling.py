@@ -7,11 +7,15 @@ from contextlib import contextmanager
 
 import pytest
 
+from txnlog.admin import merging
 from txnlog.log import manifests, state_log, topic_log
 
 
 def settle_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints after 4 entries, manifests of 3, which are joined by twos; one list is kept."""
+    """Checkpoints after 4 entries, manifests of 3, which are joined by twos; one list is kept.
+
+    Two segments are worth a merge.
+    """
     for module in (state_log, topic_log):
         monkeypatch.setattr(module, "CHECKPOINT_INTERVAL", 4)
     for module in (manifests, topic_log):
@@ -21,6 +25,7 @@ def settle_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "FANOUT", 2)
     monkeypatch.setattr(manifests, "KEPT_LISTS", 1)
     monkeypatch.setattr(manifests, "MAX_SEGMENTS", 32)
+    monkeypatch.setattr(merging, "LEAST_SEGMENTS", 2)
 
 
 @contextmanager

@@ -98,5 +98,5 @@ def _list_placed(logs: Logs, topic: str) -> set[tuple[int, str]]:
     return {
         (number, segment.name)
         for number, partition in enumerate(log.whole_state().partitions)
-        for segment in partition.segments
+        for segment in partition.record_segments()
     }

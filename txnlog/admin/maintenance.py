@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal, Protocol
 
 from txnlog import names
+from txnlog.admin.merging import Merge, merge_topic
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.vacuum import (
     Ages,
@@ -25,7 +26,7 @@ from txnlog.admin.vacuum import (
 from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 
-Part = Literal["retention", "vacuum", "transactional ids", "groups"]
+Part = Literal["retention", "merging", "vacuum", "transactional ids", "groups"]
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +51,9 @@ class MaintenanceFailure:
     error: TxnlogError
 
 
-MaintenanceStep = RetentionDeletion | FileDeletion | FileRetirement | Expiry | MaintenanceFailure
+MaintenanceStep = (
+    RetentionDeletion | Merge | FileDeletion | FileRetirement | Expiry | MaintenanceFailure
+)
 
 
 class Expiring(Protocol):
@@ -119,6 +122,7 @@ class Maintenance:
         # Logs of its own: what a topic takes in memory is let go of when the next one comes.
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
         yield from self._try("retention", topic, partial(self._retain, logs, topic, now_ms))
+        yield from self._try("merging", topic, partial(self._merge, logs, topic))
         yield from self._try("vacuum", topic, partial(self._vacuum, logs, topic, ages))
 
     def _retain(self, logs: Logs, topic: str, now_ms: int) -> Iterable[MaintenanceStep]:
@@ -126,6 +130,12 @@ class Maintenance:
             return apply_retention(logs, topic, now_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
             return []  # it was deleted, or never was: vacuum tells
+
+    def _merge(self, logs: Logs, topic: str) -> Iterator[MaintenanceStep]:
+        try:
+            yield from merge_topic(logs, topic, dry_run=self._dry_run)
+        except UnknownTopicOrPartition:
+            return  # as above
 
     def _vacuum(self, logs: Logs, topic: str, ages: Ages) -> Iterator[MaintenanceStep]:
         try:

@@ -133,7 +133,7 @@ class TopicAdmin:
             doomed[:] = [
                 file
                 for number, partition in enumerate(log.manifests.unfold(state).partitions)
-                for segment in partition.segments
+                for segment in partition.record_segments()
                 for file in SegmentRef(topic, number, segment.name).paths.files(
                     segment.batch_count, has_aborted=segment.kafka is not None
                 )

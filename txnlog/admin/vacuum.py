@@ -15,7 +15,13 @@ from functools import partial
 from typing import Literal
 
 from txnlog import names
-from txnlog.admin.live_segments import SegmentKey, has_let_go, placed_segments
+from txnlog.admin.live_segments import (
+    SegmentKey,
+    has_let_go,
+    kept_for_lost,
+    placed_segments,
+    rewritten_segments,
+)
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnknownTopicOrPartition
@@ -35,7 +41,9 @@ LEAST_ORPHAN_AGE_MS = 86_400_000
 be wrong by the rest of this."""
 _PER_DELETION = 1_000
 
-Reason = Literal["deleted records", "never placed", "deleted topic", "left behind", "superseded"]
+Reason = Literal[
+    "deleted records", "rewritten", "never placed", "deleted topic", "left behind", "superseded"
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +52,8 @@ _logger = logging.getLogger(__name__)
 class FileDeletion:
     """Files that were deleted (or would be), all for the same reason.
 
-    ``reason`` is ``deleted records``: of segments below the log start; ``never placed``: uploads
+    ``reason`` is ``deleted records``: of segments below the log start; ``rewritten``: their records
+    were merged or compacted; ``never placed``: uploads
     that nobody has made a part of the topic; ``deleted topic``; ``superseded``: manifests that the
     newest list does not need; ``left behind``: by jobs and processes, outside of topics (``topic``
     is None). ``paths`` are the files' names within the store.
@@ -254,6 +263,7 @@ class _Run:
         self.found_now: set[SegmentKey] = set()
         self._topic = topic
         self._state = state
+        self._rewritten = rewritten_segments(state)
         self._ages = ages
         self._orphan_age_ms = orphan_age_ms
         self._delay_ms = TopicConfig.of(state.config).file_delete_delay_ms
@@ -270,7 +280,8 @@ class _Run:
             for key in note.retired.segments:
                 noted[key] = noted.get(key) or self._reason(key, note.retired, is_old=is_old)
         unknown = []
-        for key in self._files.keys() - set(placed):
+        needed = {*placed, *kept_for_lost(self._state, self._files)}
+        for key in self._files.keys() - needed:
             if key not in noted:
                 unknown.append(key)
             elif (reason := noted[key]) is not None:
@@ -291,7 +302,11 @@ class _Run:
         if note.topic_id != (self._state.topic_id or ""):
             return "deleted topic"
         if note.stage == "released":
-            return "deleted records" if is_old else None
+            if not is_old:
+                return None
+            return "rewritten" if key in self._rewritten else "deleted records"
+        if key in self._rewritten:
+            return "rewritten" if is_old else None
         return "never placed" if is_old else self._reason_of_orphan(key)
 
     def _reason_of_orphan(self, key: SegmentKey) -> Reason | None:
@@ -306,9 +321,10 @@ class _Run:
     def judge_again(self, state: TopicState) -> None:
         """Keep of what was found now what the log refers to, or has let go just now."""
         self._state = state
+        self._rewritten = rewritten_segments(state)
         for key in self.found_now:
             self.due.pop(key, None)
-        self.found_now -= placed_segments(state)
+        self.found_now -= placed_segments(state) | kept_for_lost(state, self._files)
         self._choose_from_found()
 
     def _choose_from_found(self) -> None:

@@ -207,7 +207,7 @@ class Replay(Generic[EntryT, StateT]):
                     self.log.read_checkpoint(number),
                     self.kind.checkpoints,
                     path,
-                    envelope.WITH_MANIFESTS,
+                    envelope.WITH_REWRITES,
                 )
             )
         except ObjectNotFound:

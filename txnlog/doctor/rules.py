@@ -12,13 +12,15 @@ from msgspec.structs import replace
 
 from txnlog.errors import CommitFailed, TxnlogError
 from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
-from txnlog.state.placement import Segment
+from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
+from txnlog.state.rewrites import Rewritten, resolve
 from txnlog.state.topic import (
     Altered,
     Append,
     Created,
     Imported,
+    Partition,
     TopicEntry,
     TopicState,
     Trimmed,
@@ -58,6 +60,9 @@ def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterat
                 yield from _trim_violations(state, starts)
             case Imported(offsets=spans):
                 state.check_import(topic, spans)
+            case Rewritten(segments=rewritten):
+                state.check_partitions(topic, {place.partition for place in rewritten})
+                yield from _rewrite_violations(state, rewritten)
             case Append(segments=segments):
                 state.check_partitions(topic, {place.partition for place in segments})
                 yield from _placement_violations(state, entry)
@@ -125,6 +130,15 @@ def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[V
             yield "L5", f"partition {number} is trimmed to {start}, behind its end {end}"
 
 
+def _rewrite_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:
+    """L2: who rewrites records has seen them."""
+    for place in places:
+        end = state.partitions[place.partition].end_offset
+        if not 0 <= place.base_offset < place.end_offset <= end:
+            where = f"offsets {place.base_offset} to {place.end_offset - 1}"
+            yield "L2", f"{where} of partition {place.partition} are rewritten, which ends at {end}"
+
+
 def stable_offset_violations(state: TopicState) -> Iterator[Violation]:
     """L5 and L6: the last stable offset lies within the log, and what holds it is kept apart."""
     stable = state.last_stable_offsets()
@@ -157,6 +171,7 @@ def topic_checkpoint_violations(
         same = {
             "log_start_offset": ours.log_start_offset == theirs.log_start_offset,
             "end_offset": ours.end_offset == theirs.end_offset,
+            "rewrites": _same_rewrites(ours, theirs, trimmed.get(number, 0)),
             "segments": _same_segments(
                 [s for s in ours.segments if s.end_offset > trimmed.get(number, 0)],
                 [s for s in theirs.segments if s.end_offset > trimmed.get(number, 0)],
@@ -168,6 +183,13 @@ def topic_checkpoint_violations(
                     "L7",
                     f"{what} of partition {number} is not what the entries before it say",
                 )
+
+
+def _same_rewrites(ours: Partition, theirs: Partition, trimmed: int) -> bool:
+    """Whether the same rewrites hold; of those that they stand for a list may say less."""
+    return [r for r in resolve(ours.rewrites) if r.end > trimmed] == [
+        r for r in resolve(theirs.rewrites) if r.end > trimmed
+    ]
 
 
 def _same_segments(ours: Sequence[Segment], theirs: Sequence[Segment]) -> bool:

@@ -288,6 +288,7 @@ def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
     state.check_exists(topic)
     assert state.topic_id is not None
     stable = state.last_stable_offsets()
+    segments = [partition.record_segments() for partition in state.partitions]
     open_in: dict[int, set[TransactionRef]] = {}
     for entry in state.recent:
         ref = state.undecided.get(entry.number)
@@ -304,8 +305,8 @@ def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
                 partition.log_start_offset,
                 stable[number],
                 partition.end_offset,
-                len(partition.segments),
-                sum(segment.size_bytes for segment in partition.segments),
+                len(segments[number]),
+                sum(segment.size_bytes for segment in segments[number]),
                 tuple(sorted(open_in.get(number, ()))),
             )
             for number, partition in enumerate(state.partitions)
@@ -326,7 +327,7 @@ def describe_segments(log: TopicLog, partition: int | None = None) -> list[Segme
         _describe_segment(log.name, number, segment, outcomes.get(segment.entry, "committed"))
         for number, part in enumerate(state.partitions)
         if partition in (None, number)
-        for segment in part.segments
+        for segment in part.record_segments()
     ]
 
 

@@ -110,14 +110,12 @@ def _find_contradictions(segment: SegmentDescription, found: Verification) -> It
         ("bytes", found.size_bytes, segment.size_bytes),
         ("records", found.record_count, segment.record_count),
     ]
-    if segment.from_kafka:
-        # It may end in gaps, and its old messages are counted otherwise when they are imported.
-        if last_offset >= segment.end_offset:
-            compared.append(("last offset", last_offset, segment.end_offset - 1))
-    else:
+    is_dense = segment.end_offset - segment.base_offset == segment.record_count
+    if is_dense or last_offset >= segment.end_offset:  # else it may end in gaps
+        compared.append(("last offset", last_offset, segment.end_offset - 1))
+    if not segment.from_kafka:  # old messages are counted otherwise when they are imported
         compared += [
             ("batches", found.batch_count, segment.batch_count),
-            ("last offset", last_offset, segment.end_offset - 1),
             ("least timestamp", found.min_timestamp_ms, segment.min_timestamp_ms),
             ("largest timestamp", found.max_timestamp_ms, segment.max_timestamp_ms),
         ]

@@ -21,10 +21,10 @@ import msgspec
 
 from txnlog import names
 from txnlog.clock import Clock
+from txnlog.config import TopicConfig
 from txnlog.errors import (
     CorruptEntry,
     ObjectNotFound,
-    OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
 from txnlog.log.create_once import confirm, create_once
@@ -36,8 +36,14 @@ from txnlog.state.manifest import (
     Settled,
     tail_to_join,
 )
-from txnlog.state.placement import Segment, overlapping
 from txnlog.state.producers import join
+from txnlog.state.rewrites import (
+    REWRITE_FILE_DECODER,
+    Rewrite,
+    RewriteFile,
+    RewriteRef,
+    still_of_use,
+)
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.storage.base import Storage
 
@@ -54,6 +60,8 @@ MAX_SEGMENTS = 1 << 16
 """A manifest that holds so many segments is joined to no other."""
 KEPT_LISTS = 32
 """So many superseded lists stay, each a few kilobytes: nobody sleeps over as many."""
+_REWRITES_KEPT_MS = 86_400_000
+"""Rewrites that others stand for are kept so much longer than the files that they lead to."""
 _CACHE_BYTES = 8 << 20
 _ATTEMPTS = 20
 
@@ -87,13 +95,14 @@ class Manifests:
 
     def __init__(self, storage: Storage, topic: str, clock: Clock) -> None:
         self._storage = storage
-        self._topic = topic
+        self.topic = topic
         self._clock = clock
         self.folder = names.topic_manifests(topic)
         self._lock = threading.Lock()
         self._list: ManifestList | None = None
         self._tables: OrderedDict[str, tuple[ManifestTable, int]] = OrderedDict()
         self._cached_bytes = 0
+        self._rewrites: tuple[str, tuple[Rewrite, ...]] | None = None
 
     # -- lists -----------------------------------------------------------------------------------
 
@@ -121,9 +130,7 @@ class Manifests:
 
     def _read_list(self, number: int) -> ManifestList:
         path = f"{self.folder}/{names.manifest_list(number)}"
-        found = envelope.decode(
-            self._storage.get(path), LIST_DECODER, path, envelope.WITH_MANIFESTS
-        )
+        found = envelope.decode(self._storage.get(path), LIST_DECODER, path, envelope.WITH_REWRITES)
         self._remember(found)
         return found
 
@@ -172,7 +179,7 @@ class Manifests:
         for attempt in range(_ATTEMPTS):
             if listing.topic_id != topic_id:
                 raise UnknownTopicOrPartition(
-                    f"topic {self._topic!r} was deleted and made anew since it was read: read again"
+                    f"topic {self.topic!r} was deleted and made anew since it was read: read again"
                 )
             try:
                 held = tuple(ref for ref in listing.manifests if ref.first_entry < settled.end)
@@ -229,87 +236,33 @@ class Manifests:
 
     # -- what is asked of what is settled --------------------------------------------------------
 
-    def segments(
+    def rewrites(
         self,
-        settled: Settled | None,
-        topic_id: str | None,
-        spans: Mapping[int, tuple[int, int]],
-    ) -> tuple[dict[int, list[Segment]], frozenset[int]]:
-        """The settled segments that hold any of these offsets.
+        listing: ManifestList,
+        settled: Settled,
+        spans: Mapping[int, tuple[int, int]] | None = None,
+    ) -> list[Rewrite]:
+        """The rewrites before entry ``settled.end``, in the order of entries.
 
-        Args:
-            settled: where they are.
-            topic_id: of the topic that was read.
-            spans: by partition, offsets [start, end).
-
-        Returns:
-            By partition its segments in order, and which of their entries were aborted.
+        None are looked for if none can be within ``spans``: by partition, offsets [start, end).
 
         Raises:
-            OffsetOutOfRange: records were deleted since the offsets were chosen.
+            ObjectNotFound: their file was superseded.
+            CorruptEntry: it is damaged.
         """
-
-        def use(listing: ManifestList) -> tuple[dict[int, list[Segment]], frozenset[int]]:
-            assert settled is not None
-            for partition, (start, _) in spans.items():
-                log_start = listing.log_start_offsets.get(partition, 0)
-                if start < log_start:  # also if the state had not folded that in yet
-                    raise OffsetOutOfRange(
-                        f"{self._topic}:{partition} is read from offset {start}, but the records "
-                        f"below {log_start} were deleted meanwhile: read again"
-                    )
-            found: dict[int, list[Segment]] = {partition: [] for partition in spans}
-            aborted: set[int] = set()
-            touched = [ref for ref in listing.manifests if ref.touches(spans)]
-            for table in self.tables(touched, settled):
-                chosen = (
-                    table.by_partition()
-                    if len(spans) > 1
-                    else ((partition, table) for partition in spans)
-                )
-                for partition, rows in chosen:
-                    if partition in spans:
-                        wanted = rows.overlapping(partition, *spans[partition])
-                        found[partition] += wanted.segments()
-                        aborted |= wanted.aborted_entries()
-            return found, frozenset(aborted)
-
-        if not spans:
-            return {}, frozenset()
-        nothing: dict[int, list[Segment]] = {partition: [] for partition in spans}
-        return self.read(settled, topic_id, use) or (nothing, frozenset())
-
-    def placed(
-        self,
-        settled: Settled | None,
-        topic_id: str | None,
-        heads: Mapping[int, tuple[int, Sequence[Segment]]],
-        spans: Mapping[int, tuple[int, int]],
-    ) -> tuple[dict[int, list[Segment]], frozenset[int]]:
-        """The segments that hold any of these offsets, settled or not.
-
-        Args:
-            settled: where those are that are settled.
-            topic_id: of the topic that was read.
-            heads: by partition, where its other segments begin, and these in order.
-            spans: by partition, offsets [start, end).
-
-        Returns:
-            By partition its segments in order, and which settled entries of them were aborted.
-
-        Raises what :meth:`segments` does.
-        """
-        back = {
-            number: (start, min(end, heads[number][0]))
-            for number, (start, end) in spans.items()
-            if start < min(end, heads[number][0])
-        }
-        older, aborted = self.segments(settled, topic_id, back)
-        found = {
-            number: [*older.get(number, ()), *overlapping(heads[number][1], start, end)]
-            for number, (start, end) in spans.items()
-        }
-        return found, aborted
+        ref = listing.rewrites
+        if ref is None or (spans is not None and not ref.touches(spans.items())):
+            return []
+        with self._lock:
+            known = self._rewrites
+        if known is None or known[0] != ref.name:
+            path = f"{self.folder}/{ref.name}"
+            data = self._storage.get(path)
+            found = envelope.decode(data, REWRITE_FILE_DECODER, path, envelope.WITH_REWRITES)
+            known = ref.name, found.rewrites
+            with self._lock:
+                self._rewrites = known
+        return [rewrite for rewrite in known[1] if rewrite.entry < settled.end]
 
     def unfold(self, state: TopicState) -> TopicState:
         """A state as if nothing of it had been left to manifests: a copy, and as large as the past.
@@ -322,15 +275,22 @@ class Manifests:
         settled = state.settled
         whole.settled = None
 
-        def use(listing: ManifestList) -> ManifestTable | None:
+        def use(listing: ManifestList) -> tuple[ManifestTable | None, list[Rewrite]]:
             assert settled is not None
             tables = [*self.tables(listing.manifests, settled)]
-            return ManifestTable.concat(tables) if tables else None
+            rows = ManifestTable.concat(tables) if tables else None
+            return rows, self.rewrites(listing, settled)
 
-        rows = self.read(settled, state.topic_id, use)
+        rows, rewrites = self.read(settled, state.topic_id, use) or (None, [])
+        starts = [partition.log_start_offset for partition in whole.partitions]
+        settled_rewrites: dict[int, list[Rewrite]] = {}
+        for rewrite in rewrites:
+            if rewrite.end > starts[rewrite.partition]:
+                settled_rewrites.setdefault(rewrite.partition, []).append(rewrite)
+        for number, of_number in settled_rewrites.items():
+            whole.partitions[number].rewrites = [*of_number, *whole.partitions[number].rewrites]
         if rows is None:
             return whole
-        starts = [partition.log_start_offset for partition in whole.partitions]
         older = rows.producers(
             whole.producer_id_expiration_ms,
             before={
@@ -462,7 +422,7 @@ class Manifests:
             before = ManifestList(before.number, state.topic_id, 0, (), {})
         number = before.number + 1 if before else 0
         starts = [partition.log_start_offset for partition in state.partitions]
-        first = before.end if before else 0
+        first = first_entry = before.end if before else 0
         # Of what was trimmed it is still remembered which producers wrote it, until they expire.
         idle_since_ms = state.append_time_ms - state.producer_id_expiration_ms
         head = ManifestTable.of(
@@ -493,15 +453,54 @@ class Manifests:
             self._storage.put(f"{self.folder}/{name}", data)
             kept.append(rows.ref(name, data, low, high))
             uploaded.append(name)
+        rewrites = self._stage_rewrites(state, before, first_entry, end, number)
+        if rewrites is not None and (before is None or rewrites != before.rewrites):
+            uploaded.append(rewrites.name)
         trimmed = {index: start for index, start in enumerate(starts) if start}
-        listing = ManifestList(number, state.topic_id, end, tuple(kept), trimmed)
+        listing = ManifestList(number, state.topic_id, end, tuple(kept), trimmed, rewrites)
         settled = Settled(number, end, listing.has_transactions)
         return _Staged(settled, listing, tuple(uploaded))
+
+    def _stage_rewrites(
+        self,
+        state: TopicState,
+        before: ManifestList | None,
+        first_entry: int,
+        end: int,
+        number: int,
+    ) -> RewriteRef | None:
+        """Upload a file of the rewrites before ``end``, if there are new ones."""
+        new = [
+            rewrite
+            for partition in state.partitions
+            for rewrite in partition.rewrites
+            if first_entry <= rewrite.entry < end
+        ]
+        known = before.rewrites if before else None
+        if not new:
+            return known
+        older = self.rewrites(before, Settled(0, end)) if before else []
+        delay_ms = TopicConfig.of(state.config).file_delete_delay_ms
+        kept = still_of_use(
+            [*older, *sorted(new, key=lambda rewrite: rewrite.entry)],
+            [partition.log_start_offset for partition in state.partitions],
+            state.log_time_ms - delay_ms - _REWRITES_KEPT_MS,
+        )
+        spans: dict[int, tuple[int, int]] = {}
+        for one in kept:
+            low, high = spans.get(one.partition, (one.start, one.end))
+            spans[one.partition] = min(low, one.start), max(high, one.end)
+        assert state.topic_id is not None
+        name = names.rewrites_file(number, self._clock.token())
+        data = envelope.encode(RewriteFile(state.topic_id, tuple(kept)), envelope.WITH_REWRITES)
+        self._storage.put(f"{self.folder}/{name}", data)
+        return RewriteRef(name, len(data), spans)
 
     def publish(self, staged: _Staged) -> bool:
         """Put the list; False if somebody else was first. Raises StorageError: it is not known."""
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
-        data = envelope.encode(staged.listing, envelope.WITH_MANIFESTS)
+        version = envelope.WITH_REWRITES if staged.listing.rewrites else envelope.WITH_MANIFESTS
+        data = envelope.encode(staged.listing, version)
         if not create_once(self._storage, path, data, self._clock):
             self._withdraw(staged)
             return False
@@ -515,7 +514,7 @@ class Manifests:
         """
         newest = self.newest()
         if newest is not None and newest.number >= staged.listing.number:
-            doomed = {*staged.uploaded} - {ref.name for ref in newest.manifests}
+            doomed = {*staged.uploaded} - newest.files
             self._storage.delete(f"{self.folder}/{name}" for name in sorted(doomed))
 
     def collect(self, listing: ManifestList) -> None:
@@ -527,8 +526,7 @@ class Manifests:
         found = [f"{self.folder}/{name}" for name in self._storage.list_names(self.folder)]
         lists = [names.parse_manifest_list(path.rpartition("/")[2]) for path in found]
         if max((number for number in lists if number is not None), default=-1) == listing.number:
-            live = {ref.name for ref in listing.manifests}
-            self._storage.delete(_superseded(found, listing, live))
+            self._storage.delete(_superseded(found, listing, listing.files))
 
     def leftovers(
         self, paths: Collection[str], exists: Callable[[], bool]
@@ -548,7 +546,7 @@ class Manifests:
         """
         newest = self.newest()
         number = newest.number if newest else -1
-        live = {ref.name for ref in newest.manifests} if newest else set()
+        live = newest.files if newest else set()
         loose: list[str] = []
         if not exists():
             # Asked last: had a topic been made anew before, its manifests could be in the listing.

@@ -251,7 +251,7 @@ class StateLog(Generic[EntryT, StateT]):
                 self.log.read_checkpoint(number),
                 self._checkpoint_decoder,
                 path,
-                envelope.WITH_MANIFESTS,
+                envelope.WITH_REWRITES,
             )
         except CorruptEntry as error:
             _logger.warning("%s; going on from an older checkpoint", error)
@@ -309,11 +309,16 @@ class StateLog(Generic[EntryT, StateT]):
         """The oldest format that says what the state is."""
         return envelope.FORMAT_VERSION
 
+    def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002
+        """The oldest format that says what an entry is."""
+        return envelope.FORMAT_VERSION
+
     def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
         if not numbers:
             return
         for number, data in zip(numbers, self.log.read(numbers), strict=True):
-            entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+            path = self.log.path(number)
+            entry = envelope.decode(data, self._entry_decoder, path, envelope.WITH_REWRITES)
             try:
                 state.apply(number, entry)
             except (IndexError, KeyError, ValueError) as error:
@@ -378,8 +383,9 @@ class StateLog(Generic[EntryT, StateT]):
             InvalidOption: a value in it, which somebody gave us, is not of the type it must have.
         """
         try:
-            data = envelope.encode(entry)
-            envelope.decode(data, self._entry_decoder, self.log.path(number))
+            data = envelope.encode(entry, self._entry_version(entry))
+            path = self.log.path(number)
+            envelope.decode(data, self._entry_decoder, path, envelope.WITH_REWRITES)
         except (CorruptEntry, TypeError, ValueError) as error:
             raise InvalidOption(
                 f"{self.kind} {self.name!r}: nothing was written, because it could not be read "
@@ -409,7 +415,8 @@ class StateLog(Generic[EntryT, StateT]):
             data = self.log.read([number])[0]
         except ObjectNotFound:
             return False
-        entry = envelope.decode(data, self._entry_decoder, self.log.path(number))
+        path = self.log.path(number)
+        entry = envelope.decode(data, self._entry_decoder, path, envelope.WITH_REWRITES)
         owner: TransactionRef | None = getattr(entry, "transaction", None)
         return owner is not None and owner.key == transaction.key
 

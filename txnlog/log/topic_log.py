@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 from txnlog import names
-from txnlog.clock import Clock, Moment, SystemClock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, InvalidTopic, StorageError, UnknownTopicOrPartition
 from txnlog.log.folded_names import check_case
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
+from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.settled_producers import recall
@@ -23,6 +24,7 @@ from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef, advance_sequence
+from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import (
     Append,
     Created,
@@ -280,7 +282,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def placed(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
     ) -> dict[int, list[Segment]]:
-        """The segments that hold any of these offsets, by partition, whatever became of them.
+        """The segments that hold the records at some offsets, by partition, aborted ones too.
 
         Args:
             state: this log's.
@@ -288,9 +290,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         Raises CorruptEntry, StorageError.
         """
-        parts = {number: state.partitions[number] for number in spans}
-        heads = {number: (part.head_offset, part.segments) for number, part in parts.items()}
-        return self.manifests.placed(state.settled, state.topic_id, heads, spans)[0]
+        return self.find_records(state, spans).segments
+
+    def find_records(
+        self, state: TopicState, spans: Mapping[int, tuple[int, int]]
+    ) -> PlacedRecords:
+        """The same; and which entries among the settled ones were aborted."""
+        heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
+        return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
 
     def kept_apart(self) -> KeptApart:
         """How far back appends are looked at for consistent cuts.
@@ -384,7 +391,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
     def _checkpoint_version(self) -> int:
+        if any(partition.rewrites for partition in self._state.partitions):
+            return envelope.WITH_REWRITES
         return envelope.FORMAT_VERSION if self._state.settled is None else envelope.WITH_MANIFESTS
+
+    def _entry_version(self, entry: TopicEntry) -> int:
+        return envelope.WITH_REWRITES if isinstance(entry, Rewritten) else envelope.FORMAT_VERSION
 
     def _find_beginning(self) -> int:
         # What is not cleaned up yet may be a hundred listings long.
@@ -476,18 +488,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             TopicPartition(self.name, partition): range(base, base + counts[partition])
             for partition, base in sorted(bases.items())
         }
-
-
-def current_log_starts(storage: Storage, topic: str) -> tuple[str | None, dict[int, int]]:
-    """The id of the topic that has this name now, and where its partitions begin. Reads its log.
-
-    None and nothing if there is none.
-    """
-    log = TopicLog(storage, topic, SystemClock(), LogPolicy(0, 0), 0)
-    log.refresh()
-    with log.reading() as state:
-        starts = {n: part.log_start_offset for n, part in enumerate(state.partitions)}
-        return state.topic_id, starts
 
 
 def _placements(

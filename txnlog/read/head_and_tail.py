@@ -88,7 +88,7 @@ def _first_ranges(ranges: _Ranges, count: int) -> list[SegmentRange]:
     for part in ranges:
         if count <= 0:
             break
-        if part.segment.kafka is None:
+        if part.segment.is_dense:
             part = replace(part, stop_offset=min(part.stop_offset, part.start_offset + count))
         chosen.append(part)
         count -= part.record_count
@@ -116,7 +116,7 @@ def _last_ranges(ranges: _Ranges, count: int) -> list[SegmentRange] | None:
     for part in reversed(ranges):
         if count <= 0:
             break
-        if part.segment.kafka is not None:
+        if not part.segment.is_dense:
             return None
         part = replace(part, start_offset=max(part.start_offset, part.stop_offset - count))
         chosen.appendleft(part)
@@ -130,7 +130,7 @@ def _read_backwards(
     found: deque[pa.RecordBatch] = deque()
     missing = count
     for part in reversed(ranges):
-        if part.segment.kafka is None:
+        if part.segment.is_dense:
             # Its offsets are dense: what is not wanted need not be read.
             part = replace(part, start_offset=max(part.start_offset, part.stop_offset - missing))
         kept: deque[pa.RecordBatch] = deque()

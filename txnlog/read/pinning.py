@@ -250,6 +250,10 @@ class _FirstReading:
             # What is undecided still shows nowhere.
             self.left_out_ms += [e.at_ms for e in unfinished if e.number not in state.undecided]
             hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
+            begins: dict[int, list[int]] = {}
+            for entry in unfinished:
+                for partition, offset in entry.first_offsets.items():
+                    begins.setdefault(partition, []).append(offset)
             return TopicView.of(
                 log.name,
                 state,
@@ -257,4 +261,5 @@ class _FirstReading:
                 frozenset(hidden),
                 to_stable_offsets=False,
                 hides_aborted=True,
+                unfinished=begins,
             )

@@ -19,11 +19,12 @@ from txnlog.errors import (
     CorruptRecord,
     ObjectNotFound,
     OffsetOutOfRange,
+    SnapshotExpired,
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.log.topic_log import current_log_starts
-from txnlog.names import SegmentPaths, SegmentRef
+from txnlog.log.rewriting import current_records
+from txnlog.names import SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
@@ -77,8 +78,17 @@ class SegmentRange:
 
     @property
     def record_count(self) -> int:
-        """How many records it holds; of a segment that came from Kafka, how many at most."""
+        """How many records it holds at most: so many, unless offsets have gaps."""
         return self.stop_offset - self.start_offset
+
+    @property
+    def exact_count(self) -> int | None:
+        """How many records it holds; None if it must be read to know that."""
+        segment = self.segment
+        covered = (segment.base_offset, segment.end_offset) == (self.start_offset, self.stop_offset)
+        if covered and segment.kafka is None:
+            return segment.record_count
+        return self.record_count if segment.is_dense else None
 
     @property
     def size_bytes(self) -> int:
@@ -122,6 +132,16 @@ def read_batches(
     with closing(_read_each(storage, [part], columns)) as reads:
         for _, batches in reads:
             yield from batches
+
+
+def read_stored(
+    storage: Storage, parts: Sequence[SegmentRange]
+) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
+    """Read ranges as they are stored, each with its batches, to be read before the next one.
+
+    Requests are in flight together, as in :func:`read_ranges`. Raises what that does.
+    """
+    return _read_each(storage, parts, None)
 
 
 def _read_each(
@@ -275,20 +295,28 @@ def first_at_or_after(
 
 
 def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
-    """Why a segment is not there: its topic or its records were deleted, or something is wrong."""
-    now, starts = current_log_starts(storage, part.topic)
-    if now is None or (part.topic_id and now != part.topic_id):
+    """Why a segment is not there: its records were deleted or rewritten, or something is wrong."""
+    where = TopicPartition(part.topic, part.partition)
+    now = current_records(storage, where, part.start_offset, part.stop_offset)
+    if now.topic_id is None or (part.topic_id and now.topic_id != part.topic_id):
+        again = now.topic_id is not None
         return UnknownTopicOrPartition(
-            f"topic {part.topic!r} was deleted{' and made anew' if now else ''} since this read "
+            f"topic {part.topic!r} was deleted{' and made anew' if again else ''} since this read "
             f"was planned, and segment {path} with it; plan the read again"
-            + ("" if now else ", or make the topic with create_topic")
+            + ("" if again else ", or make the topic with create_topic")
         )
-    start = starts.get(part.partition, 0)
+    start = now.log_start_offset
     if part.segment.end_offset <= start:
         return OffsetOutOfRange(
             f"the records of {part.topic}:{part.partition} below offset {start} were deleted since "
             f"this read was planned, and segment {path} with them; plan the read again, or give "
             "the topic a longer file.delete.delay.ms if your reads need it"
+        )
+    if part.segment.name not in now.segments:
+        return SnapshotExpired(
+            f"the records of {where} were merged or compacted since this read was planned, and "
+            f"segment {path} is gone; plan the read again, or give the topic a longer "
+            "file.delete.delay.ms if your reads need it"
         )
     return CorruptRecord(
         f"segment {path} is gone, with offsets {part.start_offset} to {part.stop_offset - 1} of "

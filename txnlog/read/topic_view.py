@@ -9,6 +9,7 @@ from typing import Literal
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.log.manifests import Manifests
+from txnlog.log.placed_records import PartitionHead, find_records
 from txnlog.names import TopicPartition
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.state.manifest import Settled
@@ -33,15 +34,11 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition: where it starts and ends for the reader, and its newest segments in order.
-
-    What lies before ``head_offset`` is settled, and looked up where it is asked for.
-    """
+    """One partition: where it starts and ends for the reader, and what is not settled of it."""
 
     log_start_offset: int
     end_offset: int
-    head: tuple[Segment, ...]
-    head_offset: int
+    head: PartitionHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,8 @@ class TopicView:
     are what the log itself had; ``hidden_entries`` are those whose data does not show, as far as
     they are not settled: it was aborted, or (at level ``snapshot``) is not committed yet.
     ``hides_aborted``: nothing shows that was aborted, here or in Kafka before it was imported.
-    ``settled`` is looked up in ``manifests``.
+    ``settled`` is looked up in ``manifests``. ``unfinished`` are, by partition, where those of the
+    hidden appends begin that are committed by now, and may have been merged with others.
     """
 
     topic: str
@@ -73,6 +71,7 @@ class TopicView:
     hides_aborted: bool
     settled: Settled | None
     manifests: Manifests = field(compare=False, repr=False)
+    unfinished: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -84,6 +83,7 @@ class TopicView:
         *,
         to_stable_offsets: bool,
         hides_aborted: bool,
+        unfinished: Mapping[int, Sequence[int]] | None = None,
     ) -> TopicView:
         """Copy a state, each partition up to its own end. Raises UnknownTopicOrPartition."""
         state.check_exists(topic)
@@ -98,8 +98,7 @@ class TopicView:
                 PartitionView(
                     partition.log_start_offset,
                     end,
-                    tuple(partition.segments),
-                    partition.head_offset,
+                    PartitionHead.of(partition),
                 )
                 for partition, end in zip(
                     state.partitions, stable if to_stable_offsets else log_ends, strict=True
@@ -111,6 +110,7 @@ class TopicView:
             hides_aborted=hides_aborted,
             settled=state.settled,
             manifests=manifests,
+            unfinished=unfinished or {},
         )
 
     @property
@@ -146,7 +146,7 @@ class TopicView:
         return replace(self, partitions=partitions)
 
     def placed(self, spans: Mapping[int, tuple[int, int]]) -> PlacedSegments:
-        """The segments that hold any of these offsets, those too whose data does not show.
+        """The segments that hold the records at some offsets, those too whose data does not show.
 
         What is settled is read of manifests, and only where the offsets reach back so far.
 
@@ -158,13 +158,18 @@ class TopicView:
             UnknownTopicOrPartition: the topic was deleted since.
             CorruptEntry: a manifest is damaged.
         """
-        heads = {
-            number: (self.partitions[number].head_offset, self.partitions[number].head)
-            for number in spans
-        }
-        found, aborted = self.manifests.placed(self.settled, self.topic_id, heads, spans)
-        hidden = self.hidden_entries | aborted if self.hides_aborted else self.hidden_entries
-        return PlacedSegments(found, hidden)
+        heads = {number: self.partitions[number].head for number in spans}
+        found = find_records(
+            self.manifests,
+            self.settled,
+            self.topic_id,
+            heads,
+            spans,
+            {number: self.partitions[number].end_offset for number in spans},
+            self.unfinished,
+        )
+        hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries
+        return PlacedSegments(found.segments, hidden)
 
     def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
         """The ranges of segments between two offsets in each partition; no segment is touched.

@@ -20,6 +20,9 @@ FORMAT_VERSION = 1
 WITH_MANIFESTS = 2
 """Of checkpoints that leave a part to manifests, and of these: older versions must not read them
 as if that part were not there."""
+WITH_REWRITES = 3
+"""Of entries that rewrite records, and of checkpoints and lists that tell of such: older versions
+must not go on with the old segments, which are deleted."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
 _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')

@@ -7,9 +7,12 @@ says of an entry what an earlier one says, but for what was trimmed since.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import msgspec
+
+from txnlog.state.rewrites import RewriteRef
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True):
@@ -53,12 +56,10 @@ class ManifestRef(msgspec.Struct, frozen=True):
     has_transactions: bool
     spans: tuple[PartitionSpan, ...] | None = None
 
-    def touches(self, offsets: Mapping[int, tuple[int, int]]) -> bool:
-        """Whether it may hold any of these offsets [start, end), by partition."""
+    def touches(self, offsets: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+        """Whether it may hold any of these offsets: by partition, spans [start, end) in order."""
         return self.spans is None or any(
-            span.partition in offsets
-            and span.first_offset < offsets[span.partition][1]
-            and span.end_offset > offsets[span.partition][0]
+            _touches(offsets.get(span.partition, ()), span.first_offset, span.end_offset)
             for span in self.spans
         )
 
@@ -69,11 +70,20 @@ class ManifestRef(msgspec.Struct, frozen=True):
         )
 
 
-class ManifestList(msgspec.Struct, frozen=True, tag_field="kind", tag="manifests"):
+def _touches(spans: Sequence[tuple[int, int]], first_offset: int, end_offset: int) -> bool:
+    # The first one that ends behind the first offset is the only one that matters.
+    at = bisect_right(spans, first_offset, key=lambda span: span[1])
+    return at < len(spans) and spans[at][0] < end_offset
+
+
+class ManifestList(
+    msgspec.Struct, frozen=True, tag_field="kind", tag="manifests", omit_defaults=True
+):
     """Which manifests hold the appends of a topic before entry ``end``, in the entries' order.
 
     List ``number`` is put by somebody who has read the one before it, so the newest is complete.
     ``log_start_offsets``, by partition, are what lies below which may be left out; 0 is not said.
+    ``rewrites`` is the file of what was merged and compacted before ``end``.
     """
 
     number: int
@@ -81,6 +91,13 @@ class ManifestList(msgspec.Struct, frozen=True, tag_field="kind", tag="manifests
     end: int
     manifests: tuple[ManifestRef, ...]
     log_start_offsets: dict[int, int] = {}
+    rewrites: RewriteRef | None = None
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the files that it leads to."""
+        found = {ref.name for ref in self.manifests}
+        return found | {self.rewrites.name} if self.rewrites else found
 
     @property
     def has_transactions(self) -> bool:

@@ -25,6 +25,21 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_crc: int = NO_CRC
 
 
+class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is special about a segment that merging or compaction has written.
+
+    It stands for ``offset_count`` offsets, and may have gaps; without records there is no file.
+    ``is_compacted``: of each key it holds at most the newest record before its end.
+    ``delete_horizon_ms`` is the time from which its tombstones may go; -1: it holds none.
+    ``judged_end``: for what it leaves out there are newer records, all of them before this offset.
+    """
+
+    offset_count: int
+    is_compacted: bool = False
+    delete_horizon_ms: int = -1
+    judged_end: int = 0
+
+
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     """The place that an entry gives to one uploaded segment. Times in ms, sizes in bytes.
 
@@ -42,11 +57,13 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     base_sequence: int = -1
     kafka: KafkaFile | None = None
     tag: int = NO_TAG
+    rewritten: RewrittenFile | None = None
 
     @property
     def end_offset(self) -> int:
         """The offset behind the segment's last one."""
-        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
+        special = self.kafka or self.rewritten
+        return self.base_offset + (special.offset_count if special else self.record_count)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -69,10 +86,22 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     transaction: int = -1
     kafka: KafkaFile | None = None
     tag: int = NO_TAG
+    rewritten: RewrittenFile | None = None
 
     @property
     def end_offset(self) -> int:
-        return self.base_offset + (self.kafka.offset_count if self.kafka else self.record_count)
+        special = self.kafka or self.rewritten
+        return self.base_offset + (special.offset_count if special else self.record_count)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record is left in its place, so that there is no file."""
+        return self.rewritten is not None and self.record_count == 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it certainly holds a record for each of its offsets."""
+        return self.kafka is None and self.end_offset - self.base_offset == self.record_count
 
     @property
     def offset_shift(self) -> int:
@@ -86,7 +115,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return SegmentIdentity(
                 self.base_offset, self.end_offset, first_crc=self.kafka.first_crc
             )
-        return SegmentIdentity(0, self.record_count, self.tag)
+        return SegmentIdentity(0, self.end_offset - self.base_offset, self.tag)
 
     @property
     def has_aborted(self) -> bool:
@@ -117,6 +146,24 @@ def placed_segment(
         transaction,
         place.kafka,
         place.tag,
+        place.rewritten,
+    )
+
+
+def placement_of(partition: int, segment: Segment) -> Placement:
+    """The place that a segment has, as an entry gives it."""
+    return Placement(
+        partition=partition,
+        name=segment.name,
+        base_offset=segment.base_offset,
+        record_count=segment.record_count,
+        size_bytes=segment.size_bytes,
+        min_timestamp_ms=segment.min_timestamp_ms,
+        max_timestamp_ms=segment.max_timestamp_ms,
+        batch_count=segment.batch_count,
+        kafka=segment.kafka,
+        tag=segment.tag,
+        rewritten=segment.rewritten,
     )
 
 

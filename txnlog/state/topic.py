@@ -8,7 +8,7 @@ entries; what is decided about transactional entries comes in from outside throu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 import msgspec
@@ -33,6 +33,7 @@ from txnlog.state.producers import (
     pass_time,
     remember,
 )
+from txnlog.state.rewrites import Rewrite, Rewritten, records_in
 from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
@@ -101,21 +102,34 @@ class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     at_ms: int
 
 
-TopicEntry = Created | Append | Imported | Altered | Trimmed | Deleted
+TopicEntry = Created | Append | Imported | Altered | Trimmed | Rewritten | Deleted
 ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
 
 
-class Partition(msgspec.Struct):
-    """One partition: its ends, and in the order of offsets its segments that are not settled."""
+class Partition(msgspec.Struct, omit_defaults=True):
+    """One partition: its ends, and in the order of offsets its segments that are not settled.
+
+    ``rewrites`` are those that are not settled, in the order of entries.
+    """
 
     log_start_offset: int = 0
     end_offset: int = 0
     segments: list[Segment] = []
+    rewrites: list[Rewrite] = []
 
     @property
     def head_offset(self) -> int:
         """Where the segments that are here begin; what lies before is left to manifests."""
         return self.segments[0].base_offset if self.segments else self.end_offset
+
+    def record_segments(self) -> Sequence[Segment]:
+        """The segments that hold its records, in order, as far as they are here.
+
+        Those of aborted and undecided transactions too.
+        """
+        if not self.rewrites:
+            return self.segments
+        return records_in(self.segments, self.rewrites, self.log_start_offset, self.end_offset)
 
     @property
     def is_untouched(self) -> bool:
@@ -207,6 +221,11 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 for index, offset in entry.log_start_offsets.items():
                     self._trim(self.partitions[index], offset)
                 self._drop_unused_aborts()
+            case Rewritten():
+                for place in entry.segments:
+                    self.partitions[place.partition].rewrites.append(
+                        Rewrite(entry.at_ms, place.partition, placed_segment(number, place))
+                    )
             case Deleted():
                 self.topic_id = None
                 self.config = {}
@@ -308,6 +327,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             for segment in partition.segments
             if segment.end_offset > partition.log_start_offset
         ]
+        partition.rewrites = [
+            rewrite for rewrite in partition.rewrites if rewrite.end > partition.log_start_offset
+        ]
 
     def _drop_unused_aborts(self) -> None:
         used = {segment.entry for part in self.partitions for segment in part.segments}
@@ -355,6 +377,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             first = bisect_left(partition.segments, settled.end, key=lambda s: s.entry)
             if first:
                 partition.segments = partition.segments[first:]
+            if partition.rewrites:
+                partition.rewrites = [r for r in partition.rewrites if r.entry >= settled.end]
         self.recent = [entry for entry in self.recent if entry.number >= settled.end]
         self.aborted = [number for number in self.aborted if number >= settled.end]
         self.producers = {

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from txnlog.cli.commands.topics import add_partitions, config, create, delete, describe, ls, trim
+from txnlog.cli.commands.topics import (
+    add_partitions,
+    config,
+    create,
+    delete,
+    describe,
+    ls,
+    merge,
+    trim,
+)
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
@@ -14,6 +23,7 @@ app = verb_group(
         "add-partitions": add_partitions.add_partitions,
         "delete": delete.delete_topic,
         "trim": trim.trim_records,
+        "merge": merge.merge_segments,
     },
 )
 app.add_typer(config.app, name="config")

@@ -11,7 +11,7 @@ from settling import settling_early
 
 from long_runs.readers import doze, read, settle
 from long_runs.world import MOST_SKEW_MS, TIMEOUT_MS, Body, World, prepare
-from long_runs.writers import copy, feed, overlap, recopy, reset, tidy, transfer
+from long_runs.writers import copy, feed, merge, overlap, recopy, reset, tidy, transfer
 from txnlog.storage.base import Storage
 from txnlog.testing import ClockFaults, FaultRates, HeapStorage, Process, Simulation
 
@@ -118,12 +118,13 @@ def _run(
     bodies: list[Body] = [*banks, *copiers, feed, read, read]
     bodies += cast.choice([[], [overlap, overlap], [recopy, recopy, reset]])
     bodies += cast.choice([[], [doze], [doze, tidy], [tidy]])
+    bodies += cast.choice([[], [merge], [merge, merge]])
     for number, body in enumerate(bodies):
         ahead_ms = cast.choice([0, 0, cast.randint(-skew_ms, skew_ms)])
         world.spawn(
             f"{body.__name__}-{number}",
             body,
-            writes=body not in (read, doze, tidy, reset),
+            writes=body not in (read, doze, tidy, reset, merge),
             skew_ms=ahead_ms,
         )
     simulation.run()

@@ -12,6 +12,7 @@ from typing import Any
 
 from long_runs.judge import Fate, Intent, Place
 from long_runs.world import PARTITIONS, TIMEOUT_MS, World, survived
+from txnlog.admin.merging import merge_topic
 from txnlog.consumer import ConsumerRecord
 from txnlog.errors import (
     CommitFailed,
@@ -289,3 +290,14 @@ def tidy(world: World, process: Process) -> None:
                     logs.settlement.settle([log])
                 if log.next_entry:
                     log.checkpoint()
+
+
+def merge(world: World, process: Process) -> None:
+    """Merge the small segments of topics now and then. Nobody notices; old ones stay for a week."""
+    while world.left_for(process, 4):
+        with survived():
+            logs = process.store().logs
+            topic = process.chance.choice([*PARTITIONS])
+            for _ in merge_topic(logs, topic):
+                pass
+        process.clock.sleep(process.chance.uniform(0, 2))

@@ -1,0 +1,547 @@
+"""Merging: small segments become large ones, and nobody who reads notices."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+from disturbed_storages import HookedStorage
+from settling import settle_early
+from steps import another, append, begin, checkpoint, new_store, send, values
+
+from txnlog import TopicPartition
+from txnlog.admin.merging import choose_runs, merge_topic
+from txnlog.errors import (
+    SnapshotExpired,
+    StorageError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from txnlog.results import FileDeletion, MaintenanceFailure, Merge
+from txnlog.scan import Scan
+from txnlog.state import envelope
+from txnlog.state.placement import KafkaFile, Segment
+from txnlog.state.topic import CHECKPOINT_DECODER, ENTRY_DECODER
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import (
+    Fault,
+    FaultyStorage,
+    HeapStorage,
+    Process,
+    ProcessStopped,
+    Simulation,
+    VirtualClock,
+    preemptions,
+)
+
+T0 = TopicPartition("t", 0)
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
+
+
+@pytest.fixture
+def heap(clock: VirtualClock) -> HeapStorage:
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    return storage
+
+
+@pytest.fixture
+def store(heap: HeapStorage, clock: VirtualClock) -> Store:
+    return new_store(heap, clock)
+
+
+def merge(store: Store, topic: str = "t") -> list[Merge]:
+    """As a process that starts now."""
+    return [*merge_topic(another(store).logs, topic)]
+
+
+def segment_names(store: Store) -> list[str]:
+    return [segment.name for segment in another(store).segments("t")]
+
+
+def data_files(store: Store) -> list[str]:
+    return sorted(path for path, _ in store.storage.list_all("topics/t/data"))
+
+
+def no_damage(store: Store) -> bool:
+    found = another(store).examine(with_contents=True)
+    wrong = [one for one in found if one.state in ("damage", "unreadable")]
+    assert wrong == []
+    return True
+
+
+def test_small_segments_become_one(store: Store) -> None:
+    """Keys, values, headers, timestamps and offsets stay as they are."""
+    with store.producer() as producer:
+        for number in range(10):
+            producer.send(
+                "t",
+                b"%d" % number if number % 3 else None,
+                key=b"k%d" % number if number % 2 else None,
+                timestamp_ms=1_000 + number,
+                headers=[("h", b"%d" % number)] if number % 4 else [],
+            )
+            producer.flush()
+    before = store.scan("t").to_arrow()
+    (done,) = merge(store)
+    assert (done.topic, done.partition, done.segment_count, done.merged_count) == ("t", 0, 10, 1)
+    assert done.merged_bytes is not None
+    assert done.merged_bytes < done.size_bytes
+    (segment,) = another(store).segments("t")
+    assert (segment.record_count, segment.base_offset, segment.end_offset) == (10, 0, 10)
+    assert another(store).scan("t").to_arrow() == before
+    assert store.scan("t").to_arrow() == before
+    assert another(store).scan("t", {0: 3}, {0: 7}).to_arrow() == before.slice(3, 4)
+    assert another(store).scan("t").count() == {0: 10}
+    assert merge(store) == []
+    assert no_damage(store)
+
+
+def test_a_dry_run_tells_and_does_nothing(store: Store) -> None:
+    for number in range(5):
+        append(store, b"%d" % number)
+    names = segment_names(store)
+    (told,) = (step for step in store.maintain(dry_run=True))
+    assert isinstance(told, Merge)
+    assert (told.segment_count, told.merged_count, told.merged_bytes) == (5, None, None)
+    assert segment_names(store) == names
+
+
+@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+def test_maintain_merges_and_deletes_the_old_ones_a_week_later(
+    store: Store, clock: VirtualClock, record_format: str
+) -> None:
+    """Who was pinned before reads them until then, and is told afterwards."""
+    store.alter_topic("t", config={"record.format": record_format})
+    for number in range(6):
+        append(store, b"%d" % number)
+    pinned = store.scan("t")
+    expected = pinned.to_arrow()
+    old = data_files(store)
+    steps = another(store).maintain()
+    assert [type(step) for step in steps] == [Merge]
+    new = sorted({*data_files(store)} - {*old})
+    assert len(new) == 1
+    clock.time_ms += WEEK_MS - 1
+    assert another(store).maintain() == []
+    assert pinned.to_arrow() == expected
+    clock.time_ms += 1
+    (gone,) = another(store).maintain()
+    assert isinstance(gone, FileDeletion)
+    assert gone.reason == "rewritten"
+    assert sorted(gone.paths) == old
+    assert data_files(store) == new
+    with pytest.raises(SnapshotExpired, match="plan the read again"):
+        pinned.to_arrow()
+    assert another(store).scan("t").to_arrow() == expected
+    assert no_damage(store)
+
+
+def test_a_crash_before_the_note_leaves_what_vacuum_finds(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Old segments without a note wait for the orphan age, and then for the delay."""
+    for number in range(6):
+        append(store, b"%d" % number)
+    expected = values(store)
+    old = data_files(store)
+    hooked = HookedStorage(heap)
+    hooked.fail_at("retired")
+    assert len([*merge_topic(another(store, hooked).logs, "t")]) == 1
+    clock.time_ms += WEEK_MS - DAY_MS
+    assert another(store).maintain() == []
+    clock.time_ms += DAY_MS
+    another(store).maintain()
+    assert {*old} < {*data_files(store)}
+    clock.time_ms += WEEK_MS - DAY_MS
+    another(store).maintain()
+    assert {*old} < {*data_files(store)}
+    clock.time_ms += DAY_MS
+    another(store).maintain()
+    assert {*old}.isdisjoint(data_files(store))
+    assert values(another(store)) == expected
+
+
+def test_old_segments_stay_while_the_new_one_is_not_there(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Whatever notes say: they are all that is left of the records."""
+    for number in range(6):
+        append(store, b"%d" % number)
+    old = data_files(store)
+    merge(store)
+    (new,) = {*data_files(store)} - {*old}
+    heap.delete([new])
+    for _ in range(4):
+        clock.time_ms += WEEK_MS
+        another(store).maintain()
+    assert {*old} <= {*data_files(store)}
+
+
+def test_a_merger_that_slept_until_its_segments_were_vacuumed_takes_them_back(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """It had looked just before, and slept then for longer than the orphan age."""
+    for number in range(6):
+        append(store, b"%d" % number)
+    aborted = begin(store)
+    send(aborted, b"aborted")
+    aborted.abort_transaction()
+    expected = values(store)
+    hooked = HookedStorage(heap)
+
+    def sleep(path: str) -> None:
+        if path.endswith(".json") and "/log/" in path:
+            hooked.rule = None
+            clock.time_ms += 2 * WEEK_MS
+            append(store, b"other")
+            another(store).maintain(orphan_age_ms=DAY_MS)
+            clock.time_ms += WEEK_MS
+            another(store).maintain(orphan_age_ms=DAY_MS)
+
+    hooked.rule = sleep
+    slow = another(store, hooked)
+    with suppress(StorageError):
+        [*merge_topic(slow.logs, "t")]
+    assert clock.time_ms > 3 * WEEK_MS
+    assert values(another(store)) == [*expected, b"other"]
+    assert no_damage(store)
+
+
+def test_a_merger_whose_put_is_answered_when_all_is_vacuumed_takes_it_back(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Nobody else has put an entry, so its own stands."""
+    for number in range(6):
+        append(store, b"%d" % number)
+    expected = values(store)
+    hooked = HookedStorage(heap)
+
+    def sleep(path: str) -> None:
+        if path.endswith(".json") and "/log/" in path:
+            hooked.rule = None
+            for late in {path for path, _ in heap.list_all("topics/t/data")} - {*old}:
+                heap.delete([late])
+            clock.time_ms += 2 * WEEK_MS
+
+    old = data_files(store)
+    hooked.rule = sleep
+    with pytest.raises(StorageError, match="vacuum took for left behind"):
+        [*merge_topic(another(store, hooked).logs, "t")]
+    assert values(another(store)) == expected
+    assert data_files(store) == old
+    assert no_damage(store)
+
+
+def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:
+    for number in range(5):
+        append(store, b"%d" % number)
+    aborted = begin(store, "a")
+    send(aborted, b"aborted")
+    aborted.abort_transaction()
+    open_one = begin(store, "o")
+    send(open_one, b"open")
+    for number in range(5):
+        append(store, b"late %d" % number)
+    (done,) = merge(store)
+    assert done.segment_count == 5
+    assert values(store) == [b"%d" % number for number in range(5)]
+    everything = values(store, isolation_level="read_uncommitted")
+    assert everything[5:7] == [b"aborted", b"open"]
+    open_one.commit_transaction()
+    (done,) = merge(store)
+    assert done.segment_count == 6
+
+
+def test_runs_that_do_not_touch_go_into_one_entry(store: Store) -> None:
+    for number in range(5):
+        append(store, b"%d" % number)
+    aborted = begin(store, "a")
+    send(aborted, b"aborted")
+    aborted.abort_transaction()
+    for number in range(5):
+        append(store, b"late %d" % number)
+    before = store.logs.topic("t").next_entry
+    everything = values(store, isolation_level="read_uncommitted")
+    assert [done.segment_count for done in merge(store)] == [5, 5]
+    assert values(store, isolation_level="read_uncommitted") == everything
+    assert store.logs.topic("t").next_entry == before + 1
+    assert no_damage(store)
+
+
+def test_a_deleted_topic_is_not_rewritten(store: Store, heap: HeapStorage) -> None:
+    """Nor one that was made anew; what was uploaded for it is vacuumed."""
+    for number in range(5):
+        append(store, b"%d" % number)
+    hooked = HookedStorage(heap)
+
+    def delete(path: str) -> None:
+        if path.endswith(".json") and "/log/" in path:
+            hooked.rule = None
+            store.delete_topic("t")
+            store.create_topic("t")
+            append(store, b"new")
+
+    hooked.rule = delete
+    with pytest.raises(UnknownTopicOrPartition):
+        [*merge_topic(another(store, hooked).logs, "t")]
+    assert values(store) == [b"new"]
+
+
+def test_older_versions_refuse_what_was_rewritten(store: Store) -> None:
+    """They would read files that are gone."""
+    for number in range(5):
+        append(store, b"%d" % number)
+    merge(store)
+    log = store.logs.topic("t").log
+    number = log.listing().entries[-1]
+    with pytest.raises(UnsupportedVersion):
+        envelope.decode(log.read([number])[0], ENTRY_DECODER, "x", envelope.WITH_MANIFESTS)
+    checkpoint(store)
+    with pytest.raises(UnsupportedVersion):
+        envelope.decode(
+            log.read_checkpoint(number), CHECKPOINT_DECODER, "x", envelope.WITH_MANIFESTS
+        )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_notices(
+    heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Writers, aborts, trims, merges, checkpoints and vacuums in any order; pins stay as they are.
+
+    Some stores are ahead, some behind, and what they read is the same at every moment.
+    """
+    settle_early(monkeypatch)
+    chance = random.Random(seed)
+    store = new_store(heap, clock, {"t": 2}, config={"log.cleanup.age.ms": DAY_MS})
+    stores = [store, *(another(store) for _ in range(3))]
+    producers = [one.producer(transactional_id=f"p{n}") for n, one in enumerate(stores)]
+    for producer in producers:
+        producer.init_transactions()
+    pins: list[tuple[int, Scan, pa.Table]] = []
+    merged = 0
+    for turn in range(150):
+        clock.time_ms += chance.choice([0, 1000, 3_600_000])
+        index = chance.randrange(len(stores))
+        kind = chance.randrange(12)
+        if kind < 4:
+            append(stores[index], b"%d" % turn, partition=chance.randrange(2))
+        elif kind < 6:
+            producers[index].begin_transaction()
+            send(producers[index], b"t%d" % turn, partition=chance.randrange(2))
+            if chance.random() < 0.8:
+                producers[index].commit_transaction()
+            else:
+                producers[index].abort_transaction()
+        elif kind in (6, 10, 11):
+            before = {level: read(stores[index], level) for level in LEVELS}
+            merged += len([*merge_topic(stores[index].logs, "t")])
+            for level in LEVELS:
+                after = read(chance.choice(stores), level)
+                assert after.to_pylist() == before[level].to_pylist(), (turn, level)
+        elif kind == 7:
+            one = chance.choice([stores[index], another(store)])
+            scan = one.scan("t", isolation_level=chance.choice(LEVELS))
+            pins.append((clock.time_ms, scan, scan.to_arrow()))
+        elif kind == 8:
+            failed = stores[index].maintain(orphan_age_ms=DAY_MS)
+            assert not [step for step in failed if isinstance(step, MaintenanceFailure)]
+        else:
+            ends = stores[index].snapshot("t").end_offsets("t")
+            low = stores[index].snapshot("t").beginning_offsets("t")[0]
+            if turn % 3 == 0 and ends[0] > low:
+                store.delete_records({T0: chance.randint(low, ends[0])})
+            checkpoint(stores[index])
+    assert merged > 5
+    for at_ms, scan, table in pins:
+        if clock.time_ms - at_ms < WEEK_MS:
+            assert scan.to_arrow() == table
+    tables = [read(one, level) for level in LEVELS for one in (*stores, another(store))]
+    assert all(table == tables[0] for table in tables[: len(stores) + 1])
+    assert no_damage(store)
+
+
+LEVELS = ("read_committed", "snapshot", "read_uncommitted")
+
+
+def read(store: Store, level: str) -> pa.Table:
+    return store.scan("t", isolation_level=level).to_arrow()
+
+
+# -- crashes, and several at once ------------------------------------------------------------------
+
+
+def test_a_crash_at_any_request(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Old records or new ones hold; a later run goes on, and nothing is left but what is needed."""
+    store = new_store(heap, clock)
+    for number in range(6):
+        append(store, b"%d" % number)
+    expected = store.scan("t").to_arrow()
+    stops = 0
+    for at in itertools.count():
+        copied = heap.copy()
+        copied.time_ms = lambda: clock.time_ms
+        faulty = FaultyStorage(copied, {at: Fault.STOP_AFTER if at % 2 else Fault.STOP_BEFORE})
+        try:
+            [*merge_topic(attach(faulty, clock=clock).logs, "t")]
+        except ProcessStopped:
+            stops += 1
+        else:
+            break
+        begun_ms = clock.time_ms
+        fresh = attach(copied, clock=clock)
+        assert fresh.scan("t").to_arrow() == expected
+        for _ in range(3):
+            attach(copied, clock=clock).maintain()
+            clock.time_ms += WEEK_MS
+        attach(copied, clock=clock).maintain()
+        assert attach(copied, clock=clock).scan("t").to_arrow() == expected
+        assert len([path for path, _ in copied.list_all("topics/t/data")]) == 1
+        clock.time_ms = begun_ms
+    assert stops > 5
+
+
+def meet(switches: list[int]) -> int:
+    """Two mergers and a writer with these preemptions; how many steps it took."""
+    simulation = Simulation()
+    store = simulation.store()
+    store.create_topic("t")
+    for number in range(5):
+        append(store, b"%d" % number)
+
+    def run(process: Process) -> None:
+        [*merge_topic(process.store().logs, "t")]
+
+    def write(process: Process) -> None:
+        append(process.store(), b"late")
+
+    simulation.spawn("a", run)
+    simulation.spawn("b", run)
+    simulation.spawn("w", write)
+    simulation.run(preemptions(switches))
+    left = simulation.store()
+    assert values(left) == [*(b"%d" % number for number in range(5)), b"late"], switches
+    assert len(left.segments("t")) in (1, 2), switches
+    placed = {segment.paths.log for segment in left.segments("t")}
+    assert placed <= {path for path, _ in simulation.storage.list_all("topics/t/data")}
+    return len(simulation.order)
+
+
+def test_two_mergers_at_once() -> None:
+    """One of them wins; the other deletes what it has uploaded, and nothing else."""
+    length = meet([])
+    for step in range(length):
+        meet([step])
+    for pair in itertools.combinations(range(0, length, 7), 2):
+        meet([*pair])
+
+
+# -- which segments --------------------------------------------------------------------------------
+
+
+def segment(
+    base: int,
+    count: int,
+    size: int = 100,
+    entry: int = 1,
+    at_ms: int = 0,
+    kafka: KafkaFile | None = None,
+) -> Segment:
+    """A segment of so many records."""
+    return Segment(entry, f"s{base}", base, count, size, at_ms, at_ms, 1, -1, -1, -1, kafka=kafka)
+
+
+def chosen(
+    segments: list[Segment],
+    most_bytes: int = 10_000,
+    most_ms: int | None = None,
+    hidden: frozenset[int] = frozenset(),
+) -> list[tuple[int, int]]:
+    """The runs, each as the first offset and the number of segments."""
+    runs = choose_runs(segments, hidden, most_bytes, most_ms)
+    return [(run[0].base_offset, len(run)) for run in runs]
+
+
+def side_by_side(*counts: int, size: int = 100) -> list[Segment]:
+    ends = [*itertools.accumulate(counts)]
+    return [segment(end - n, n, size=size) for n, end in zip(counts, ends, strict=True)]
+
+
+def test_a_run_is_bounded_in_bytes() -> None:
+    assert chosen(side_by_side(*[1] * 10), most_bytes=500) == [(0, 5), (5, 5)]
+
+
+def test_few_segments_are_left_alone() -> None:
+    assert chosen(side_by_side(1, 1, 1)) == []
+    assert chosen(side_by_side(1, 1, 1, 1)) == [(0, 4)]
+
+
+def test_a_large_segment_is_not_rewritten_for_small_ones() -> None:
+    """Else a record would be rewritten with each run; large ones wait for others of their size."""
+    assert chosen(side_by_side(100, 1, 1, 1, 1)) == [(100, 4)]
+    assert chosen(side_by_side(1, 1, 1, 1, 100, 1, 1)) == [(0, 4)]
+    assert chosen(side_by_side(100, 90, 80, 70, 1)) == [(0, 5)]
+
+
+def test_a_record_is_rewritten_a_few_times_in_all() -> None:
+    """1,000 runs, each behind an append of one record."""
+    segments: list[Segment] = []
+    rewritten = 0
+    for offset in range(1000):
+        segments.append(segment(offset, 1))
+        for run in choose_runs(segments, frozenset(), 1 << 40, None):
+            count = sum(one.record_count for one in run)
+            rewritten += count
+            at = segments.index(run[0])
+            segments[at : at + len(run)] = [segment(run[0].base_offset, count)]
+    assert rewritten < 12 * 1000
+    assert len(segments) < 40
+
+
+def test_records_lie_no_further_apart_than_retention_needs() -> None:
+    segments = [segment(n, 1, at_ms=n * 10) for n in range(12)]
+    assert chosen(segments, most_ms=50) == [(0, 6), (6, 6)]
+
+
+def test_what_is_not_merged_parts_runs() -> None:
+    """Kafka's own segments, aborted ones, gaps."""
+    plain = side_by_side(*[1] * 9)
+    kafka = segment(4, 1, kafka=KafkaFile(1))
+    assert chosen([*plain[:4], kafka, *plain[5:]]) == [(0, 4), (5, 4)]
+    aborted = segment(4, 1, entry=7)
+    assert chosen([*plain[:4], aborted, *plain[5:]], hidden=frozenset({7})) == [(0, 4), (5, 4)]
+    assert chosen([*plain[:4], *plain[5:]]) == [(0, 4), (5, 4)]
+
+
+def test_retention_bounds_what_is_merged(store: Store, clock: VirtualClock) -> None:
+    """Retention deletes whole segments: a merged one must not keep records for much longer."""
+    store.alter_topic("t", config={"retention.ms": DAY_MS})
+    for number in range(48):
+        append(store, b"%d" % number)
+        clock.time_ms += DAY_MS // 48
+    another(store).maintain()
+    spans = [s.max_timestamp_ms - s.min_timestamp_ms for s in another(store).segments("t")]
+    assert 1 < len(spans) < 20
+    assert max(spans) <= DAY_MS // 8
+
+
+# -- cost ------------------------------------------------------------------------------------------
+
+
+def test_what_it_costs(store: Store, heap: HeapStorage) -> None:
+    """A read for each old segment; for all of them together an upload, an entry and a note."""
+    for number in range(100):
+        append(store, b"%d" % number)
+    counting = CountingStorage(heap)
+    logs = attach(counting, clock=store.logs.clock).logs
+    counting.counts.clear()
+    assert len([*merge_topic(logs, "t")]) == 1
+    assert counting.counts["get_range"] == 100
+    assert counting.counts["put_if_absent"] <= 3
+    assert counting.counts["list"] <= 8

@@ -1,0 +1,211 @@
+"""Merging: many small segments that lie side by side become few large ones.
+
+Offsets, timestamps and headers stay as they are, and records are encoded anew: in large batches, by
+the topic's settings of today. What came from Kafka stays as it is, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from txnlog.admin.rewriting import Replacement, Rewriting
+from txnlog.clock import Clock
+from txnlog.config import TopicConfig
+from txnlog.log.open_logs import Logs
+from txnlog.log.uploads import TopicSpec
+from txnlog.read.pinning import pin_topics
+from txnlog.read.segment_ranges import SegmentRange, read_stored
+from txnlog.read.topic_view import TopicView
+from txnlog.state.placement import Segment
+from txnlog.storage.base import Storage
+from txnlog.write.segment_uploads import SegmentUploader
+
+LEAST_SEGMENTS = 4
+"""Fewer segments are not worth a merge."""
+_PER_RETENTION = 8
+"""Merged segments are so much smaller, and span so much less time, than what retention keeps: it
+deletes whole segments."""
+_BYTES_PER_ENTRY = 256 << 20
+"""So many bytes, or a run more, are merged before an entry says so: a crash costs no more."""
+_RUNS_PER_ENTRY = 512
+_MAX_RECORD_BYTES = str((1 << 31) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Segments of a partition that became few (or would). Sizes in bytes, before and after.
+
+    ``merged_bytes`` is None where nothing was done yet.
+    """
+
+    topic: str
+    partition: int
+    segment_count: int
+    size_bytes: int
+    merged_count: int | None = None
+    merged_bytes: int | None = None
+
+
+def merge_topic(logs: Logs, topic: str, *, dry_run: bool = False) -> Iterator[Merge]:
+    """Merge the small segments of a topic, as far as they are decided. Yields what was done.
+
+    Stops where somebody else has rewritten some of them at the same time.
+
+    Raises:
+        UnknownTopicOrPartition: there is no such topic (any more).
+        CorruptRecord: a segment is damaged; what comes before it may be merged.
+        StorageError: some of it may be done; a later call goes on.
+    """
+    view = pin_topics(logs, [topic]).views[topic]
+    config = TopicConfig.of(view.config)
+    spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
+    placed = view.placed(spans)
+    planned = [
+        (partition, run)
+        for partition, segments in placed.segments.items()
+        for run in choose_runs(
+            [s for s in segments if s.end_offset <= spans[partition][1]],
+            placed.hidden_entries,
+            *_limits(config),
+        )
+    ]
+    if dry_run:
+        for partition, run in planned:
+            yield Merge(topic, partition, len(run), sum(s.size_bytes for s in run))
+        return
+    rewriting = Rewriting(logs, logs.topic(topic), view.topic_id)
+    done: list[Merge] = []
+    try:
+        for partition, run in planned:
+            merged = _merge(logs.storage, logs.clock, view, partition, run)
+            rewriting.add(partition, run, merged)
+            sizes = [r.uploaded.size_bytes for r in merged if r.uploaded is not None]
+            in_bytes = sum(segment.size_bytes for segment in run)
+            done.append(Merge(topic, partition, len(run), in_bytes, len(sizes), sum(sizes)))
+            if rewriting.input_bytes >= _BYTES_PER_ENTRY or len(done) >= _RUNS_PER_ENTRY:
+                if not rewriting.put():
+                    return
+                yield from done
+                done = []
+    except BaseException:
+        rewriting.discard()
+        raise
+    if rewriting.put():
+        yield from done
+
+
+def _limits(config: TopicConfig) -> tuple[int, int | None]:
+    """How large a merged segment may be: bytes, and milliseconds between its records."""
+    most_bytes, most_ms = config.segment_bytes, None
+    if config.retention_bytes >= 0:
+        most_bytes = min(most_bytes, config.retention_bytes // _PER_RETENTION)
+    if config.retention_ms >= 0:
+        most_ms = config.retention_ms // _PER_RETENTION
+    return most_bytes, most_ms
+
+
+def choose_runs(
+    segments: Sequence[Segment],
+    hidden_entries: frozenset[int],
+    most_bytes: int,
+    most_ms: int | None,
+) -> list[list[Segment]]:
+    """Which segments of a partition are merged: runs of them, side by side.
+
+    As in a log-structured merge tree none is merged with much less than itself, so that a record is
+    rewritten a few times in all.
+
+    Args:
+        segments: those that hold its records, in order.
+        hidden_entries: what they have placed was aborted.
+        most_bytes: no run has more together.
+        most_ms: nor do its records lie further apart in time; None: however far.
+    """
+    runs: list[list[Segment]] = []
+    run = _Run()
+    for segment in segments:
+        if segment.kafka is not None or segment.entry in hidden_entries or not segment.is_dense:
+            runs.append(run.segments)
+            run = _Run()
+            continue
+        if not run.takes(segment, most_bytes, most_ms):
+            runs.append(run.segments)
+            run = _Run()
+        run.add(segment)
+    runs.append(run.segments)
+    return [worth for segments in runs for worth in _worth_it(segments)]
+
+
+@dataclass(slots=True)
+class _Run:
+    segments: list[Segment] = field(default_factory=list)
+    size_bytes: int = 0
+    min_timestamp_ms: int = 1 << 62
+    max_timestamp_ms: int = -(1 << 62)
+
+    def takes(self, segment: Segment, most_bytes: int, most_ms: int | None) -> bool:
+        """Whether a segment can come next."""
+        if not self.segments:
+            return True
+        if segment.base_offset != self.segments[-1].end_offset:
+            return False
+        if self.size_bytes + segment.size_bytes > most_bytes:
+            return False
+        least = min(self.min_timestamp_ms, segment.min_timestamp_ms)
+        newest = max(self.max_timestamp_ms, segment.max_timestamp_ms)
+        return most_ms is None or newest - least <= most_ms
+
+    def add(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self.size_bytes += segment.size_bytes
+        self.min_timestamp_ms = min(self.min_timestamp_ms, segment.min_timestamp_ms)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, segment.max_timestamp_ms)
+
+
+def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
+    """The parts of a run that are merged: none has a segment with more than half of its records."""
+    ends = np.cumsum([0, *(segment.record_count for segment in run)])
+    counts = np.diff(ends)
+    waiting, found = [(0, len(run))], []
+    while waiting:
+        low, high = waiting.pop()
+        if high - low < LEAST_SEGMENTS:
+            continue
+        largest = low + int(np.argmax(counts[low:high]))
+        if 2 * counts[largest] <= ends[high] - ends[low]:
+            found.append([*run[low:high]])
+        else:
+            waiting += [(largest + 1, high), (low, largest)]
+    return found
+
+
+def _merge(
+    storage: Storage, clock: Clock, view: TopicView, partition: int, run: Sequence[Segment]
+) -> list[Replacement]:
+    """Read the segments of a run and upload their records as few large ones, in bounded memory."""
+    # Times are kept, and so are records that were within the limit when they were written.
+    config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
+    config["max.message.bytes"] = _MAX_RECORD_BYTES
+    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config)
+    uploader = SegmentUploader(storage, spec, clock)
+    ranges = [
+        SegmentRange(view.topic, partition, s, s.base_offset, s.end_offset, topic_id=view.topic_id)
+        for s in run
+    ]
+    try:
+        for _, batches in read_stored(storage, ranges):
+            for batch in batches:
+                to = np.full(batch.record_count, partition, dtype=np.int32)
+                uploader.write(batch.records, to)
+        uploaded = uploader.finish()
+    except BaseException:
+        uploader.discard()
+        raise
+    replacements, start = [], run[0].base_offset
+    for segment in uploaded:
+        replacements.append(Replacement(start, start + segment.record_count, segment))
+        start += segment.record_count
+    return replacements

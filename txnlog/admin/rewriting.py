@@ -1,0 +1,127 @@
+"""Rewriting: new segments take the place of old ones, in one entry, for the same offsets.
+
+What merging and compaction have in common. The new segments are uploaded; an entry says that they
+hold the records from then on; a note tells vacuum since when nobody but readers that are pinned
+needs the old ones. A crash before the entry leaves orphans, a crash behind it old segments without
+a note, which vacuum finds by their age.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txnlog.admin.live_segments import SegmentKey
+from txnlog.errors import StorageError
+from txnlog.log.open_logs import Logs
+from txnlog.log.retired_segments import put_notes
+from txnlog.log.rewriting import ReadRun, rewrite
+from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import UploadedSegment
+from txnlog.state.placement import Placement, RewrittenFile, Segment
+from txnlog.write.segment_uploads import discard_segments
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What is to hold the offsets [start, end) of a partition; None: no record of them is left.
+
+    The rest is as in :class:`RewrittenFile`.
+    """
+
+    start: int
+    end: int
+    uploaded: UploadedSegment | None
+    is_compacted: bool = False
+    delete_horizon_ms: int = -1
+    judged_end: int = 0
+
+
+class Rewriting:
+    """Rewrites of one topic that are uploaded, and are put into its log together."""
+
+    def __init__(self, logs: Logs, log: TopicLog, topic_id: str) -> None:
+        self._logs = logs
+        self._log = log
+        self._topic_id = topic_id
+        self._new: list[Placement] = []
+        self._uploaded: list[UploadedSegment] = []
+        self._read: list[ReadRun] = []
+        self.input_bytes = 0
+
+    def add(
+        self, partition: int, old: Sequence[Segment], replacements: Sequence[Replacement]
+    ) -> None:
+        """Let segments that lie side by side in a partition be replaced with the next entry.
+
+        The replacements lie side by side too, and hold the same offsets.
+        """
+        self._new += [_place(partition, replacement) for replacement in replacements]
+        self._uploaded += [r.uploaded for r in replacements if r.uploaded is not None]
+        names = tuple(segment.name for segment in old)
+        self._read.append(ReadRun(partition, replacements[0].start, replacements[-1].end, names))
+        self.input_bytes += sum(segment.size_bytes for segment in old)
+
+    def put(self) -> bool:
+        """Put the entry for what was added; False if somebody else has rewritten some of it.
+
+        Raises:
+            UnknownTopicOrPartition: the topic was deleted meanwhile.
+            UploadExpired, StorageError: see :func:`rewrite`.
+        """
+        new, uploaded, read = self._new, self._uploaded, self._read
+        self._new, self._uploaded, self._read, self.input_bytes = [], [], [], 0
+        if not new:
+            return True
+        begun = [segment.begun_ms for segment in uploaded if segment.begun_ms is not None]
+        number = rewrite(self._log, self._topic_id, new, read, min(begun, default=None))
+        if number is None:
+            discard_segments(self._logs.storage, uploaded)
+            return False
+        released: list[SegmentKey] = [
+            (run.partition, name) for run in read for name in run.segments
+        ]
+        logs = self._logs
+        try:
+            # Behind the entry: the storage's time of the note must not be older than it.
+            put_notes(
+                logs.storage, logs.clock, self._log.name, self._topic_id, released, "released"
+            )
+        except StorageError as error:
+            # Vacuum finds them by their age.
+            what = "topic %r: it was not noted what was rewritten: %s"
+            _logger.warning(what, self._log.name, error)
+        logs.tidy([self._log])
+        return True
+
+    def discard(self) -> None:
+        """Delete what was uploaded for what was added, best effort."""
+        discard_segments(self._logs.storage, self._uploaded)
+        self._new, self._uploaded, self._read = [], [], []
+
+
+def _place(partition: int, replacement: Replacement) -> Placement:
+    uploaded, start = replacement.uploaded, replacement.start
+    special = RewrittenFile(
+        replacement.end - start,
+        replacement.is_compacted,
+        replacement.delete_horizon_ms,
+        replacement.judged_end,
+    )
+    if uploaded is None:
+        return Placement(partition, "", start, 0, 0, -1, -1, 0, rewritten=special)
+    return Placement(
+        partition=partition,
+        name=uploaded.name,
+        base_offset=start,
+        record_count=uploaded.record_count,
+        size_bytes=uploaded.size_bytes,
+        min_timestamp_ms=uploaded.min_timestamp_ms,
+        max_timestamp_ms=uploaded.max_timestamp_ms,
+        batch_count=uploaded.batch_count,
+        tag=uploaded.tag,
+        rewritten=special,
+    )

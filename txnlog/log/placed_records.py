@@ -1,0 +1,155 @@
+"""Which segments hold the records at some offsets, wherever a topic's log tells of them.
+
+Records are in the segments that were appended, or in others since they were merged or compacted;
+what is settled of either is in manifests, which are read only where the offsets reach back so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from txnlog.errors import OffsetOutOfRange
+from txnlog.log.manifests import Manifests
+from txnlog.state.manifest import ManifestList, Settled
+from txnlog.state.placement import Segment, overlapping
+from txnlog.state.rewrites import Rewrite, held_segments, not_rewritten, resolve
+from txnlog.state.topic import Partition
+
+Spans = Mapping[int, tuple[int, int]]
+"""Offsets [start, end) by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHead:
+    """What a state itself holds of a partition, from ``first_offset`` on; the rest is settled.
+
+    The segments that were appended, in order, and the rewrites, in the order of entries.
+    """
+
+    first_offset: int
+    segments: Sequence[Segment]
+    rewrites: Sequence[Rewrite]
+
+    @classmethod
+    def of(cls, partition: Partition) -> PartitionHead:
+        """That of a state's partition: a copy."""
+        return cls(partition.head_offset, tuple(partition.segments), tuple(partition.rewrites))
+
+
+@dataclass(slots=True)
+class PlacedRecords:
+    """Segments by partition, in order, and which of the settled entries among them were aborted."""
+
+    segments: dict[int, list[Segment]] = field(default_factory=dict)
+    aborted: frozenset[int] = frozenset()
+
+
+def find_records(
+    manifests: Manifests,
+    settled: Settled | None,
+    topic_id: str | None,
+    heads: Mapping[int, PartitionHead],
+    spans: Spans,
+    view_ends: Mapping[int, int] | None = None,
+    unfinished: Mapping[int, Sequence[int]] | None = None,
+) -> PlacedRecords:
+    """The segments that hold the records at some offsets.
+
+    Args:
+        manifests: of the topic.
+        settled: where those are that are settled.
+        topic_id: of the topic that was read.
+        heads: what the state itself holds of these partitions.
+        spans: the offsets.
+        view_ends: by partition, where the view ends that they are looked up for, if it is one.
+        unfinished: by partition, where appends begin that must not show though they are committed.
+            Rewrites that would hide or show the wrong record for it are left aside: what was there
+            before them is there still.
+
+    Raises:
+        OffsetOutOfRange: records were deleted since the offsets were chosen.
+        UnknownTopicOrPartition: the topic was deleted since.
+        CorruptEntry: a manifest is damaged.
+    """
+    back = {
+        number: (start, min(end, heads[number].first_offset))
+        for number, (start, end) in spans.items()
+        if start < min(end, heads[number].first_offset)
+    }
+    rewrites: dict[int, list[Rewrite]] = {number: [] for number in spans}
+    for number in spans:
+        rewrites[number] += heads[number].rewrites
+
+    ends, hidden = view_ends or {}, unfinished or {}
+
+    def hold(known: Mapping[int, Sequence[Rewrite]]) -> dict[int, list[Rewrite]]:
+        return {
+            number: resolve(
+                rewrite
+                for rewrite in of_number
+                if rewrite.holds_for(ends.get(number), hidden.get(number, ()))
+            )
+            for number, of_number in known.items()
+        }
+
+    def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], PlacedRecords]:
+        assert settled is not None
+        _check_log_starts(manifests.topic, listing, back)
+        known = {number: [*of_partition] for number, of_partition in rewrites.items()}
+        for rewrite in manifests.rewrites(listing, settled, back):
+            if rewrite.partition in back:
+                known[rewrite.partition].append(rewrite)
+        held = hold(known)
+        wanted = {number: not_rewritten(held[number], *span) for number, span in back.items()}
+        return held, _find_appended(manifests, listing, settled, wanted)
+
+    found = None
+    if back:
+        found = manifests.read(settled, topic_id, look_back)
+    if found is None:
+        found = hold(rewrites), PlacedRecords()
+    held, older = found
+    placed = PlacedRecords({}, older.aborted)
+    for number, (start, end) in spans.items():
+        head = heads[number]
+        segments = placed.segments[number] = older.segments.get(number, [])
+        for low, high in not_rewritten(held[number], max(start, head.first_offset), end):
+            segments += overlapping(head.segments, low, high)
+        rewritten = held_segments(held[number], start, end)
+        if rewritten:
+            segments += rewritten
+            segments.sort(key=lambda segment: segment.base_offset)
+    return placed
+
+
+def _check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:
+    for partition, (start, _) in spans.items():
+        log_start = listing.log_start_offsets.get(partition, 0)
+        if start < log_start:  # also if the state had not folded that in yet
+            raise OffsetOutOfRange(
+                f"{topic}:{partition} is read from offset {start}, but the records "
+                f"below {log_start} were deleted meanwhile: read again"
+            )
+
+
+def _find_appended(
+    manifests: Manifests,
+    listing: ManifestList,
+    settled: Settled,
+    spans: Mapping[int, Sequence[tuple[int, int]]],
+) -> PlacedRecords:
+    """The settled segments that were appended at these offsets. Raises ObjectNotFound."""
+    found: dict[int, list[Segment]] = {partition: [] for partition in spans}
+    aborted: set[int] = set()
+    touched = [ref for ref in listing.manifests if ref.touches(spans)]
+    for table in manifests.tables(touched, settled):
+        chosen = (
+            table.by_partition() if len(spans) > 1 else ((partition, table) for partition in spans)
+        )
+        for partition, rows in chosen:
+            for start, end in spans.get(partition, ()):
+                wanted = rows.overlapping(partition, start, end)
+                found[partition] += wanted.segments()
+                aborted |= wanted.aborted_entries()
+    return PlacedRecords(found, frozenset(aborted))

@@ -1,0 +1,150 @@
+"""Putting rewrites into a topic's log, and finding out where records are by now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txnlog.clock import SystemClock
+from txnlog.errors import StorageError
+from txnlog.log.retired_segments import UploadCheck
+from txnlog.log.state_log import LogPolicy
+from txnlog.log.topic_log import TopicLog
+from txnlog.names import TopicPartition
+from txnlog.state.placement import Placement, RewrittenFile, Segment, overlapping, placement_of
+from txnlog.state.rewrites import Rewritten
+from txnlog.state.topic import TopicState
+from txnlog.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRun:
+    """What was read of a partition: the segments that hold the records of [start, end), by name."""
+
+    partition: int
+    start: int
+    end: int
+    segments: tuple[str, ...]
+
+
+def rewrite(
+    log: TopicLog,
+    topic_id: str,
+    new: Sequence[Placement],
+    read: Sequence[ReadRun],
+    begun_ms: int | None = None,
+) -> int | None:
+    """Let other segments hold the records at some offsets, in one entry.
+
+    Args:
+        log: the topic's.
+        topic_id: of the topic that was read.
+        new: what was uploaded for them, with the offsets that each stands for.
+        read: the runs that it was made of. They were decided.
+        begun_ms: when the first upload began, by the log's clock.
+
+    Returns:
+        The entry's number; None if other segments hold the records of some run by now: then nothing
+        was done.
+
+    Raises:
+        UnknownTopicOrPartition: the topic is not there any more.
+        UploadExpired: vacuum took the new segments for left behind; nothing was done.
+        StorageError: the outcome is unknown; or this process slept, and vacuum took the new
+            segments for left behind meanwhile: then the old ones hold the records again.
+    """
+    keys = [(place.partition, place.name) for place in new if place.record_count]
+    uploads = UploadCheck(log.log.storage, log.clock, log.name, keys, [begun_ms])
+    uploads.before()
+    nonce = log.clock.token()
+    replaced: list[Placement] = []
+
+    def build(state: TopicState) -> Rewritten | None:
+        state.check_exists(log.name, topic_id)
+        found = _find(log, state, read)
+        replaced[:] = found or ()
+        return None if found is None else Rewritten(nonce, log.clock.now_ms(), tuple(new))
+
+    number = log.append(build)
+    try:
+        uploads.after(number)
+    except StorageError as error:
+        if not error.retriable:
+            # The old segments are there still, the new ones are not.
+            _put(log, topic_id, replaced)
+        raise
+    return number
+
+
+def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Placement] | None:
+    """What would let the segments of these runs hold their records, as they do now.
+
+    None if others do.
+    """
+    whole: dict[int, tuple[int, int]] = {}
+    for run in read:
+        low, high = whole.get(run.partition, (run.start, run.end))
+        whole[run.partition] = min(low, run.start), max(high, run.end)
+    starts = [partition.log_start_offset for partition in state.partitions]
+    left = {n: (max(low, starts[n]), high) for n, (low, high) in whole.items() if starts[n] < high}
+    found = log.find_records(state, left)
+    aborted = found.aborted | frozenset(state.aborted)
+    places: list[Placement] = []
+    for run in read:
+        segments = overlapping(found.segments.get(run.partition, ()), run.start, run.end)
+        if tuple(segment.name for segment in segments) != run.segments:
+            return None
+        places += [
+            _emptied(run.partition, segment)
+            if segment.entry in aborted
+            else placement_of(run.partition, segment)
+            for segment in segments
+        ]
+    return places
+
+
+def _emptied(partition: int, segment: Segment) -> Placement:
+    """That none of the offsets of a segment, which was aborted, has a record."""
+    special = RewrittenFile(segment.end_offset - segment.base_offset)
+    return Placement(partition, "", segment.base_offset, 0, 0, -1, -1, 0, rewritten=special)
+
+
+def _put(log: TopicLog, topic_id: str, places: Sequence[Placement]) -> None:
+    nonce = log.clock.token()
+
+    def build(state: TopicState) -> Rewritten:
+        state.check_exists(log.name, topic_id)
+        return Rewritten(nonce, log.clock.now_ms(), tuple(places))
+
+    log.append(build)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentRecords:
+    """Where some offsets of a partition are now, as its log has it.
+
+    ``topic_id`` is None if there is no topic of this name (any more). ``segments`` are the names of
+    those that hold the records.
+    """
+
+    topic_id: str | None
+    log_start_offset: int = 0
+    segments: frozenset[str] = frozenset()
+
+
+def current_records(
+    storage: Storage, where: TopicPartition, start: int, end: int
+) -> CurrentRecords:
+    """Read a topic's log for where the records of [start, end) are now."""
+    log = TopicLog(storage, where.topic, SystemClock(), LogPolicy(0, 0), 0)
+    log.refresh()
+    with log.reading() as state:
+        if state.topic_id is None or where.partition >= len(state.partitions):
+            return CurrentRecords(state.topic_id)
+        log_start = state.partitions[where.partition].log_start_offset
+        found: Sequence[Segment] = ()
+        if max(start, log_start) < end:
+            found = log.placed(state, {where.partition: (max(start, log_start), end)})[
+                where.partition
+            ]
+        return CurrentRecords(state.topic_id, log_start, frozenset(s.name for s in found))

@@ -1,0 +1,182 @@
+"""Rewrites: other segments in the place of those that were appended, for the same offsets. Pure.
+
+Merging and compaction put one entry that says, for offsets of partitions, which segments hold their
+records from then on. What was appended stays a fact of the log: who wrote it, under which sequence,
+in which transaction. So only readers of records look at rewrites, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from txnlog.state.placement import Placement, Segment, overlapping
+
+
+class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
+    """Records lie in these segments from now on: they were merged, or compacted.
+
+    Each stands for the offsets from its base to its end; one without records for offsets of which
+    none is left. Put by somebody who has seen that all of the old segments are decided, and still
+    hold these records.
+    """
+
+    nonce: str
+    at_ms: int
+    segments: tuple[Placement, ...]
+
+
+class Rewrite(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that holds records of a partition since its entry, which carries time ``at_ms``."""
+
+    at_ms: int
+    partition: int
+    segment: Segment
+
+    @property
+    def entry(self) -> int:
+        return self.segment.entry
+
+    @property
+    def start(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def end(self) -> int:
+        return self.segment.end_offset
+
+    def holds_for(self, view_end: int | None, unfinished: Iterable[int]) -> bool:
+        """Whether it holds for who sees the partition up to an offset, but for some appends.
+
+        Not if some newer record of a key, for which an older one was left out, would not show; nor
+        if it holds itself what must not show: then what was there before does.
+
+        Args:
+            view_end: where that view ends; None: where the log does.
+            unfinished: where the appends begin that do not show in it, though they are committed.
+        """
+        special = self.segment.rewritten
+        judged_end = special.judged_end if special else 0
+        seen = max(self.end, judged_end)
+        shows_all = view_end is None or judged_end <= view_end
+        return shows_all and not any(self.start <= at < seen for at in unfinished)
+
+
+class RewriteFile(msgspec.Struct, frozen=True, tag_field="kind", tag="rewrites"):
+    """The rewrites of a topic that are settled, in the order of entries."""
+
+    topic_id: str
+    rewrites: tuple[Rewrite, ...]
+
+
+class RewriteRef(msgspec.Struct, frozen=True):
+    """What a manifest list says of its file of rewrites.
+
+    ``spans`` are, by partition, the offsets [start, end) within which all its rewrites lie.
+    """
+
+    name: str
+    size_bytes: int
+    spans: dict[int, tuple[int, int]]
+
+    def touches(self, offsets: Iterable[tuple[int, tuple[int, int]]]) -> bool:
+        """Whether there may be rewrites of any of these (partition, [start, end))."""
+        return any(
+            partition in self.spans
+            and start < self.spans[partition][1]
+            and end > self.spans[partition][0]
+            for partition, (start, end) in offsets
+        )
+
+
+REWRITE_FILE_DECODER: msgspec.json.Decoder[RewriteFile] = msgspec.json.Decoder(RewriteFile)
+
+
+def resolve(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
+    """The rewrites of one partition that hold, in the order of offsets.
+
+    A later one stands for all those that it covers. Each covers another wholly or not at all, as it
+    is made of whole segments.
+    """
+    held: list[Rewrite] = []
+    for rewrite in sorted(rewrites, key=lambda rewrite: rewrite.entry):
+        first = bisect_left(held, rewrite.start, key=lambda known: known.start)
+        last = bisect_left(held, rewrite.end, key=lambda known: known.start)
+        held[first:last] = [rewrite]
+    return held
+
+
+def within(held: Sequence[Rewrite], start: int, end: int) -> Sequence[Rewrite]:
+    """Those of :func:`resolve` that hold any offset of [start, end)."""
+    first = bisect_left(held, start, key=lambda known: known.end)
+    while first < len(held) and held[first].end <= start:
+        first += 1
+    last = bisect_left(held, end, key=lambda known: known.start)
+    return held[first:last]
+
+
+def not_rewritten(held: Sequence[Rewrite], start: int, end: int) -> list[tuple[int, int]]:
+    """The offsets of [start, end) that no rewrite holds, as spans in order."""
+    spans = []
+    for rewrite in within(held, start, end):
+        if start < rewrite.start:
+            spans.append((start, rewrite.start))
+        start = rewrite.end
+    if start < end:
+        spans.append((start, end))
+    return spans
+
+
+def records_in(
+    segments: Sequence[Segment], rewrites: Iterable[Rewrite], start: int, end: int
+) -> list[Segment]:
+    """The segments of a partition that hold the records of [start, end), in order.
+
+    Args:
+        segments: all that were appended there, in order.
+        rewrites: all of the partition.
+        start: the first offset.
+        end: behind the last one.
+    """
+    held = resolve(rewrites)
+    if not held:
+        return [*overlapping(segments, start, end)]
+    found: list[Segment] = []
+    for low, high in not_rewritten(held, start, end):
+        found += overlapping(segments, low, high)
+    found += held_segments(held, start, end)
+    return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def held_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment]:
+    """The segments of :func:`resolve` that hold records of [start, end)."""
+    found = (rewrite.segment for rewrite in within(held, start, end))
+    return [segment for segment in found if not segment.is_empty]
+
+
+def still_of_use(
+    rewrites: Iterable[Rewrite], starts: Sequence[int], since_ms: int
+) -> list[Rewrite]:
+    """Of a topic's rewrites those that hold, and those that others stand for since not long ago.
+
+    Readers that are pinned to a moment before read what held then.
+
+    Args:
+        rewrites: in the order of entries.
+        starts: the log start offsets by partition; what lies below is let go.
+        since_ms: what others stand for since before that time is let go.
+    """
+    newest_first: dict[int, list[Rewrite]] = {}
+    kept = []
+    for rewrite in sorted(rewrites, key=lambda rewrite: -rewrite.entry):
+        if rewrite.end <= starts[rewrite.partition]:
+            continue
+        # Newest first: what covers this one has been seen.
+        later = newest_first.setdefault(rewrite.partition, [])
+        covered = [r for r in later if r.start <= rewrite.start and rewrite.end <= r.end]
+        if not covered or max(r.at_ms for r in covered) >= since_ms:
+            kept.append(rewrite)
+            later.append(rewrite)
+    return kept[::-1]
