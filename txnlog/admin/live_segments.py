@@ -96,7 +96,7 @@ def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
         _file_key(partition, segment)
         for partition, part in enumerate(state.partitions)
         if part.rewrites
-        for segment in (*part.segments, *(r.segment for r in part.rewrites if r.segment))
+        for segment in (*part.segments, *(rewrite.segment for rewrite in part.rewrites))
     } - placed_files(topic, state)
 
 
@@ -108,10 +108,9 @@ def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
     kept: set[FileKey] = set()
     for partition, part in enumerate(state.partitions):
         for rewrite in part.rewrites:
-            if rewrite.segment is None or _file_key(partition, rewrite.segment) in there:
+            if rewrite.segment.is_empty or _file_key(partition, rewrite.segment) in there:
                 continue
-            before = [r for r in part.rewrites if r.entry < rewrite.entry]
-            older = [r.segment for r in before if r.segment is not None]
+            older = [r.segment for r in part.rewrites if r.entry < rewrite.entry]
             kept |= {
                 _file_key(partition, old)
                 for old in (*part.segments, *older)
