@@ -344,7 +344,9 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         chosen = [topics] if isinstance(topics, str) else topics
         return [*Maintenance(self._logs, self, chosen, orphan_age_ms, dry_run=dry_run).steps()]
 
-    def compact(self, topic: str, *, dry_run: bool = False) -> list[Compaction]:
+    def compact(
+        self, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None
+    ) -> list[Compaction]:
         """Compact a topic now, wherever something is new, however little that is.
 
         Records younger than ``min.compaction.lag.ms`` stay, and so do tombstones for
@@ -353,6 +355,8 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         Args:
             topic: its name.
             dry_run: only tell which partitions have something to compact.
+            max_memory_bytes: what the keys that are looked at together may take, at least 1 MiB;
+                96 MiB if left out. With less they are read more often.
 
         Returns:
             What was done, one thing after the other.
@@ -365,7 +369,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         """
         from txnlog.admin.maintenance import compact_now
 
-        return compact_now(self._logs, topic, dry_run=dry_run)
+        return compact_now(self._logs, topic, dry_run=dry_run, max_memory_bytes=max_memory_bytes)
 
     def merge_topic(self, topic: str, *, dry_run: bool = False) -> list[Merge]:
         """Merge small segments of a topic that lie side by side into large ones.

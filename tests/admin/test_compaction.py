@@ -295,7 +295,12 @@ def test_a_topic_that_is_not_to_be_compacted_is_not(clock: VirtualClock) -> None
     assert not [s for s in store.maintain("t") if type(s).__name__ == "Compaction"]
     with pytest.raises(InvalidOption, match=r"alter its cleanup\.policy"):
         store.compact("t")
+    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    with pytest.raises(InvalidOption, match="max_memory_bytes must be a whole number of at least"):
+        store.compact("t", max_memory_bytes=1000)
     assert len(read(store)) == 2
+    assert len(store.compact("t", max_memory_bytes=1 << 20)) == 1
+    assert len(read(store)) == 1
 
 
 def test_retention_is_for_topics_that_delete(clock: VirtualClock) -> None:

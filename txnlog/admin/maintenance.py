@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from txnlog import names
 from txnlog.admin.compaction.compact import Compaction, compact_topic
+from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.merging import Merge, merge_topic
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.rewrite_tasks import TaskRunner
@@ -25,7 +26,7 @@ from txnlog.admin.vacuum import (
     vacuum_loose_files,
     vacuum_topic,
 )
-from txnlog.config import TopicConfig
+from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 
@@ -205,8 +206,12 @@ class Maintenance:
             yield MaintenanceFailure(part, topic, error)
 
 
-def compact_now(logs: Logs, topic: str, *, dry_run: bool = False) -> list[Compaction]:
+def compact_now(
+    logs: Logs, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None
+) -> list[Compaction]:
     """Compact a topic wherever something is new. See ``Store.compact``."""
+    memory_bytes = DEFAULT_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes
+    check_whole_number(memory_bytes, "max_memory_bytes", InvalidOption, least=1 << 20)
     if not TopicConfig.of(logs.topic_spec(topic).config).compacts:
         raise InvalidOption(
             f"topic {topic!r} is not to be compacted: alter its cleanup.policy to compact, or to "
@@ -216,6 +221,12 @@ def compact_now(logs: Logs, topic: str, *, dry_run: bool = False) -> list[Compac
     times = Times.of(logs.clock.now_ms(), told_ms)
     return [
         *compact_topic(
-            logs, topic, times.earliest_ms, times.latest_ms, even_clean=True, dry_run=dry_run
+            logs,
+            topic,
+            times.earliest_ms,
+            times.latest_ms,
+            even_clean=True,
+            dry_run=dry_run,
+            memory_bytes=memory_bytes,
         )
     ]

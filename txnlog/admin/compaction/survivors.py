@@ -23,8 +23,8 @@ from txnlog.admin.compaction.key_table import (
 )
 from txnlog.segments.records import Int64Array
 
-DEFAULT_MEMORY_BYTES: Final = 128 << 20
-"""Kafka's ``log.cleaner.dedupe.buffer.size``."""
+DEFAULT_MEMORY_BYTES: Final = 96 << 20
+"""A process that compacts grows by 256 MB at most then, measured: with what storages read ahead."""
 
 ReadKeys = Callable[[], Iterator[tuple[int, pa.Array]]]
 """Reads keys from the beginning, in pieces: the position of the first, and they (binary)."""
