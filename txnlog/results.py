@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from txnlog.state.group import CommittedOffset
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
-    from txnlog.state.rewrites import Rewritten, RewrittenSpan
+    from txnlog.state.rewrites import Rewritten
     from txnlog.state.topic import (
         Altered,
         Append,
@@ -100,7 +100,6 @@ __all__ = [
     "RetentionDeletion",
     "Rewritten",
     "RewrittenFile",
-    "RewrittenSpan",
     "SegmentDescription",
     "SegmentIdentity",
     "StableOffset",
@@ -153,7 +152,6 @@ _HOMES = {
     "RetentionDeletion": "admin.retention",
     "Rewritten": "state.rewrites",
     "RewrittenFile": "state.placement",
-    "RewrittenSpan": "state.rewrites",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",

@@ -43,11 +43,7 @@ def _join_markers(found: Entry) -> str | None:
 
 
 def _show_places(segments: Iterable[Placement]) -> str:
-    return _show_spans((at.partition, at.base_offset, at.end_offset) for at in segments)
-
-
-def _show_spans(spans: Iterable[tuple[int, int, int]]) -> str:
-    shown = [f"{partition}:[{start},{end})" for partition, start, end in spans]
+    shown = [f"{at.partition}:[{at.base_offset},{at.end_offset})" for at in segments]
     more = len(shown) - _SHOWN_PLACES
     return " ".join(shown[:_SHOWN_PLACES] + ([f"and {more} more"] if more > 0 else []))
 
@@ -71,8 +67,8 @@ def _describe(found: Entry) -> str | None:
             return " ".join([*grown, *_show_settings(config)])
         case Trimmed(log_start_offsets=starts):
             return " ".join(f"{partition}:{start}" for partition, start in sorted(starts.items()))
-        case Rewritten(spans=spans):
-            return _show_spans((at.partition, at.start, at.end) for at in spans)
+        case Rewritten(segments=segments):
+            return _show_places(segments)
         case _:
             last = found.number + found.missing_count - 1
             return f"to {last}" if found.missing_count > 1 else None

@@ -38,7 +38,7 @@ def rewritten_segments(state: TopicState) -> set[SegmentKey]:
         (partition, segment.name)
         for partition, part in enumerate(state.partitions)
         if part.rewrites
-        for segment in (*part.segments, *(r.segment for r in part.rewrites if r.segment))
+        for segment in (*part.segments, *(rewrite.segment for rewrite in part.rewrites))
     } - placed_segments(state)
 
 
@@ -50,10 +50,9 @@ def kept_for_lost(state: TopicState, there: Container[SegmentKey]) -> set[Segmen
     kept: set[SegmentKey] = set()
     for partition, part in enumerate(state.partitions):
         for rewrite in part.rewrites:
-            if rewrite.segment is None or (partition, rewrite.segment.name) in there:
+            if rewrite.segment.is_empty or (partition, rewrite.segment.name) in there:
                 continue
-            before = [r for r in part.rewrites if r.entry < rewrite.entry]
-            older = [r.segment for r in before if r.segment is not None]
+            older = [r.segment for r in part.rewrites if r.entry < rewrite.entry]
             kept |= {
                 (partition, old.name)
                 for old in (*part.segments, *older)

@@ -20,7 +20,6 @@ from txnlog.log.rewriting import ReadRun, rewrite
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment
 from txnlog.state.placement import Placement, RewrittenFile, Segment
-from txnlog.state.rewrites import RewrittenSpan
 from txnlog.write.segment_uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
@@ -28,13 +27,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What is to hold the offsets [start, end) of a partition; None: no record of them is left."""
+    """What is to hold the offsets [start, end) of a partition; None: no record of them is left.
+
+    The rest is as in :class:`RewrittenFile`.
+    """
 
     start: int
     end: int
     uploaded: UploadedSegment | None
     is_compacted: bool = False
     delete_horizon_ms: int = -1
+    judged_end: int = 0
 
 
 class Rewriting:
@@ -44,7 +47,7 @@ class Rewriting:
         self._logs = logs
         self._log = log
         self._topic_id = topic_id
-        self._spans: list[RewrittenSpan] = []
+        self._new: list[Placement] = []
         self._uploaded: list[UploadedSegment] = []
         self._read: list[ReadRun] = []
         self.input_bytes = 0
@@ -56,7 +59,7 @@ class Rewriting:
 
         The replacements lie side by side too, and hold the same offsets.
         """
-        self._spans += [_span(partition, replacement) for replacement in replacements]
+        self._new += [_place(partition, replacement) for replacement in replacements]
         self._uploaded += [r.uploaded for r in replacements if r.uploaded is not None]
         names = tuple(segment.name for segment in old)
         self._read.append(ReadRun(partition, replacements[0].start, replacements[-1].end, names))
@@ -69,12 +72,12 @@ class Rewriting:
             UnknownTopicOrPartition: the topic was deleted meanwhile.
             UploadExpired, StorageError: see :func:`rewrite`.
         """
-        spans, uploaded, read = self._spans, self._uploaded, self._read
-        self._spans, self._uploaded, self._read, self.input_bytes = [], [], [], 0
-        if not spans:
+        new, uploaded, read = self._new, self._uploaded, self._read
+        self._new, self._uploaded, self._read, self.input_bytes = [], [], [], 0
+        if not new:
             return True
         begun = [segment.begun_ms for segment in uploaded if segment.begun_ms is not None]
-        number = rewrite(self._log, self._topic_id, spans, read, min(begun, default=None))
+        number = rewrite(self._log, self._topic_id, new, read, min(begun, default=None))
         if number is None:
             discard_segments(self._logs.storage, uploaded)
             return False
@@ -97,28 +100,28 @@ class Rewriting:
     def discard(self) -> None:
         """Delete what was uploaded for what was added, best effort."""
         discard_segments(self._logs.storage, self._uploaded)
-        self._spans, self._uploaded, self._read = [], [], []
+        self._new, self._uploaded, self._read = [], [], []
 
 
-def _span(partition: int, replacement: Replacement) -> RewrittenSpan:
-    uploaded, start, end = replacement.uploaded, replacement.start, replacement.end
+def _place(partition: int, replacement: Replacement) -> Placement:
+    uploaded, start = replacement.uploaded, replacement.start
+    special = RewrittenFile(
+        replacement.end - start,
+        replacement.is_compacted,
+        replacement.delete_horizon_ms,
+        replacement.judged_end,
+    )
     if uploaded is None:
-        return RewrittenSpan(partition, start, end, None)
-    special = RewrittenFile(end - start, replacement.is_compacted, replacement.delete_horizon_ms)
-    return RewrittenSpan(
-        partition,
-        start,
-        end,
-        Placement(
-            partition=partition,
-            name=uploaded.name,
-            base_offset=start,
-            record_count=uploaded.record_count,
-            size_bytes=uploaded.size_bytes,
-            min_timestamp_ms=uploaded.min_timestamp_ms,
-            max_timestamp_ms=uploaded.max_timestamp_ms,
-            batch_count=uploaded.batch_count,
-            tag=uploaded.tag,
-            rewritten=special,
-        ),
+        return Placement(partition, "", start, 0, 0, -1, -1, 0, rewritten=special)
+    return Placement(
+        partition=partition,
+        name=uploaded.name,
+        base_offset=start,
+        record_count=uploaded.record_count,
+        size_bytes=uploaded.size_bytes,
+        min_timestamp_ms=uploaded.min_timestamp_ms,
+        max_timestamp_ms=uploaded.max_timestamp_ms,
+        batch_count=uploaded.batch_count,
+        tag=uploaded.tag,
+        rewritten=special,
     )

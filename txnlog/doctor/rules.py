@@ -14,7 +14,7 @@ from txnlog.errors import CommitFailed, TxnlogError
 from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
-from txnlog.state.rewrites import Rewritten, RewrittenSpan, resolve
+from txnlog.state.rewrites import Rewritten, resolve
 from txnlog.state.topic import (
     Altered,
     Append,
@@ -61,8 +61,8 @@ def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterat
                 yield from _trim_violations(state, starts)
             case Imported(offsets=spans):
                 state.check_import(topic, spans)
-            case Rewritten(spans=rewritten):
-                state.check_partitions(topic, {span.partition for span in rewritten})
+            case Rewritten(segments=rewritten):
+                state.check_partitions(topic, {place.partition for place in rewritten})
                 yield from _rewrite_violations(state, rewritten)
             case Append():
                 yield from _append_violations(topic, state, [entry])
@@ -148,15 +148,13 @@ def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[V
             yield "L5", f"partition {number} is trimmed to {start}, behind its end {end}"
 
 
-def _rewrite_violations(state: TopicState, spans: Sequence[RewrittenSpan]) -> Iterator[Violation]:
-    """L2: who rewrites records has seen them, and the new segment holds the same offsets."""
-    for span in spans:
-        end, new = state.partitions[span.partition].end_offset, span.segment
-        where = f"offsets {span.start} to {span.end - 1} of partition {span.partition}"
-        if not 0 <= span.start < span.end <= end:
-            yield "L2", f"{where} are rewritten, which ends at {end}"
-        if new is not None and (new.base_offset, new.end_offset) != (span.start, span.end):
-            yield "L2", f"segment {new.name} does not hold {where}, which it is to stand for"
+def _rewrite_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:
+    """L2: who rewrites records has seen them."""
+    for place in places:
+        end = state.partitions[place.partition].end_offset
+        if not 0 <= place.base_offset < place.end_offset <= end:
+            where = f"offsets {place.base_offset} to {place.end_offset - 1}"
+            yield "L2", f"{where} of partition {place.partition} are rewritten, which ends at {end}"
 
 
 def stable_offset_violations(state: TopicState) -> Iterator[Violation]:

@@ -6,14 +6,14 @@ what is settled of either is in manifests, which are read only where the offsets
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from txnlog.errors import OffsetOutOfRange
 from txnlog.log.manifests import Manifests
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Segment, overlapping
-from txnlog.state.rewrites import Rewrite, not_rewritten, resolve, within
+from txnlog.state.rewrites import Rewrite, held_segments, not_rewritten, resolve
 from txnlog.state.topic import Partition
 
 Spans = Mapping[int, tuple[int, int]]
@@ -51,6 +51,7 @@ def find_records(
     topic_id: str | None,
     heads: Mapping[int, PartitionHead],
     spans: Spans,
+    view_ends: Mapping[int, int] | None = None,
     unfinished: Mapping[int, Sequence[int]] | None = None,
 ) -> PlacedRecords:
     """The segments that hold the records at some offsets.
@@ -61,8 +62,10 @@ def find_records(
         topic_id: of the topic that was read.
         heads: what the state itself holds of these partitions.
         spans: the offsets.
+        view_ends: by partition, where the view ends that they are looked up for, if it is one.
         unfinished: by partition, where appends begin that must not show though they are committed.
-            Rewrites of them count for nothing: what was appended is there still.
+            Rewrites that would hide or show the wrong record for it are left aside: what was there
+            before them is there still.
 
     Raises:
         OffsetOutOfRange: records were deleted since the offsets were chosen.
@@ -78,6 +81,18 @@ def find_records(
     for number in spans:
         rewrites[number] += heads[number].rewrites
 
+    ends, hidden = view_ends or {}, unfinished or {}
+
+    def hold(known: Mapping[int, Sequence[Rewrite]]) -> dict[int, list[Rewrite]]:
+        return {
+            number: resolve(
+                rewrite
+                for rewrite in of_number
+                if rewrite.holds_for(ends.get(number), hidden.get(number, ()))
+            )
+            for number, of_number in known.items()
+        }
+
     def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], PlacedRecords]:
         assert settled is not None
         _check_log_starts(manifests.topic, listing, back)
@@ -85,9 +100,7 @@ def find_records(
         for rewrite in manifests.rewrites(listing, settled, back):
             if rewrite.partition in back:
                 known[rewrite.partition].append(rewrite)
-        held = {
-            number: _held(known[number], (unfinished or {}).get(number, ())) for number in known
-        }
+        held = hold(known)
         wanted = {number: not_rewritten(held[number], *span) for number, span in back.items()}
         return held, _find_appended(manifests, listing, settled, wanted)
 
@@ -95,8 +108,7 @@ def find_records(
     if back:
         found = manifests.read(settled, topic_id, look_back)
     if found is None:
-        held = {n: _held(known, (unfinished or {}).get(n, ())) for n, known in rewrites.items()}
-        found = held, PlacedRecords()
+        found = hold(rewrites), PlacedRecords()
     held, older = found
     placed = PlacedRecords({}, older.aborted)
     for number, (start, end) in spans.items():
@@ -104,19 +116,11 @@ def find_records(
         segments = placed.segments[number] = older.segments.get(number, [])
         for low, high in not_rewritten(held[number], max(start, head.first_offset), end):
             segments += overlapping(head.segments, low, high)
-        rewritten = [r.segment for r in within(held[number], start, end) if r.segment]
+        rewritten = held_segments(held[number], start, end)
         if rewritten:
             segments += rewritten
             segments.sort(key=lambda segment: segment.base_offset)
     return placed
-
-
-def _held(rewrites: Iterable[Rewrite], unfinished: Sequence[int]) -> list[Rewrite]:
-    return resolve(
-        rewrite
-        for rewrite in rewrites
-        if not any(rewrite.start <= offset < rewrite.end for offset in unfinished)
-    )
 
 
 def _check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:

@@ -11,8 +11,8 @@ from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.state_log import LogPolicy
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.state.placement import Segment, overlapping, placement_of
-from txnlog.state.rewrites import Rewritten, RewrittenSpan
+from txnlog.state.placement import Placement, RewrittenFile, Segment, overlapping, placement_of
+from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 
@@ -30,7 +30,7 @@ class ReadRun:
 def rewrite(
     log: TopicLog,
     topic_id: str,
-    spans: Sequence[RewrittenSpan],
+    new: Sequence[Placement],
     read: Sequence[ReadRun],
     begun_ms: int | None = None,
 ) -> int | None:
@@ -39,7 +39,7 @@ def rewrite(
     Args:
         log: the topic's.
         topic_id: of the topic that was read.
-        spans: the offsets, in order, and what was uploaded for them.
+        new: what was uploaded for them, with the offsets that each stands for.
         read: the runs that it was made of. They were decided.
         begun_ms: when the first upload began, by the log's clock.
 
@@ -53,17 +53,17 @@ def rewrite(
         StorageError: the outcome is unknown; or this process slept, and vacuum took the new
             segments for left behind meanwhile: then the old ones hold the records again.
     """
-    keys = [(span.partition, span.segment.name) for span in spans if span.segment is not None]
+    keys = [(place.partition, place.name) for place in new if place.record_count]
     uploads = UploadCheck(log.log.storage, log.clock, log.name, keys, [begun_ms])
     uploads.before()
     nonce = log.clock.token()
-    replaced: list[RewrittenSpan] = []
+    replaced: list[Placement] = []
 
     def build(state: TopicState) -> Rewritten | None:
         state.check_exists(log.name, topic_id)
         found = _find(log, state, read)
         replaced[:] = found or ()
-        return None if found is None else Rewritten(nonce, log.clock.now_ms(), tuple(spans))
+        return None if found is None else Rewritten(nonce, log.clock.now_ms(), tuple(new))
 
     number = log.append(build)
     try:
@@ -76,8 +76,8 @@ def rewrite(
     return number
 
 
-def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[RewrittenSpan] | None:
-    """The spans that would let the segments of these runs hold their records, as they do now.
+def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Placement] | None:
+    """What would let the segments of these runs hold their records, as they do now.
 
     None if others do.
     """
@@ -89,29 +89,32 @@ def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Rew
     left = {n: (max(low, starts[n]), high) for n, (low, high) in whole.items() if starts[n] < high}
     found = log.find_records(state, left)
     aborted = found.aborted | frozenset(state.aborted)
-    spans = []
+    places: list[Placement] = []
     for run in read:
         segments = overlapping(found.segments.get(run.partition, ()), run.start, run.end)
         if tuple(segment.name for segment in segments) != run.segments:
             return None
-        spans += [
-            RewrittenSpan(
-                run.partition,
-                segment.base_offset,
-                segment.end_offset,
-                None if segment.entry in aborted else placement_of(run.partition, segment),
-            )
+        places += [
+            _emptied(run.partition, segment)
+            if segment.entry in aborted
+            else placement_of(run.partition, segment)
             for segment in segments
         ]
-    return spans
+    return places
 
 
-def _put(log: TopicLog, topic_id: str, spans: Sequence[RewrittenSpan]) -> None:
+def _emptied(partition: int, segment: Segment) -> Placement:
+    """That none of the offsets of a segment, which was aborted, has a record."""
+    special = RewrittenFile(segment.end_offset - segment.base_offset)
+    return Placement(partition, "", segment.base_offset, 0, 0, -1, -1, 0, rewritten=special)
+
+
+def _put(log: TopicLog, topic_id: str, places: Sequence[Placement]) -> None:
     nonce = log.clock.token()
 
     def build(state: TopicState) -> Rewritten:
         state.check_exists(log.name, topic_id)
-        return Rewritten(nonce, log.clock.now_ms(), tuple(spans))
+        return Rewritten(nonce, log.clock.now_ms(), tuple(places))
 
     log.append(build)
 

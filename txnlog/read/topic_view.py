@@ -160,7 +160,13 @@ class TopicView:
         """
         heads = {number: self.partitions[number].head for number in spans}
         found = find_records(
-            self.manifests, self.settled, self.topic_id, heads, spans, self.unfinished
+            self.manifests,
+            self.settled,
+            self.topic_id,
+            heads,
+            spans,
+            {number: self.partitions[number].end_offset for number in spans},
+            self.unfinished,
         )
         hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries
         return PlacedSegments(found.segments, hidden)

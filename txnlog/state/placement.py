@@ -28,14 +28,16 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is special about a segment that merging or compaction has written.
 
-    It stands for ``offset_count`` offsets, and may have gaps. ``is_compacted``: it holds no record
-    that a later one of its key, in it or before it, stands for. ``delete_horizon_ms`` is the time
-    from which its tombstones may go; -1: it holds none.
+    It stands for ``offset_count`` offsets, and may have gaps; without records there is no file.
+    ``is_compacted``: of each key it holds at most the newest record before its end.
+    ``delete_horizon_ms`` is the time from which its tombstones may go; -1: it holds none.
+    ``judged_end``: for what it leaves out there are newer records, all of them before this offset.
     """
 
     offset_count: int
     is_compacted: bool = False
     delete_horizon_ms: int = -1
+    judged_end: int = 0
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,6 +92,11 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def end_offset(self) -> int:
         special = self.kafka or self.rewritten
         return self.base_offset + (special.offset_count if special else self.record_count)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record is left in its place, so that there is no file."""
+        return self.rewritten is not None and self.record_count == 0
 
     @property
     def is_dense(self) -> bool:

@@ -15,38 +15,53 @@ import msgspec
 from txnlog.state.placement import Placement, Segment, overlapping
 
 
-class RewrittenSpan(msgspec.Struct, frozen=True):
-    """Another segment holds the offsets [start, end) of a partition; None: no record is left."""
-
-    partition: int
-    start: int
-    end: int
-    segment: Placement | None
-
-
 class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
-    """Records lie in other segments from now on: they were merged, or compacted.
+    """Records lie in these segments from now on: they were merged, or compacted.
 
-    Put by somebody who has seen that all of the old segments are decided, and still hold them.
+    Each stands for the offsets from its base to its end; one without records for offsets of which
+    none is left. Put by somebody who has seen that all of the old segments are decided, and still
+    hold these records.
     """
 
     nonce: str
     at_ms: int
-    spans: tuple[RewrittenSpan, ...]
+    segments: tuple[Placement, ...]
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):
-    """Since entry ``entry`` another segment holds the offsets [start, end) of a partition.
+    """A segment that holds records of a partition since its entry, which carries time ``at_ms``."""
 
-    None if no record of them is left. ``at_ms`` is the time that the entry carries.
-    """
-
-    entry: int
     at_ms: int
     partition: int
-    start: int
-    end: int
-    segment: Segment | None
+    segment: Segment
+
+    @property
+    def entry(self) -> int:
+        return self.segment.entry
+
+    @property
+    def start(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def end(self) -> int:
+        return self.segment.end_offset
+
+    def holds_for(self, view_end: int | None, unfinished: Iterable[int]) -> bool:
+        """Whether it holds for who sees the partition up to an offset, but for some appends.
+
+        Not if some newer record of a key, for which an older one was left out, would not show; nor
+        if it holds itself what must not show: then what was there before does.
+
+        Args:
+            view_end: where that view ends; None: where the log does.
+            unfinished: where the appends begin that do not show in it, though they are committed.
+        """
+        special = self.segment.rewritten
+        judged_end = special.judged_end if special else 0
+        seen = max(self.end, judged_end)
+        shows_all = view_end is None or judged_end <= view_end
+        return shows_all and not any(self.start <= at < seen for at in unfinished)
 
 
 class RewriteFile(msgspec.Struct, frozen=True, tag_field="kind", tag="rewrites"):
@@ -131,8 +146,14 @@ def records_in(
     found: list[Segment] = []
     for low, high in not_rewritten(held, start, end):
         found += overlapping(segments, low, high)
-    found += [rewrite.segment for rewrite in within(held, start, end) if rewrite.segment]
+    found += held_segments(held, start, end)
     return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def held_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment]:
+    """The segments of :func:`resolve` that hold records of [start, end)."""
+    found = (rewrite.segment for rewrite in within(held, start, end))
+    return [segment for segment in found if not segment.is_empty]
 
 
 def still_of_use(

@@ -235,16 +235,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                     self._trim(self.partitions[index], offset)
                 self._drop_unused_aborts()
             case Rewritten():
-                for span in entry.spans:
-                    self.partitions[span.partition].rewrites.append(
-                        Rewrite(
-                            number,
-                            entry.at_ms,
-                            span.partition,
-                            span.start,
-                            span.end,
-                            placed_segment(number, span.segment) if span.segment else None,
-                        )
+                for place in entry.segments:
+                    self.partitions[place.partition].rewrites.append(
+                        Rewrite(entry.at_ms, place.partition, placed_segment(number, place))
                     )
             case Deleted():
                 self.topic_id = None
