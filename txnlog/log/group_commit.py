@@ -23,7 +23,7 @@ from txnlog.names import SegmentRef
 from txnlog.state.proposal import MOST_TOGETHER, Proposal, combine, is_proposable
 from txnlog.state.topic import Append, TopicEntry, TopicState
 
-MOST_AGE_MS = 300_000
+MOST_AGE_MS = 60_000
 """A proposal that is so old, by wall clocks, is left to its own writer."""
 _TURNS = (1, 1, 1, 4, 16)
 """How many of those who wait may put the next entry when nothing has come so many times; then all

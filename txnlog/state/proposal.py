@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from txnlog.state.topic import Append, Appends, TopicState
 
-MOST_BEHIND = 64
+MOST_BEHIND = 16
 """A proposal that so many entries have overtaken is not placed any more, but by its own writer."""
 MOST_TOGETHER = 128
 """So many appends are placed together."""
