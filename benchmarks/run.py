@@ -27,15 +27,8 @@ def main() -> None:
     parser.add_argument(
         "--only",
         choices=(
-            "spark",
-            "memory",
-            "scan",
-            "many",
-            "kafka",
-            "requests",
-            "growth",
-            "merging",
-            "compaction",
+            *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
+            *("small", "contention", "compaction"),
         ),
         help="only this part",
     )
@@ -80,11 +73,20 @@ def main() -> None:
 
             commits = 2_000 if arguments.quick else 8_000
             report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
+        if arguments.only in (None, "small"):
+            from small_commits import measure as measure_small
+
+            small = 50 if arguments.quick else 200
+            report += ["## Small commits", "", *measure_small(Path(folder), small), ""]
         if arguments.only in (None, "merging"):
             from merging import measure as measure_merging
 
             commits = 1_000 if arguments.quick else 5_000
             report += ["## Merging", "", *measure_merging(Path(folder), commits), ""]
+        if arguments.only in (None, "contention"):
+            from contention import measure as measure_contention
+
+            report += ["## Contention", "", *measure_contention(5 if arguments.quick else 20), ""]
         if arguments.only in (None, "compaction"):
             from compaction import measure as measure_compaction
 

@@ -154,8 +154,16 @@ class BatchHeader:
     @property
     def kafka_leader_epoch(self) -> int:
         """The leader epoch, -1 where there is a segment's tag in its place."""
-        is_tag = self.magic == MAGIC_COLUMNS or self.is_guarded
-        return NO_LEADER_EPOCH if is_tag else self.leader_epoch
+        return NO_LEADER_EPOCH if self._has_tag else self.leader_epoch
+
+    @property
+    def tag(self) -> int:
+        """The tag of the segment that txnlog wrote it for; -1 for none."""
+        return self.leader_epoch if self._has_tag else NO_LEADER_EPOCH
+
+    @property
+    def _has_tag(self) -> bool:
+        return self.magic == MAGIC_COLUMNS or self.is_guarded
 
     def broken_guard(self) -> str | None:
         """What is damaged of the fields that only the guard protects; None if none is."""

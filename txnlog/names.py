@@ -29,11 +29,18 @@ _MAX_ENCODED_BYTES = 250
 """Local filesystems take 255 bytes for one path component."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _LOG_FILE = re.compile(r"([0-9]{20})\.(?:(json|commit|abort|checkpoint)|(seen)-[0-9]{1,16})")
+_SHARED_DATA = "shared"
+"""The folder of files that segments of several partitions share: no partition is called so."""
+SHARED: Final = -1
+"""Stands for the partition in the key of such a file."""
+OWN_FILE: Final = -1
+"""The position of a segment that shares its file with no other."""
 _DATA_FILE = re.compile(
-    rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}})/([^/]+)\.(log|index|timeindex|txnindex)"
+    rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}}|{_SHARED_DATA})/([^/]+)\.(log|index|timeindex|txnindex)"
 )
 _MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
 _MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
+_PROPOSAL = re.compile(r"([0-9]{20})-(.+)\.json")
 IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 SEGMENT_ENDING: Final = ".log"
 INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
@@ -110,17 +117,41 @@ class SegmentPaths:
         return [self.log, *self.indexes(batch_count, has_aborted=has_aborted).values()]
 
 
+FileKey: TypeAlias = tuple[int, str]
+"""What tells a segment's files from others of its topic: the partition, or SHARED, and the name."""
+
+
 class SegmentRef(NamedTuple):
-    """One segment of a store. ``name`` is unique among those of its topic, for ever."""
+    """One segment of a store. ``name`` is unique among those of its partition, for ever.
+
+    ``position`` is where it begins in a file that it shares with segments of other partitions,
+    which have the same name; OWN_FILE if it has files of its own.
+    """
 
     topic: str
     partition: int
     name: str
+    position: int = OWN_FILE
+
+    @property
+    def file_key(self) -> FileKey:
+        """What its files are known by, among those of the topic."""
+        return (self.partition if self.position == OWN_FILE else SHARED), self.name
 
     @property
     def paths(self) -> SegmentPaths:
         """Its files, by their names within the store."""
-        return SegmentPaths(f"{topic_data(self.topic, self.partition)}/{self.name}")
+        return SegmentPaths(f"{topic_data(self.topic, self.file_key[0])}/{self.name}")
+
+    @property
+    def start(self) -> int:
+        """Where it begins in its file."""
+        return max(self.position, 0)
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages, where positions count from its beginning."""
+        return f"{self.paths.log}+{self.position}" if self.position > 0 else self.paths.log
 
 
 def check_topic(topic: str) -> str:
@@ -191,8 +222,8 @@ def topic_folder(topic: str) -> str:
 
 
 def is_topic_log_file(path: str) -> bool:
-    """Whether it is a file of a topic's log, or a manifest: ``topics/<topic>/log/...``."""
-    return path.split("/")[2:3] in (["log"], ["manifests"])
+    """Whether it is a file of a topic's log, a manifest or a proposal: no data."""
+    return path.split("/")[2:3] in (["log"], ["manifests"], ["proposals"])
 
 
 def topic_log(topic: str) -> str:
@@ -203,8 +234,15 @@ def topic_manifests(topic: str) -> str:
     return f"{TOPICS}/{check_topic(topic)}/manifests"
 
 
+def topic_proposals(topic: str) -> str:
+    """Where writers that were not the first leave what others may place for them."""
+    return f"{TOPICS}/{check_topic(topic)}/proposals"
+
+
 def topic_data(topic: str, partition: int) -> str:
-    return f"{TOPICS}/{check_topic(topic)}/data/{partition:d}"
+    """Where the files of a partition lie, or those that several share (SHARED)."""
+    folder = _SHARED_DATA if partition == SHARED else f"{partition:d}"
+    return f"{TOPICS}/{check_topic(topic)}/data/{folder}"
 
 
 def retired_folder(topic: str) -> str:
@@ -291,6 +329,17 @@ def parse_manifest(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def proposal(entry: int, segment: str) -> str:
+    """The name of a proposal: the entry that it was built for, and its first segment's name."""
+    return f"{entry:0{NUMBER_DIGITS}d}-{segment}.json"
+
+
+def parse_proposal(name: str) -> tuple[int, str] | None:
+    """The entry and the segment in the name of a proposal; None if it is something else."""
+    match = _PROPOSAL.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
 def segment_name(writer: str, counter: int) -> str:
     """The stem of a segment's files: unique, because ``writer`` is a fresh random token."""
     return f"{writer}-{counter:d}"
@@ -307,12 +356,14 @@ def is_accelerator(path: str) -> bool:
 
 
 def parse_data_file(name: str) -> tuple[int, str, str] | None:
-    """The partition, stem and ending of a file of ``topics/<topic>/data``, at any depth above.
+    """The partition (or SHARED), stem and ending of a file of ``topics/<topic>/data``.
 
     None if it is no file of a segment.
     """
     match = _DATA_FILE.fullmatch(name)
-    return (int(match[1]), match[2], match[3]) if match else None
+    if match is None:
+        return None
+    return (SHARED if match[1] == _SHARED_DATA else int(match[1])), match[2], match[3]
 
 
 def retired_note(topic: str, token: str) -> str:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from txnlog.state.topic import (
         Altered,
         Append,
+        Appends,
         Created,
         Deleted,
         Imported,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Altered",
     "Append",
+    "Appends",
     "BeginResult",
     "CommittedOffset",
     "Compaction",
@@ -113,6 +115,7 @@ __all__ = [
 _HOMES = {
     "Altered": "state.topic",
     "Append": "state.topic",
+    "Appends": "state.topic",
     "BeginResult": "producer",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",

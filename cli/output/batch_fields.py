@@ -103,6 +103,19 @@ class Batch:
             return "unknown"
 
     @property
+    def source(self) -> str:
+        """The file, and the partition where it is one of several in it."""
+        segment = self.segment
+        if segment is None or segment.position < 0:
+            return self.path
+        return f"{self.path} ({segment.topic}:{segment.partition})"
+
+    @property
+    def position(self) -> int:
+        """Where the batch begins in its file."""
+        return self.dumped.position + (0 if self.segment is None else self.segment.ref.start)
+
+    @property
     def _placed(self) -> SegmentDescription | None:
         """What the log says instead of the file; nothing of a file that came from Kafka."""
         return None if self.segment is None or self.segment.from_kafka else self.segment
@@ -149,7 +162,7 @@ def batch_fields(*, with_records: bool, metadata: bool = True) -> list[Field[Bat
         text("path", None, lambda batch: batch.path),
         number("base_offset", "BASE", lambda batch: batch.base_offset),
         number("last_offset", "LAST", lambda batch: batch.last_offset),
-        number("position", "POSITION", lambda batch: batch.dumped.position),
+        number("position", "POSITION", lambda batch: batch.position),
         number("size_bytes", "BYTES", lambda batch: batch.dumped.size_bytes),
         number("record_count", "RECORDS", _get_number(lambda head: head.record_count)),
         text("codec", "CODEC", lambda batch: batch.codec),

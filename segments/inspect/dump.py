@@ -29,6 +29,7 @@ from txnlog.segments.batches import (
     has_right_checksum,
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
+from txnlog.segments.identity import NO_TAG
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
@@ -70,13 +71,14 @@ def dump_segment(
     """Yield every byte of the file once, in order, as batches and damaged stretches.
 
     With ``joins_messages`` old messages that are not compressed come many at a time. Batches that
-    cannot be of the segment that the file should be are damage.
+    cannot be of the segment that the file should be are damage; if that is not known, several
+    segments may share the file, one after another.
     Behind a damaged header the next batch is searched for: its checksum, and for columns its
     header check, make sure that it is one. Held in memory: one chunk and two batches. Raises
     only what reading raises, and CorruptRecord if the file is shorter than it was said to be.
     """
     window, name = Window(file), file.name
-    position, last_offset = 0, -1
+    position, last_offset, tag = 0, -1, NO_TAG
     # The newest batch waits for the next one, which may show that its offset cannot be right: no
     # checksum of Kafka's covers it.
     held: DumpedBatch | None = None
@@ -84,7 +86,10 @@ def dump_segment(
     while position < file.size_bytes:
         ahead_stop = position + chunk_bytes
         try:
-            header = read_header(window, position, ahead_stop, last_offset, check_identity=False)
+            header = read_header(window, position, ahead_stop, -1, check_identity=False)
+            if file.identity is None and _begins_segment(header, tag):
+                last_offset, tag = -1, header.tag
+            check_order(header, last_offset, name, position)
         except CorruptRecord as error:
             if held is not None and _is_out_of_place(held, window, position, before):
                 yield _mark_out_of_place(held, name)
@@ -93,7 +98,7 @@ def dump_segment(
             if held is not None:
                 yield held
                 held = None
-            found = _find_next_batch(window, position + 1, last_offset)
+            found = _find_next_batch(window, position + 1, last_offset, tag)
             yield DumpedBatch(position, found - position, None, None, None, str(error))
             position = found
             continue
@@ -129,12 +134,31 @@ def dump_segment(
         yield held
 
 
+def is_shared(file: SegmentFile) -> bool:
+    """Whether several segments lie in the file: then each is one batch, with a tag of its own."""
+    window = Window(file)
+    try:
+        first = read_header(window, 0, DEFAULT_CHUNK_BYTES, -1)
+        position = first.size_bytes
+        if position >= file.size_bytes:
+            return False
+        second = read_header(window, position, position + DEFAULT_CHUNK_BYTES, -1)
+    except CorruptRecord:
+        return False
+    return _begins_segment(second, first.tag)
+
+
+def _begins_segment(header: BatchHeader, tag: int) -> bool:
+    """Whether a batch is the first of another segment than the one with a tag."""
+    return header.base_offset == 0 and header.tag not in (NO_TAG, tag)
+
+
 def _is_out_of_place(held: DumpedBatch, window: Window, position: int, before: int) -> bool:
     """Whether a sound batch at ``position`` continues what precedes ``held``, but not ``held``."""
     if held.damage is not None or held.header is None or held.header.is_self_checked:
         return False
     stop = min(position + MAX_HEADER_BYTES, window.file.size_bytes)
-    return _is_batch(window, position, bytes(window.get(position, stop, stop)), before)
+    return _is_batch(window, position, bytes(window.get(position, stop, stop)), before, NO_TAG)
 
 
 def _mark_out_of_place(held: DumpedBatch, name: str) -> DumpedBatch:
@@ -157,7 +181,7 @@ def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
     return header.base_offset, header.base_offset + (row if deltas is None else int(deltas[row]))
 
 
-def _find_next_batch(window: Window, start: int, last_offset: int) -> int:
+def _find_next_batch(window: Window, start: int, last_offset: int, tag: int) -> int:
     """Position of the next batch at or behind ``start`` that is whole; else the file's end."""
     left = _SEARCH_TIMES * window.file.size_bytes
     while start + _LEAST_BATCH_BYTES <= window.file.size_bytes and left > 0:
@@ -168,7 +192,7 @@ def _find_next_batch(window: Window, start: int, last_offset: int) -> int:
             left -= int.from_bytes(head[8:12], "big")
             if left < 0:
                 break
-            if _is_batch(window, start + candidate, head, last_offset):
+            if _is_batch(window, start + candidate, head, last_offset, tag):
                 return start + candidate
         if stop == window.file.size_bytes:
             break
@@ -183,18 +207,21 @@ def _find_candidates(block: bytes, last_offset: int, left: int) -> list[int]:
     heads = np.ascontiguousarray(data[at[:, None] + np.arange(MAGIC_POSITION - 4)])
     fields = heads.view(np.dtype([("offset", ">i8"), ("length", ">i4")])).reshape(-1)
     offset, size_bytes = fields["offset"], fields["length"].astype(np.int64) + 12
-    plausible = (offset > last_offset) & (offset <= _LARGEST_OFFSET)
+    plausible = ((offset > last_offset) | (offset == 0)) & (offset <= _LARGEST_OFFSET)
     plausible &= (size_bytes >= _LEAST_BATCH_BYTES) & (size_bytes <= left - at)
     places: list[int] = at[plausible].tolist()
     return places
 
 
-def _is_batch(window: Window, position: int, head: bytes, last_offset: int) -> bool:
+def _is_batch(window: Window, position: int, head: bytes, last_offset: int, tag: int) -> bool:
     try:
         header = decode_header(head, name=window.file.name, position=position)
     except CorruptRecord:
         return False
     stop = position + header.size_bytes
-    if header.base_offset <= last_offset or stop > window.file.size_bytes:
+    follows = header.base_offset > last_offset or (
+        window.file.identity is None and _begins_segment(header, tag)
+    )
+    if not follows or stop > window.file.size_bytes:
         return False
     return has_right_checksum(header, window.file.read(position, stop))

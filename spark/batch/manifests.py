@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from txnlog.log.uploads import UploadedSegment
+from txnlog.names import OWN_FILE
 from txnlog.spark.batch.commit import SegmentsByTopic
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -26,7 +27,9 @@ _DECODER = msgspec.json.Decoder(StagedWrite)
 def write_manifest(storage: Storage, path: str, segments: SegmentsByTopic) -> None:
     """Leave one. Raises StorageError; then the write counts as failed."""
     staged = StagedWrite({topic: list(uploaded) for topic, uploaded in segments.items()})
-    storage.put(path, envelope.encode(staged))
+    shares = any(s.position != OWN_FILE for uploaded in segments.values() for s in uploaded)
+    version = envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
+    storage.put(path, envelope.encode(staged, version))
 
 
 def read_manifest(storage: Storage, path: str) -> StagedWrite:

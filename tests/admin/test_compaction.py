@@ -17,7 +17,8 @@ from steps import another, begin
 from txnlog.admin.compaction import compact as compact_module
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.names import SegmentRef, TopicPartition
-from txnlog.state.placement import Segment
+from txnlog.state.placement import RewrittenFile, Segment
+from txnlog.state.rewrites import Rewrite
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -463,3 +464,50 @@ def test_a_dict_is_the_model(
                 assert tombstones <= {r.offset for r in expected}
                 known = {r.offset: r for r in left}
     assert read(another(store)) == [known[at] for at in sorted(known)]
+
+
+# -- views that do not show all that compaction has seen ------------------------------------
+
+
+def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None:
+    """Else a key would be missing from a snapshot that is called atomic."""
+    store.create_topic("u")
+    put(store, ("a", "old"))
+    blocking = begin(store, "blocks")
+    blocking.send("u", b"open")
+    blocking.flush()
+    both = begin(store, "both")
+    both.send("t", b"new", key=b"a")
+    both.send("u", b"new")
+    both.commit_transaction()
+    (done,) = compact(store)
+    assert (done.record_count, done.compacted_record_count) == (2, 1)
+    for one in (store, another(store)):
+        snapshot = one.snapshot(["t", "u"])
+        assert snapshot.is_atomic
+        assert snapshot.scan("u").to_arrow().num_rows == 0
+        assert snapshot.scan("t").to_arrow()["value"].to_pylist() == [b"old"]
+        assert pairs(one) == [(1, "a", "new")]
+    blocking.abort_transaction()
+    snapshot = store.snapshot(["t", "u"])
+    assert snapshot.scan("t").to_arrow()["value"].to_pylist() == [b"new"]
+    assert snapshot.scan("u").to_arrow()["value"].to_pylist() == [b"new"]
+
+
+def test_a_rewrite_that_hides_or_shows_too_much_is_left_aside() -> None:
+    """What is hidden may be the newer record of a key, or lie in the new segment."""
+
+    def rewrite(judged_end: int) -> Rewrite:
+        special = RewrittenFile(10, is_compacted=judged_end > 0, judged_end=judged_end)
+        segment = Segment(7, "s", 20, 5, 100, 0, 0, 1, -1, -1, -1, rewritten=special)
+        return Rewrite(0, 0, segment)
+
+    compacted, merged = rewrite(50), rewrite(0)
+    assert compacted.holds_for(None, [])
+    assert compacted.holds_for(50, [])
+    assert not compacted.holds_for(49, [])
+    assert compacted.holds_for(60, [19, 50])
+    assert not compacted.holds_for(60, [49])
+    assert merged.holds_for(25, [])
+    assert merged.holds_for(60, [19, 30])
+    assert not merged.holds_for(60, [29])

@@ -199,7 +199,7 @@ def test_a_damaged_segment_leaves_no_file(own_store: Path, tmp_path: Path) -> No
     """Exit code 3, and nothing under the file's name or beside it."""
     store = txnlog.open(str(own_store))
     (segment, *_) = store.segments("orders", 1)
-    path = own_store / f"topics/orders/data/1/{segment.name}.log"
+    path = own_store / segment.paths.log
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)

@@ -58,6 +58,7 @@ def test_ls_shows_where_segments_are_and_what_became_of_them(store_path: Path) -
         "producer_epoch": 0,
         "base_sequence": 0,
         "segment": known[1].name,
+        "position": 0,
         "path": f"topics/paid/data/0/{known[1].name}.log",
     }
     table = cli("segments", "ls", "orders:0", "--store", store_path).lines()
@@ -111,7 +112,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "headers": [{"key": "h", "value": "1"}],
     }
     table = cli(*dump, "--records").lines()
-    assert table[1] == f"# {known.paths.log}"
+    assert table[1] == f"# {known.paths.log} (orders:0)"
     assert table[-1] == (
         "  offset: 9  timestamp: 2023-11-14T22:13:29.000Z  key: k9  value: v9  headers: h=1"
     )
@@ -120,11 +121,18 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
 
 
 def test_dump_of_a_file_needs_no_store_and_shows_it_as_it_is(store_path: Path) -> None:
-    """--file reads one file with offsets as they stand in it, and modifies nothing."""
+    """--file reads one file with offsets as they stand in it, and modifies nothing.
+
+    Two segments share it: orders:0's second and orders:1's first.
+    """
     known = batches_of(store_path, "orders", 0)[1]
     path = store_path / known.paths.log
     before = path.read_bytes()
-    (batch,) = cli("segments", "dump", "--file", path, "-o", "json").json()
+    batch, other = cli("segments", "dump", "--file", path, "-o", "json").json()
+    assert (other["base_offset"], other["last_offset"], other["position"]) == (
+        *(0, 1),
+        known.size_bytes,
+    )
     assert (batch["base_offset"], batch["last_offset"]) == (0, 3)
     assert (batch["topic"], batch["partition"], batch["segment"]) == (None, None, None)
     assert (batch["producer_id"], batch["base_sequence"]) == (None, 0)
@@ -263,9 +271,13 @@ def test_kafkas_own_files_are_dumped_and_verified(folder: str) -> None:
 
 def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store: Path) -> None:
     """A flipped bit, a missing file, and a sound file in the place of another one: exit 3."""
+    with txnlog.open(str(own_store)).producer() as producer:
+        producer.send("orders", b"alone", partition=1)
     verify = ("segments", "verify", "orders", "--store", own_store, "-o", "json")
-    assert [check["ok"] for check in cli(*verify).json()] == [True] * 3
-    first, second, third = txnlog.open(str(own_store)).segments("orders")
+    assert [check["ok"] for check in cli(*verify).json()] == [True] * 4
+    first, second, third, fourth = txnlog.open(str(own_store)).segments("orders")
+    assert second.paths == third.paths
+    assert [check["position"] for check in cli(*verify).json()] == [0, 0, second.size_bytes, 0]
     path = own_store / first.paths.log
     sound = path.read_bytes()
     path.write_bytes(sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:])
@@ -273,11 +285,12 @@ def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store
     done = cli(*verify)
     found = json.loads(done.out)
     assert done.code == 3
-    assert [check["ok"] for check in found] == [False, False, True]
+    assert [check["ok"] for check in found] == [False, False, False, True]
     assert "CRC-32C" in found[0]["damages"][0]
     assert "is gone" in found[1]["damages"][0]
-    assert done.err.count("\n") == 2
-    path.write_bytes((own_store / third.paths.log).read_bytes())
+    assert "is gone" in found[2]["damages"][0]
+    assert done.err.count("\n") == 3
+    path.write_bytes((own_store / fourth.paths.log).read_bytes())
     swapped = cli(*verify, "--segment", first.name)
     assert swapped.code == 3
     assert f"entry {first.entry} of its log" in swapped.err
@@ -305,6 +318,7 @@ def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
     """All files of all topics, once each; what no entry places is unreferenced."""
     txnlog.open(str(own_store)).delete_topic("empty")
     stray = own_store / "topics/orders/data/1/stray-0.log"
+    stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x" * 1000)
     rows = cli("segments", "du", "--store", own_store, "-o", "json").json()
     files = [path for path in (own_store / "topics").rglob("*") if path.is_file()]
@@ -313,7 +327,10 @@ def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
     by_place = {(row["topic"], row["partition"]): row for row in rows}
     assert by_place["orders", 1]["unreferenced_bytes"] == 1000
     known = txnlog.open(str(own_store)).describe_topic("orders").partitions
-    assert by_place["orders", 0]["segment_bytes"] == known[0].size_bytes
+    for partition in known:
+        segment_bytes = by_place["orders", partition.partition]["segment_bytes"]
+        assert segment_bytes == partition.size_bytes
+    assert by_place["orders", 1]["file_count"] == 1, "the shared one counts for the log"
     assert by_place["empty", None]["log_bytes"] > 0
     orders = cli("segments", "du", "orders", "--store", own_store, "-o", "json").json()
     assert orders == [row for row in rows if row["topic"] == "orders"]

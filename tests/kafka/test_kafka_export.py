@@ -366,7 +366,7 @@ def test_a_failed_export_leaves_nothing(store: Store, tmp_path: Path) -> None:
     store.import_kafka("orders", [str(BROKER)])
     for topic in ("t", "orders"):
         segment = store.segments(topic, 1)[-1]
-        path = f"topics/{topic}/data/1/{segment.name}.log"
+        path = segment.paths.log
         data = bytearray(store.storage.get(path))
         data[-1] ^= 1
         store.storage.delete([path])

@@ -312,7 +312,7 @@ def take_the_files_age_for_that_of_the_deletion(patch: Patch) -> None:
 
 
 def delete_what_is_placed(patch: Patch) -> None:
-    patch.setattr(vacuum, "placed_segments", lambda _: set())
+    patch.setattr(vacuum, "placed_files", lambda *_: set())
 
 
 def loss_in_some_order() -> str:

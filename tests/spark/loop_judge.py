@@ -90,7 +90,7 @@ def check_done(store: Store, records: int, group: str = "g") -> list[str]:
 
 
 _ORPHAN = re.compile(
-    r"topics/[^/]+/data/\d+/[0-9a-zA-Z_-]+\.(log|index|timeindex)"
+    r"topics/[^/]+/data/(\d+|shared)/[0-9a-zA-Z_-]+\.(log|index|timeindex)"
     r"|staging/[^/]+\.json"
     r"|\.tmp/[0-9a-f]{32}"
 )
@@ -104,11 +104,7 @@ def orphans(store: Store) -> list[str]:
     """Files that no entry names. They lie where such may lie, and no named one is missing."""
     root = Path(store.url)
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    placed = {
-        f"topics/{topic}/data/{part.partition}/{part.name}"
-        for topic in store.topics()
-        for part in store.segments(topic)
-    }
+    placed = {part.paths.stem for topic in store.topics() for part in store.segments(topic)}
     missing = {f"{stem}.log" for stem in placed} - files
     assert not missing, f"entries name files that are not there: {sorted(missing)[:5]}"
     left = sorted(

@@ -65,7 +65,8 @@ def data_files(store: Store) -> list[str]:
 
 def placed_files(store: Store) -> list[str]:
     """The names of the segment files that log entries name."""
-    return sorted(f"{s.name}.log" for topic in store.topics() for s in store.segments(topic))
+    paths = {s.paths.log for topic in store.topics() for s in store.segments(topic)}
+    return sorted(Path(path).name for path in paths)
 
 
 def rows(frame: DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:

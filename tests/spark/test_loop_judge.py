@@ -78,7 +78,9 @@ def test_the_judge_is_silent_on_what_is_right(prepared: Store) -> None:
     all_once(prepared)
     assert check_whole(prepared) == RECORDS
     assert check_done(prepared, RECORDS) == []
-    Path(prepared.url, "topics/out/data/0/orphan-0.log").touch()
+    orphan = Path(prepared.url, "topics/out/data/0/orphan-0.log")
+    orphan.parent.mkdir(exist_ok=True)
+    orphan.touch()
     assert orphans(prepared) == ["topics/out/data/0/orphan-0.log"]
 
 

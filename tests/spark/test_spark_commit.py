@@ -9,7 +9,7 @@ import pytest
 from txnlog.errors import InvalidTimestamp, UnknownTopicOrPartition, UploadExpired
 from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import normalize
-from txnlog.spark.batch import commit
+from txnlog.spark.batch import commit, manifests
 from txnlog.spark.batch.rows_to_records import TopicRecords
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
@@ -35,6 +35,23 @@ def uploaded(store: Store, topic: str) -> list[UploadedSegment]:
     records = normalize(pa.record_batch({"value": [b"x"]}), now_ms=1)
     uploader.write(records, np.zeros(1, dtype=np.int32))
     return uploader.finish()
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_staged_write_says_which_segments_share_a_file(partitions: int) -> None:
+    """In a version that an older process of the job refuses; and without any in the first one."""
+    store = attach(HeapStorage(), create=True, clock=VirtualClock())
+    store.create_topic("t", partitions=2)
+    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
+    records = normalize(pa.record_batch({"value": [b"x", b"y"]}), now_ms=1)
+    uploader.write(records, np.arange(2, dtype=np.int32) % partitions)
+    segments = {"t": uploader.finish()}
+    manifests.write_manifest(store.storage, "staging/t-000000.json", segments)
+    written = store.storage.get("staging/t-000000.json")
+    assert written.startswith(b'{"format":%d,' % (1 if partitions == 1 else 3))
+    assert manifests.read_manifest(store.storage, "staging/t-000000.json").segments == segments
+    commit.append(store, segments)
+    assert store.scan("t").to_arrow().num_rows == 2
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,7 @@ def test_an_imported_topic_is_consumed_exactly_once(spark: SparkSession, importe
     assert stored(imported, "out") == COMMITTED
     assert imported.describe_group("g").lag == 0
     codecs = {
-        Compression(
-            Path(imported.url, f"topics/out/data/0/{segment.name}.log").read_bytes()[22] & 7
-        )
+        Compression(Path(imported.url, segment.paths.log).read_bytes()[segment.ref.start + 22] & 7)
         for segment in imported.segments("out")
     }
     assert codecs == {Compression.SNAPPY}
@@ -107,8 +105,8 @@ def test_a_write_chooses_its_codec(spark: SparkSession, store: Store) -> None:
     assert stored(store, "rows") == list(range(1000))
     assert values(load(spark, store, "rows")) == list(range(1000))
     for segment in store.segments("rows"):
-        data = Path(store.url, f"topics/rows/data/0/{segment.name}.log").read_bytes()
-        assert Compression(data[22] & 7) is Compression.GZIP
+        data = Path(store.url, segment.paths.log).read_bytes()
+        assert Compression(data[segment.ref.start + 22] & 7) is Compression.GZIP
     with pytest.raises(PySparkException, match=r"gzip needs record\.format=kafka"):
         save(numbers(spark, 0, 1000), store, "columns", compression_type="gzip")
     assert stored(store, "columns") == []

@@ -87,8 +87,8 @@ def orphans(storage: HeapStorage) -> set[str]:
     files = {
         name.removesuffix(".log")
         for topic in ("a", "b")
-        for partition in (0, 1)
-        for name in storage.list_names(f"topics/{topic}/data/{partition}")
+        for folder in ("0", "1", "shared")
+        for name in storage.list_names(f"topics/{topic}/data/{folder}")
         if name.endswith(".log")
     }
     return files - placed

@@ -7,7 +7,7 @@ import operator
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, ObjectNotFound, PutIfAbsentBroken, StorageError
 from txnlog.log.create_once import create_once
-from txnlog.storage import base, open_storage
+from txnlog.storage import open_storage, together
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.local import LocalStorage
@@ -321,21 +321,15 @@ def test_many_are_read_in_the_order_of_their_names(any_storage: Storage) -> None
         any_storage.get_many([*names, "some/none"])
 
 
-class ReleasingPool(ThreadPoolExecutor):
-    """Sets ``released`` when somebody begins to wait for its threads."""
-
-    released: threading.Event
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        if wait:
-            self.released.set()
-        super().shutdown(wait, cancel_futures=cancel_futures)
-
-
 def test_an_interrupted_gather_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C calls that run have ended, and no other begins behind what cleans up."""
-    released = ReleasingPool.released = threading.Event()
-    monkeypatch.setattr(base, "ThreadPoolExecutor", ReleasingPool)
+    released = threading.Event()
+
+    def release_and_wait(threads: list[Future[None]]) -> object:
+        released.set()
+        return wait(threads)
+
+    monkeypatch.setattr(together, "wait", release_and_wait)
     busy = threading.Barrier(PARALLEL_REQUESTS + 1)
     began: list[int] = []
     ended: list[int] = []
@@ -374,6 +368,28 @@ def test_gathered_calls_are_made_while_others_run() -> None:
 
     storage = open_storage(f"memory://conformance-{next(_SINGLE)}")
     assert storage.gather(calls()) == [True, True, True]
+
+
+def test_a_round_of_puts_is_there_when_it_returns(any_storage: Storage) -> None:
+    """Objects and uploads, in one folder and in several; an error is raised when all have ended."""
+    upload = any_storage.upload("round/one")
+    upload.write(b"1")
+    any_storage.put_round(
+        [
+            upload.close,
+            partial(any_storage.put, "round/two", b"2"),
+            partial(any_storage.put_if_absent, "elsewhere/three", b"3"),
+        ]
+    )
+    for name, data in (("round/one", b"1"), ("round/two", b"2"), ("elsewhere/three", b"3")):
+        assert any_storage.get(name) == data
+
+    def fail() -> None:
+        raise StorageError("no")
+
+    with pytest.raises(StorageError, match="no"):
+        any_storage.put_round([fail, partial(any_storage.put, "round/four", b"4")])
+    assert any_storage.get("round/four") == b"4"
 
 
 def test_ages_are_told_by_the_storages_clock_or_not_at_all(any_storage: Storage) -> None:

@@ -8,6 +8,8 @@ import shutil
 import stat
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from steps import another, send, values
 
@@ -127,6 +129,98 @@ def test_folders_above_the_root_are_synced_once(storage: LocalStorage, disk: Dis
     disk.synced.clear()
     storage.put("a/three", b"x")
     assert disk.synced[:5] == ["file", "a", ".", "..", "../.."]
+
+
+def test_a_round_of_puts_syncs_a_folder_once(storage: LocalStorage, disk: Disk) -> None:
+    """When all of them are linked to their names, and before anything is told of them."""
+    storage.put("a/b/before", b"x")
+    storage.put("a/c/before", b"x")
+    links: list[int] = []
+    real = os.link
+
+    def link(*paths: Path) -> None:
+        real(*paths)
+        links.append(len([name for name in disk.synced if name != "file"]))
+
+    uploads = [storage.upload(f"a/b/{number}") for number in range(5)]
+    disk.synced.clear()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "link", link)
+        storage.put_round([*(one.close for one in uploads), lambda: storage.put("a/c/one", b"x")])
+    assert sorted(disk.synced) == ["a/b", "a/c", *["file"] * 6]
+    assert links == [0] * 6, "no folder before the last link"
+    disk.synced.clear()
+    storage.put("a/b/after", b"x")
+    assert disk.synced == ["file", "a/b"], "behind the round each is synced at once"
+    disk.synced.clear()
+    storage.relaxed().put_round([lambda: storage.relaxed().put("a/b/relaxed", b"x")])
+    assert disk.synced == []
+
+
+@pytest.mark.parametrize("broken", ["a/b", "a", "."])
+def test_a_round_whose_folder_is_not_synced_is_an_error(
+    storage: LocalStorage, disk: Disk, broken: str
+) -> None:
+    """What shows is not reported as done; and afterwards everything is synced anew."""
+    disk.broken = {broken}
+    with pytest.raises(StorageError, match=r"syncing .*/a/b failed: .*check the disk"):
+        storage.put_round([lambda: storage.put("a/b/one", b"x")])
+    assert storage.get("a/b/one") == b"x"
+    disk.broken.clear()
+    disk.synced.clear()
+    storage.put("a/b/two", b"x")
+    assert disk.synced[:4] == ["file", "a/b", "a", "."]
+
+
+def test_a_commit_of_many_files_syncs_each_folder_once(store: Store, disk: Disk) -> None:
+    """A large segment with its indexes; the markers of a transaction that flushed often."""
+    producer = begin(store)
+    for _ in range(3):
+        send(producer, b"x")
+    disk.synced.clear()
+    producer.commit_transaction()
+    folders = [name for name in disk.synced if name != "file"]
+    assert disk.synced.count("file") == 2 + 4
+    assert folders == ["transactions/p", "topics/t/log", "transactions/p"]
+    plain = store.producer()
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        plain.send_batch("t", pa.record_batch({"value": [rng.bytes(900_000)]}), partition=0)
+    disk.synced.clear()
+    plain.flush()
+    (data,) = {name for name in disk.synced if name.startswith("topics/t/data")}
+    assert store.segments("t")[-1].batch_count > 1
+    assert disk.synced.count(data) == 1
+    assert disk.synced.count("file") == 4
+
+
+def test_markers_whose_round_is_not_durable(store: Store, disk: Disk) -> None:
+    """The commit stands, and is not called complete before they are (invariant T4)."""
+    producer = begin(store)
+    disk.broken = {"topics/t/log"}
+    producer.commit_transaction()
+    assert store.describe_transaction("p").status == "PrepareCommit"
+    disk.broken.clear()
+    assert values(another(store)) == [b"x"]
+    disk.synced.clear()
+    with producer.transaction():
+        send(producer, b"y")
+    assert store.describe_transaction("p").status == "CompleteCommit"
+    assert "topics/t/log" in disk.synced
+    assert values(another(store)) == [b"x", b"y"]
+
+
+def test_uploads_whose_round_is_not_durable(store: Store, disk: Disk) -> None:
+    """Nothing is placed that a power cut could take."""
+    producer = begin(store)
+    producer.send("t", b"y", partition=0)
+    disk.broken = {"topics/t/data/0"}
+    with pytest.raises(StorageError, match="syncing"):
+        producer.flush()
+    disk.broken.clear()
+    producer.abort_transaction()
+    assert values(another(store)) == []
+    assert store.logs.topic("t").next_entry == 2
 
 
 def test_confirming_syncs_the_file_and_its_folders(storage: LocalStorage, disk: Disk) -> None:

@@ -13,6 +13,7 @@ import pytest
 import txnlog
 from txnlog import TopicPartition, errors
 from txnlog.config import StoreConfig, check_whole_number
+from txnlog.state import envelope
 from txnlog.state.topic import Trimmed
 from txnlog.store import Store
 
@@ -57,8 +58,11 @@ def test_a_store_of_a_newer_version_is_refused(store: Store) -> None:
 def test_a_newer_entry_is_not_called_damage(store: Store) -> None:
     """An entry that a newer txnlog wrote: upgrade, do not restore a backup."""
     name = Path(store.url) / "topics/t/log/00000000000000000001.json"
-    name.write_text('{"format":9,"checksum":"00000000","kind":"telepathy"}\n')
-    with pytest.raises(errors.UnsupportedVersion, match=r"0{19}1\.json has format version 9"):
+    newer = envelope.NEWEST + 1
+    name.write_text(f'{{"format":{newer},"checksum":"00000000","kind":"telepathy"}}\n')
+    with pytest.raises(
+        errors.UnsupportedVersion, match=rf"0{{19}}1\.json has format version {newer}"
+    ):
         store.scan("t")
 
 

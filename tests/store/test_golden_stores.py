@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SOURCE = TopicPartition("columns", 0)
 
 
-@pytest.fixture(params=["store-0.1"])
+@pytest.fixture(params=["store-0.1", "store-0.1-shared-files"])
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, dict[str, object]]:
     """A copy of the store, and what the version that wrote it has read from it.
 
@@ -82,9 +82,34 @@ def test_it_is_carried_on(golden: tuple[Store, dict[str, object]]) -> None:
 def test_a_damaged_copy_is_noticed(golden: tuple[Store, dict[str, object]]) -> None:
     """The same check of these very files can fail."""
     store, _ = golden
-    (data,) = list(Path(store.url).glob("topics/rows/data/0"))
-    shutil.rmtree(data)
+    shutil.rmtree(Path(store.url) / "topics/rows/data")
     assert [f for f in store.examine(with_contents=True) if f.state == "damage"]
+
+
+def test_shared_files_are_of_a_version_of_their_own(tmp_path: Path) -> None:
+    """The store that has them lies there as versions before it could not have read it."""
+    root = GOLDEN / "store-0.1-shared-files.zip"
+    with zipfile.ZipFile(root) as files:
+        found = {name: files.read(name) for name in files.namelist()}
+    versions = {
+        (name.split("/")[1], name.rpartition(".")[2]): msgspec.json.decode(data)["format"]
+        for name, data in found.items()
+        if name.endswith((".list", ".checkpoint")) and name.startswith("topics/")
+    }
+    assert versions == {
+        ("columns", "list"): 3,
+        ("columns", "checkpoint"): 3,
+        ("rows", "list"): 3,
+        ("rows", "checkpoint"): 2,  # what it holds itself has files of its own
+    }
+    entries = {
+        msgspec.json.decode(data)["format"]: any("position" in s for s in entry["segments"])
+        for name, data in found.items()
+        if name.startswith("topics/rows/log/") and name.endswith(".json")
+        if (entry := msgspec.json.decode(data)).get("kind") == "append"
+    }
+    assert entries == {1: False, 3: True}
+    assert any(name.startswith("topics/rows/data/shared/") for name in found)
 
 
 def test_what_older_versions_leave_out_of_checkpoints_is_no_damage(tmp_path: Path) -> None:

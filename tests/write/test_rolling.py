@@ -84,7 +84,11 @@ def _segments(store: Store, partition: int = 0) -> list[tuple[int, int]]:
     found = []
     for part in store.scan("t").ranges:
         if part.partition == partition:
-            assert store.storage.size(part.paths.log) == part.segment.size_bytes
+            file_bytes = store.storage.size(part.paths.log)
+            if part.segment.position < 0:
+                assert file_bytes == part.segment.size_bytes
+            else:
+                assert file_bytes >= part.segment.position + part.segment.size_bytes
             found.append((part.record_count, part.segment.size_bytes))
     return found
 
@@ -243,12 +247,12 @@ class _CountedUploads(FaultyStorage):
 
 
 def test_a_batch_of_a_thousand_segments_opens_few_files() -> None:
-    """Full segments are finished several at a time, and before the next ones begin."""
+    """A file begins with its first bytes; full segments are finished before many others begin."""
     storage = _CountedUploads(_store(1024).storage)
     store = attach(storage, clock=SystemClock())
     _send(store, _random_records(1, 2000, 300))
     assert len(_segments(store)) > 1000
-    assert 2 < storage.most <= PARALLEL_REQUESTS + 1
+    assert 1 <= storage.most <= PARALLEL_REQUESTS + 1
     assert not storage.open
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from txnlog import names
+from txnlog.admin.live_segments import placed_refs
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import describe_or_error
 from txnlog.log.open_logs import Logs
+from txnlog.names import SHARED, FileKey
 from txnlog.storage.base import for_each
 
 
@@ -17,8 +19,9 @@ from txnlog.storage.base import for_each
 class PartitionUsage:
     """The files of a partition; of a topic's log if ``partition`` is None. Bytes.
 
-    ``unreferenced_bytes`` are in files that no entry places: uploads on their way, what was
-    trimmed, and orphans.
+    ``unreferenced_bytes`` are those that no entry places: uploads on their way, what was trimmed,
+    and orphans. A file that several partitions share counts for the log's files, as does what is
+    unreferenced in it; the bytes of a segment count for its partition.
     """
 
     topic: str
@@ -40,7 +43,8 @@ class _Topic:
     """One topic: which segments its log places, and what was counted so far."""
 
     name: str
-    placed: set[tuple[int, str]]
+    placed: dict[FileKey, list[tuple[int, int]]]
+    """By file, its segments: each a partition and a size in bytes."""
     log: PartitionUsage
     partitions: dict[int, PartitionUsage] = field(default_factory=dict)
 
@@ -51,7 +55,14 @@ class _Topic:
             self.log.log_bytes += size_bytes
             return
         number, stem, ending = parsed
-        usage = self.partitions.setdefault(number, PartitionUsage(self.name, number))
+        if number == SHARED:
+            self.log.file_count += 1
+            for partition, segment_bytes in self.placed.get((number, stem), ()):
+                self._usage(partition).segment_bytes += segment_bytes
+                size_bytes -= segment_bytes
+            self.log.unreferenced_bytes += max(size_bytes, 0)
+            return
+        usage = self._usage(number)
         usage.file_count += 1
         if (number, stem) not in self.placed:
             usage.unreferenced_bytes += size_bytes
@@ -59,6 +70,9 @@ class _Topic:
             usage.segment_bytes += size_bytes
         else:
             usage.index_bytes += size_bytes
+
+    def _usage(self, partition: int) -> PartitionUsage:
+        return self.partitions.setdefault(partition, PartitionUsage(self.name, partition))
 
 
 def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | TxnlogError]:
@@ -88,15 +102,14 @@ def _count(logs: Logs, topic: str) -> _Topic | TxnlogError:
     counted = _Topic(topic, placed, PartitionUsage(topic, None))
     for path, size_bytes in logs.storage.list_all(names.topic_folder(topic)):
         counted.add(path, size_bytes)
-    counted.placed = set()
+    counted.placed = {}
     return counted
 
 
-def _list_placed(logs: Logs, topic: str) -> set[tuple[int, str]]:
+def _list_placed(logs: Logs, topic: str) -> dict[FileKey, list[tuple[int, int]]]:
     log = logs.topic(topic)
     log.refresh()
-    return {
-        (number, segment.name)
-        for number, partition in enumerate(log.whole_state().partitions)
-        for segment in partition.record_segments()
-    }
+    found: dict[FileKey, list[tuple[int, int]]] = {}
+    for ref, segment in placed_refs(topic, log.whole_state()):
+        found.setdefault(ref.file_key, []).append((ref.partition, segment.size_bytes))
+    return found

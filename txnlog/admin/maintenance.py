@@ -16,6 +16,7 @@ from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.merging import Merge, merge_topic
 from txnlog.admin.retention import RetentionDeletion, apply_retention
+from txnlog.admin.rewrite_tasks import TaskRunner
 from txnlog.admin.vacuum import (
     Ages,
     FileDeletion,
@@ -94,6 +95,8 @@ class Expiring(Protocol):
 class Maintenance:
     """One run. ``topics`` are all that matters to it if they are named.
 
+    ``run_tasks`` reads and uploads what is compacted and merged; None: this process does.
+
     Raises InvalidOption, InvalidTopic.
     """
 
@@ -105,12 +108,14 @@ class Maintenance:
         orphan_age_ms: int | None,
         *,
         dry_run: bool,
+        run_tasks: TaskRunner | None = None,
     ) -> None:
         self._logs = logs
         self._admin = admin
         self._topics = None if topics is None else [names.check_topic(name) for name in topics]
         self._orphan_age_ms = check_orphan_age(orphan_age_ms)
         self._dry_run = dry_run
+        self._run_tasks = run_tasks
 
     def steps(self) -> Iterator[MaintenanceStep]:
         """Do everything, and yield each thing when it is done.
@@ -157,14 +162,19 @@ class Maintenance:
     def _compact(self, logs: Logs, topic: str, times: Times) -> Iterator[MaintenanceStep]:
         try:
             yield from compact_topic(
-                logs, topic, times.earliest_ms, times.latest_ms, dry_run=self._dry_run
+                logs,
+                topic,
+                times.earliest_ms,
+                times.latest_ms,
+                dry_run=self._dry_run,
+                run_tasks=self._run_tasks,
             )
         except UnknownTopicOrPartition:
             return  # as above
 
     def _merge(self, logs: Logs, topic: str) -> Iterator[MaintenanceStep]:
         try:
-            yield from merge_topic(logs, topic, dry_run=self._dry_run)
+            yield from merge_topic(logs, topic, dry_run=self._dry_run, run_tasks=self._run_tasks)
         except UnknownTopicOrPartition:
             return  # as above
 

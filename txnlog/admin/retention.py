@@ -62,7 +62,8 @@ def apply_retention(
         if segment.max_timestamp_ms >= 0:
             return segment.max_timestamp_ms
         # Records of Kafka's first format have no time. As there, that of the file counts then.
-        return logs.storage.modified_ms(SegmentRef(topic, partition, segment.name).paths.log)
+        ref = SegmentRef(topic, partition, segment.name, segment.position)
+        return logs.storage.modified_ms(ref.paths.log)
 
     def choose(state: TopicState) -> dict[int, int]:
         wanted = _has_limit(TopicConfig.of(state.config))

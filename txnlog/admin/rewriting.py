@@ -12,13 +12,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from txnlog.admin.live_segments import SegmentKey
-from txnlog.errors import StorageError
+from txnlog.admin.live_segments import files_let_go
+from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
 from txnlog.log.rewriting import ReadRun, rewrite
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment
+from txnlog.names import FileKey
 from txnlog.state.placement import Placement, RewrittenFile, Segment
 from txnlog.write.segment_uploads import discard_segments
 
@@ -50,6 +51,7 @@ class Rewriting:
         self._new: list[Placement] = []
         self._uploaded: list[UploadedSegment] = []
         self._read: list[ReadRun] = []
+        self._old: list[tuple[int, Segment]] = []
         self.input_bytes = 0
 
     def add(
@@ -61,6 +63,7 @@ class Rewriting:
         """
         self._new += [_place(partition, replacement) for replacement in replacements]
         self._uploaded += [r.uploaded for r in replacements if r.uploaded is not None]
+        self._old += [(partition, segment) for segment in old]
         names = tuple(segment.name for segment in old)
         self._read.append(ReadRun(partition, replacements[0].start, replacements[-1].end, names))
         self.input_bytes += sum(segment.size_bytes for segment in old)
@@ -72,8 +75,9 @@ class Rewriting:
             UnknownTopicOrPartition: the topic was deleted meanwhile.
             UploadExpired, StorageError: see :func:`rewrite`.
         """
-        new, uploaded, read = self._new, self._uploaded, self._read
-        self._new, self._uploaded, self._read, self.input_bytes = [], [], [], 0
+        new, uploaded, read, old = self._new, self._uploaded, self._read, self._old
+        self._new, self._uploaded, self._read, self._old = [], [], [], []
+        self.input_bytes = 0
         if not new:
             return True
         begun = [segment.begun_ms for segment in uploaded if segment.begun_ms is not None]
@@ -81,26 +85,32 @@ class Rewriting:
         if number is None:
             discard_segments(self._logs.storage, uploaded)
             return False
-        released: list[SegmentKey] = [
-            (run.partition, name) for run in read for name in run.segments
-        ]
         logs = self._logs
         try:
+            released = self._find_released(old)
             # Behind the entry: the storage's time of the note must not be older than it.
             put_notes(
                 logs.storage, logs.clock, self._log.name, self._topic_id, released, "released"
             )
-        except StorageError as error:
+        except TxnlogError as error:
             # Vacuum finds them by their age.
             what = "topic %r: it was not noted what was rewritten: %s"
             _logger.warning(what, self._log.name, error)
         logs.tidy([self._log])
         return True
 
+    def _find_released(self, old: Sequence[tuple[int, Segment]]) -> list[FileKey]:
+        """The files that hold nothing any more, now that these segments are replaced."""
+        with self._log.reading() as state:
+            if state.topic_id != self._topic_id:
+                return []  # deleted since
+            starts = [partition.log_start_offset for partition in state.partitions]
+            return files_let_go(self._log, state, old, starts)
+
     def discard(self) -> None:
         """Delete what was uploaded for what was added, best effort."""
         discard_segments(self._logs.storage, self._uploaded)
-        self._new, self._uploaded, self._read = [], [], []
+        self._new, self._uploaded, self._read, self._old = [], [], [], []
 
 
 def _place(partition: int, replacement: Replacement) -> Placement:
@@ -124,4 +134,5 @@ def _place(partition: int, replacement: Replacement) -> Placement:
         batch_count=uploaded.batch_count,
         tag=uploaded.tag,
         rewritten=special,
+        position=uploaded.position,
     )

@@ -10,6 +10,7 @@ from functools import partial
 
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
+from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trimming import trim
 from txnlog.config import check_merged_topic_config, check_topic_changes, check_topic_config
@@ -27,7 +28,7 @@ from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
-from txnlog.names import SegmentRef, TopicPartition
+from txnlog.names import TopicPartition
 from txnlog.state.topic import (
     ENTRY_DECODER,
     Altered,
@@ -126,22 +127,22 @@ class TopicAdmin:
         """Delete a topic and its data. Scans that are pinned to it fail from then on."""
         nonce = self._logs.clock.token()
         log = self._logs.topic(topic)
-        doomed: list[str] = []
+        doomed: dict[str, None] = {}
 
         def build(state: TopicState) -> Deleted:
             state.check_exists(topic)
-            doomed[:] = [
-                file
-                for number, partition in enumerate(log.manifests.unfold(state).partitions)
-                for segment in partition.record_segments()
-                for file in SegmentRef(topic, number, segment.name).paths.files(
+            doomed.clear()
+            doomed.update(
+                (file, None)
+                for ref, segment in placed_refs(topic, log.manifests.unfold(state))
+                for file in ref.paths.files(
                     segment.batch_count, has_aborted=segment.kafka is not None
                 )
-            ]
+            )
             return Deleted(nonce, self._logs.clock.now_ms())
 
         log.append(build)
-        discard_files(self._logs.storage, doomed)
+        discard_files(self._logs.storage, [*doomed])
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Move log start offsets up: records below them are no longer a part of their topics.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from txnlog.admin.live_segments import SegmentKey
+from txnlog.admin.live_segments import files_let_go
 from txnlog.errors import StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
 from txnlog.log.topic_log import TopicLog
+from txnlog.names import FileKey
 from txnlog.state.topic import TopicState, Trimmed
 
 _logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int
         StorageError: the outcome is unknown; repeating it does no harm.
     """
     nonce = logs.clock.token()
-    released: list[SegmentKey] = []
+    released: list[FileKey] = []
     topic_id = ""
 
     def build(state: TopicState) -> Trimmed | None:
@@ -43,19 +44,24 @@ def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int
             for partition, start in starts.items()
             if 0 <= partition < len(state.partitions)
         }
-        released[:] = [
-            (partition, segment.name)
+        let_go = [
+            (partition, segment)
             for partition, segments in log.placed(state, spans).items()
             for segment in segments
             if segment.end_offset <= starts[partition]
         ]
+        ends = [
+            max(part.log_start_offset, starts.get(number, 0))
+            for number, part in enumerate(state.partitions)
+        ]
+        released[:] = files_let_go(log, state, let_go, ends)
         return Trimmed(nonce, logs.clock.now_ms(), starts) if starts else None
 
     if log.append(build) is None:
         return
     try:
         # Behind the entry: the storage's time of the note must not be older than it.
-        put_notes(logs.storage, logs.clock, log.name, topic_id, sorted(released), "released")
+        put_notes(logs.storage, logs.clock, log.name, topic_id, released, "released")
     except StorageError as error:
         # Vacuum finds them by their age.
         _logger.warning("topic %r: it was not noted what was deleted: %s", log.name, error)

@@ -16,11 +16,10 @@ from typing import Literal
 
 from txnlog import names
 from txnlog.admin.live_segments import (
-    SegmentKey,
     has_let_go,
     kept_for_lost,
-    placed_segments,
-    rewritten_segments,
+    placed_files,
+    rewritten_files,
 )
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig, check_whole_number
@@ -29,7 +28,7 @@ from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_f
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import Note, Retired, put_notes, read_notes
 from txnlog.log.topic_log import TopicLog
-from txnlog.names import INDEX_ENDINGS, SEGMENT_ENDING
+from txnlog.names import INDEX_ENDINGS, SEGMENT_ENDING, FileKey
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER
@@ -56,7 +55,7 @@ class FileDeletion:
     were merged or compacted; ``never placed``: uploads
     that nobody has made a part of the topic; ``deleted topic``; ``superseded``: manifests that the
     newest list does not need; ``left behind``: by jobs and processes, outside of topics (``topic``
-    is None). ``paths`` are the files' names within the store.
+    is None), or proposals of a topic's writers. ``paths`` are the files' names within the store.
     """
 
     topic: str | None
@@ -159,7 +158,7 @@ def vacuum_topic(
     state = log.whole_state()
     run = _Run(topic, state, ages, orphan_age_ms, files, notes)
     topic_id = state.topic_id
-    run.judge(placed_segments(state))
+    run.judge(placed_files(topic, state))
     note = partial(put_notes, storage, logs.clock, topic, topic_id)
     if run.found_now and not dry_run:
         run.notes += note(sorted(run.found_now), "candidate")
@@ -172,6 +171,8 @@ def vacuum_topic(
         _delete_batches(storage, run.finished_notes())
     yield from run.results()
     yield from _vacuum_manifests(log, ages, orphan_age_ms, dry_run=dry_run)
+    proposals = names.topic_proposals(topic)
+    yield from _delete_old(storage.list_all(proposals), topic, ages, orphan_age_ms, dry_run=dry_run)
 
 
 def _vacuum_manifests(
@@ -208,26 +209,38 @@ def vacuum_loose_files(
 
     Raises StorageError.
     """
-    found = [(path, size_bytes) for _, path, size_bytes in list_loose_files(storage)]
-    old = storage.gather([partial(ages.reached, path, orphan_age_ms) for path, _ in found])
-    doomed = [item for item, is_old in zip(found, old, strict=True) if is_old]
+    found = ((path, size_bytes) for _, path, size_bytes in list_loose_files(storage))
+    yield from _delete_old(found, None, ages, orphan_age_ms, dry_run=dry_run)
+
+
+def _delete_old(
+    found: Iterable[tuple[str, int]],
+    topic: str | None,
+    ages: Ages,
+    orphan_age_ms: int,
+    *,
+    dry_run: bool,
+) -> Iterator[FileDeletion]:
+    """Delete those of some files that are old enough, which were left behind."""
+    sizes = dict(found)
+    old = ages.storage.gather([partial(ages.reached, path, orphan_age_ms) for path in sizes])
+    doomed = tuple(path for path, is_old in zip(sizes, old, strict=True) if is_old)
     if not doomed:
         return
-    paths = tuple(path for path, _ in doomed)
     if not dry_run:
-        _delete_batches(storage, paths)
-    yield FileDeletion(None, "left behind", sum(size for _, size in doomed), paths)
+        _delete_batches(ages.storage, doomed)
+    yield FileDeletion(topic, "left behind", sum(sizes[path] for path in doomed), doomed)
 
 
 @dataclass(slots=True)
 class _Segment:
-    """The files of one segment, by their endings."""
+    """The files of one segment, by their endings; or the one file that several share."""
 
     paths: dict[str, str] = field(default_factory=dict)
     size_bytes: int = 0
 
 
-Files = dict[SegmentKey, _Segment]
+Files = dict[FileKey, _Segment]
 
 
 def _list_segments(storage: Storage, topic: str) -> Files:
@@ -259,20 +272,20 @@ class _Run:
         files: Files,
         notes: Sequence[Note],
     ) -> None:
-        self.due: dict[SegmentKey, Reason] = {}
-        self.found_now: set[SegmentKey] = set()
+        self.due: dict[FileKey, Reason] = {}
+        self.found_now: set[FileKey] = set()
         self._topic = topic
         self._state = state
-        self._rewritten = rewritten_segments(state)
+        self._rewritten = rewritten_files(topic, state)
         self._ages = ages
         self._orphan_age_ms = orphan_age_ms
         self._delay_ms = TopicConfig.of(state.config).file_delete_delay_ms
         self._files = files
         self.notes = [*notes]
 
-    def judge(self, placed: Collection[SegmentKey]) -> None:
+    def judge(self, placed: Collection[FileKey]) -> None:
         """Find what nothing refers to, and what of it may go. ``placed`` are the log's own."""
-        noted: dict[SegmentKey, Reason | None] = {}
+        noted: dict[FileKey, Reason | None] = {}
         for note in self.notes:
             if note.retired is None or note.retired.stage == "candidate":
                 continue
@@ -289,7 +302,7 @@ class _Run:
         self.found_now = {*self._find_old(unknown)}
         self._choose_from_found()
 
-    def _find_old(self, keys: Sequence[SegmentKey]) -> list[SegmentKey]:
+    def _find_old(self, keys: Sequence[FileKey]) -> list[FileKey]:
         """Those whose files have all reached the orphan age."""
         paths = [(key, path) for key in keys for path in self._files[key].paths.values()]
         ages, age_ms = self._ages, self._orphan_age_ms
@@ -297,7 +310,7 @@ class _Run:
         young = {key for (key, _), is_old in zip(paths, old, strict=True) if not is_old}
         return [key for key in keys if key not in young]
 
-    def _reason(self, key: SegmentKey, note: Retired, *, is_old: bool) -> Reason | None:
+    def _reason(self, key: FileKey, note: Retired, *, is_old: bool) -> Reason | None:
         """Why a segment may be deleted of which there is a note; None: not yet."""
         if note.topic_id != (self._state.topic_id or ""):
             return "deleted topic"
@@ -309,7 +322,7 @@ class _Run:
             return "rewritten" if is_old else None
         return "never placed" if is_old else self._reason_of_orphan(key)
 
-    def _reason_of_orphan(self, key: SegmentKey) -> Reason | None:
+    def _reason_of_orphan(self, key: FileKey) -> Reason | None:
         """Why an old file may be deleted at once; None: not yet.
 
         Its records may have been deleted a moment ago, and readers be pinned to it.
@@ -321,10 +334,10 @@ class _Run:
     def judge_again(self, state: TopicState) -> None:
         """Keep of what was found now what the log refers to, or has let go just now."""
         self._state = state
-        self._rewritten = rewritten_segments(state)
+        self._rewritten = rewritten_files(self._topic, state)
         for key in self.found_now:
             self.due.pop(key, None)
-        self.found_now -= placed_segments(state) | kept_for_lost(state, self._files)
+        self.found_now -= placed_files(self._topic, state) | kept_for_lost(state, self._files)
         self._choose_from_found()
 
     def _choose_from_found(self) -> None:
@@ -352,7 +365,7 @@ class _Run:
             paths, size_bytes = self._sum(waiting)
             yield FileRetirement(self._topic, size_bytes, self._delay_ms, paths)
 
-    def _sum(self, keys: Iterable[SegmentKey]) -> tuple[tuple[str, ...], int]:
+    def _sum(self, keys: Iterable[FileKey]) -> tuple[tuple[str, ...], int]:
         chosen = [self._files[key] for key in keys]
         paths = sorted(path for segment in chosen for path in segment.paths.values())
         return tuple(paths), sum(segment.size_bytes for segment in chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -76,8 +77,8 @@ class DataFiles:
                 self.unplaced[path] = size_bytes
                 continue
             placed = expected.pop(path)
-            if placed is not None and placed != size_bytes:
-                detail = f"it has {size_bytes} bytes, the log has placed {placed}"
+            if not placed.start <= size_bytes < placed.stop:
+                detail = f"it has {size_bytes} bytes, the log has placed {placed.start}"
                 yield Finding("data", self.topic, "damage", detail, path=path)
         self.missing = [*expected]
 
@@ -114,12 +115,21 @@ class DataFiles:
                 yield Finding("data", self.topic, "damage", damage, path=check.path)
 
 
-def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, int | None]:
-    """The files that segments have, with the bytes of those whose size is known."""
-    sizes: dict[str, int | None] = {}
+def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, range]:
+    """The files that segments have, with the sizes that they may have.
+
+    In one that several share there may be more behind what is known: its records were deleted.
+    """
+    sizes: dict[str, range] = {}
     for segment in segments:
-        sizes[segment.paths.log] = segment.size_bytes
-        sizes.update(dict.fromkeys(index_paths(segment).values()))
+        ref, path = segment.ref, segment.paths.log
+        end = ref.start + segment.size_bytes
+        if ref.position == names.OWN_FILE:
+            sizes[path] = range(end, end + 1)
+        else:
+            known = sizes.get(path)
+            sizes[path] = range(max(end, known.start if known else 0), sys.maxsize)
+        sizes.update(dict.fromkeys(index_paths(segment).values(), range(sys.maxsize)))
     return sizes
 
 

@@ -203,12 +203,7 @@ class Replay(Generic[EntryT, StateT]):
         self._newest = None
         try:
             checkpoint = self.kind.unfold(
-                envelope.decode(
-                    self.log.read_checkpoint(number),
-                    self.kind.checkpoints,
-                    path,
-                    envelope.WITH_REWRITES,
-                )
+                envelope.decode(self.log.read_checkpoint(number), self.kind.checkpoints, path)
             )
         except ObjectNotFound:
             return

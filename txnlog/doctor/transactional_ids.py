@@ -215,4 +215,4 @@ _DAMAGED_NEWEST = (
 def _is_newer(found: DumpedEntry[TransactionState]) -> bool:
     """True of what a newer txnlog has written, which is no damage that anybody should mend."""
     version = (found.content or {}).get("format")
-    return isinstance(version, int) and version > envelope.FORMAT_VERSION
+    return isinstance(version, int) and version > envelope.NEWEST

@@ -15,7 +15,7 @@ from txnlog.errors import StorageError, TxnlogError
 from txnlog.log.group_log import GroupLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
-from txnlog.names import SegmentPaths, SegmentRef, TopicPartition
+from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
@@ -37,7 +37,8 @@ class SegmentDescription:
     In one that was imported from Kafka (``from_kafka``) offsets are absolute and may have gaps, and
     its batches have producers and transactions of their own: ``aborted_count`` of these are in its
     transaction index, whose CRC-32C is ``aborted_crc``. ``identity`` is what its
-    file is recognised by.
+    file is recognised by. ``position`` is where it begins in a file that it shares with segments of
+    other partitions; -1 if it has files of its own.
     """
 
     topic: str
@@ -59,11 +60,17 @@ class SegmentDescription:
     aborted_count: int = 0
     aborted_crc: int = 0
     identity: SegmentIdentity | None = None
+    position: int = OWN_FILE
+
+    @property
+    def ref(self) -> SegmentRef:
+        """Where it lies."""
+        return SegmentRef(self.topic, self.partition, self.name, self.position)
 
     @property
     def paths(self) -> SegmentPaths:
         """Its files, by their names within the store."""
-        return SegmentRef(self.topic, self.partition, self.name).paths
+        return self.ref.paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +361,7 @@ def _describe_segment(
         aborted_count=segment.kafka.aborted_count if segment.kafka else 0,
         aborted_crc=segment.kafka.aborted_crc if segment.kafka else 0,
         identity=segment.identity,
+        position=segment.position,
     )
 
 

@@ -23,6 +23,7 @@ from txnlog.inspect.placed_indexes import (
 from txnlog.kafka.folders import base_offset_of
 from txnlog.names import INDEX_ENDINGS, IndexKind, SegmentPaths
 from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES
+from txnlog.segments.inspect.dump import is_shared
 
 
 def dump_file_indexes(
@@ -49,7 +50,8 @@ def check_file_indexes(
     """Check one index file, or those beside a segment; see ``check_index_files``.
 
     Raises:
-        InvalidOption: the name is that of neither, or of a transaction index.
+        InvalidOption: the name is that of neither, or of a transaction index; or several segments
+            share the file.
         StorageError: a file cannot be read.
     """
     wanted = {kind: index for kind, index in _choose_indexes(path).items() if kind in ACCELERATORS}
@@ -57,6 +59,11 @@ def check_file_indexes(
         raise InvalidOption(f"{path}: a transaction index can only be checked within a store")
     files, _ = _read_indexes(path, wanted, storage_options)
     with open_segment_file(_paths(path).log, storage_options) as segment:
+        if is_shared(segment):
+            raise InvalidOption(
+                f"{segment.name} is shared by several segments of one batch each: such segments "
+                "need no index, and have none"
+            )
         return check_index_files(files, segment, exact=base_offset_of(path) is None)
 
 

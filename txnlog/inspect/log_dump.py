@@ -144,7 +144,7 @@ def _read_entry(
     if LogFile.ENTRY in files.kinds:
         try:
             data = storage.get(path)
-            entry = envelope.decode(data, decoder, path, envelope.WITH_REWRITES)
+            entry = envelope.decode(data, decoder, path)
         except ObjectNotFound:
             pass  # cleaned up since the listing
         except StorageError as error:

@@ -6,13 +6,13 @@ Modifies nothing; memory is that of a batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import crc32c
 
 from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.names import OWN_FILE
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.inspect.dump import DumpedBatch, dump_segment
 from txnlog.segments.inspect.verify import Verification, verify_batches
@@ -25,6 +25,7 @@ class SegmentCheck:
     """What a segment's file holds. Counts are of sound batches, without Kafka's markers' records.
 
     ``damages`` says what is wrong, each with its file and position as far as they are known.
+    ``position`` is where the segment begins in a file that it shares with others, else -1.
     """
 
     path: str
@@ -32,15 +33,24 @@ class SegmentCheck:
     batch_count: int
     record_count: int
     damages: tuple[str, ...]
+    position: int = OWN_FILE
 
 
 def open_segment(storage: Storage, segment: SegmentDescription) -> SegmentFile:
     """The file of a placed segment, as long as it is now. Raises ObjectNotFound if it is gone."""
-    path = segment.paths.log
+    ref, path = segment.ref, segment.paths.log
+    size_bytes = storage.size(path)
+    if ref.position != OWN_FILE:
+        # Behind it others begin.
+        size_bytes = max(min(size_bytes - ref.start, segment.size_bytes), 0)
+
+    def read(start: int, stop: int) -> bytes:
+        return storage.get_range(path, ref.start + start, ref.start + stop)
+
     return SegmentFile(
-        partial(storage.get_range, path),
-        storage.size(path),
-        path,
+        read,
+        size_bytes,
+        ref.label,
         base_offset=segment.base_offset if segment.from_kafka else 0,
         identity=segment.identity,
     )
@@ -92,7 +102,7 @@ def check_placed_segment(storage: Storage, segment: SegmentDescription) -> Segme
         more += _find_contradictions(segment, found)
     if segment.aborted_count:
         more += _check_transaction_index(storage, segment)
-    return _make_check(segment.paths.log, found, more)
+    return replace(_make_check(segment.paths.log, found, more), position=segment.position)
 
 
 def _make_check(path: str, found: Verification, more: Iterable[str] = ()) -> SegmentCheck:

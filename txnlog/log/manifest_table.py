@@ -6,9 +6,10 @@ by whose transaction, and whether that was aborted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from txnlog.errors import CorruptEntry
+from txnlog.names import OWN_FILE
 from txnlog.state.manifest import ManifestRef, PartitionSpan
 from txnlog.state.placement import KafkaFile, Segment
 from txnlog.state.producers import ProducerState, SequenceRange, remember
@@ -51,8 +53,11 @@ SCHEMA = pa.schema(
         ("time_before_ms", pa.int64()),
         ("topic_time_ms", pa.int64()),
         ("transactional_id", pa.string()),
+        ("position", pa.int64()),
     ]
 )
+_WITHOUT_SHARED = pa.schema([field for field in SCHEMA if field.name != "position"])
+"""What is written where every segment has a file of its own: older versions read it, too."""
 _SEGMENT = (
     "entry",
     "name",
@@ -103,6 +108,7 @@ class ManifestTable:
             "partition": [*partitions],
             **{name: [getattr(segment, name) for segment in segments] for name in _SEGMENT},
             "tag": [segment.tag for segment in segments],
+            "position": [segment.position for segment in segments],
             **{
                 f"kafka_{name}": [getattr(s.kafka, name) if s.kafka else None for s in segments]
                 for name in ("offset_count", "aborted_count", "aborted_crc", "first_crc")
@@ -135,17 +141,25 @@ class ManifestTable:
                 table = stream.read_all().combine_chunks()
         except (pa.ArrowInvalid, OSError) as error:
             raise CorruptEntry(f"{path} does not decode: {error}") from error
+        if table.schema == _WITHOUT_SHARED:
+            own = np.full(len(table), OWN_FILE, dtype=np.int64)
+            table = table.append_column("position", pa.array(own))
         if table.schema != SCHEMA:
             raise CorruptEntry(f"{path} has other columns than a manifest: {table.schema.names}")
         return cls(table)
 
     def encode(self) -> bytes:
         """The bytes of a manifest: an Arrow IPC stream, its buffers compressed."""
+        table = self.table if self.has_shared() else self.table.drop_columns(["position"])
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
-            writer.write_table(self.table)
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
         return bytes(sink.getvalue())
+
+    def has_shared(self) -> bool:
+        """Whether some of the segments lie in files that they share."""
+        return bool((self.ints("position") != OWN_FILE).any())
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -194,6 +208,7 @@ class ManifestTable:
             topic_time_ms=int(self.ints("topic_time_ms").max(initial=-1)),
             has_transactions=bool((self.ints("transaction") >= 0).any()),
             spans=spans,
+            has_shared=self.has_shared(),
         )
 
     # -- choosing rows ---------------------------------------------------------------------------
@@ -234,6 +249,16 @@ class ManifestTable:
 
     def of_entry(self, entry: int) -> ManifestTable:
         return self.where(self.ints("entry") == entry)
+
+    def shared_of(self, entries: Collection[int]) -> ManifestTable:
+        """What these entries have placed in files that segments share."""
+        is_one = np.isin(self.ints("entry"), np.fromiter(entries, np.int64, len(entries)))
+        return self.where(is_one & (self.ints("position") != OWN_FILE))
+
+    def places(self) -> list[tuple[int, int, int]]:
+        """Where the segments are: partition, base and end offset of each."""
+        columns = self.ints("partition"), self.ints("base_offset"), self.end_offsets()
+        return [*zip(*(column.tolist() for column in columns), strict=True)]
 
     def untrimmed(
         self, log_starts: Sequence[int], idle_since_ms: int | None = None
@@ -306,7 +331,8 @@ class ManifestTable:
             kafka = [
                 None if row[0] is None else KafkaFile(*row) for row in zip(*values, strict=True)
             ]
-        return list(map(Segment, *columns, kafka, self.table.column("tag").to_pylist()))
+        tags, positions = (self.table.column(n).to_pylist() for n in ("tag", "position"))
+        return list(map(Segment, *columns, kafka, tags, repeat(None), positions))
 
     def by_partition(self) -> Iterator[tuple[int, ManifestTable]]:
         """The rows of each partition, in order."""
@@ -377,12 +403,13 @@ class ManifestTable:
             "base_offset",
             "name",
         )
-        appends: dict[int, tuple[tuple[int, ...], dict[int, SequenceRange]]] = {}
+        # One entry may hold appends of several producers, but one of each.
+        appends: dict[tuple[int, int], tuple[tuple[int, ...], dict[int, SequenceRange]]] = {}
         told = rows.is_kept(log_starts, now_ms - expiration_ms).tolist()
         listed = (rows.table.column(name).to_pylist() for name in columns)
         for row, is_told in zip(zip(*listed, strict=True), told, strict=True):
             number, partition, *owner, sequence, count, offset, name = row
-            _, batches = appends.setdefault(number, (tuple(owner), {}))
+            _, batches = appends.setdefault((number, owner[0]), (tuple(owner), {}))
             if not is_told:
                 continue
             earlier = batches.get(partition)
@@ -391,8 +418,8 @@ class ManifestTable:
                 if earlier is None
                 else msgspec.structs.replace(earlier, record_count=earlier.record_count + count)
             )
-        for number in sorted(appends):
-            (producer_id, epoch, transaction, at_ms, before_ms, after_ms), batches = appends[number]
+        for (number, producer_id), (known, batches) in sorted(appends.items(), key=itemgetter(0)):
+            _, epoch, transaction, at_ms, before_ms, after_ms = known
             if before and number >= before.get(producer_id, number + 1):
                 continue
             found[producer_id] = remember(

@@ -130,7 +130,7 @@ class Manifests:
 
     def _read_list(self, number: int) -> ManifestList:
         path = f"{self.folder}/{names.manifest_list(number)}"
-        found = envelope.decode(self._storage.get(path), LIST_DECODER, path, envelope.WITH_REWRITES)
+        found = envelope.decode(self._storage.get(path), LIST_DECODER, path)
         self._remember(found)
         return found
 
@@ -258,7 +258,7 @@ class Manifests:
         if known is None or known[0] != ref.name:
             path = f"{self.folder}/{ref.name}"
             data = self._storage.get(path)
-            found = envelope.decode(data, REWRITE_FILE_DECODER, path, envelope.WITH_REWRITES)
+            found = envelope.decode(data, REWRITE_FILE_DECODER, path)
             known = ref.name, found.rewrites
             with self._lock:
                 self._rewrites = known
@@ -354,6 +354,25 @@ class Manifests:
             return found
 
         return self.read(settled, topic_id, use) or {}
+
+    def in_shared_files(
+        self,
+        settled: Settled | None,
+        topic_id: str | None,
+        entries: Collection[int],
+        log_starts: Sequence[int],
+    ) -> list[tuple[int, int, int]]:
+        """(partition, base, end) of what these entries have in shared files, less the trimmed."""
+
+        def use(listing: ManifestList) -> list[tuple[int, int, int]]:
+            assert settled is not None
+            chosen = [ref for ref in listing.manifests if ref.has_shared and ref.holds_any(entries)]
+            tables = self.tables(chosen, settled)
+            return [
+                at for t in tables for at in t.shared_of(entries).untrimmed(log_starts).places()
+            ]
+
+        return self.read(settled, topic_id, use) or []
 
     def kept_apart(
         self, settled: Settled | None, topic_id: str | None, before_ms: int
@@ -499,8 +518,7 @@ class Manifests:
     def publish(self, staged: _Staged) -> bool:
         """Put the list; False if somebody else was first. Raises StorageError: it is not known."""
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
-        version = envelope.WITH_REWRITES if staged.listing.rewrites else envelope.WITH_MANIFESTS
-        data = envelope.encode(staged.listing, version)
+        data = envelope.encode(staged.listing, _version(staged.listing))
         if not create_once(self._storage, path, data, self._clock):
             self._withdraw(staged)
             return False
@@ -558,6 +576,14 @@ class Manifests:
                 and made_for > number
             ]
         return _superseded(paths, newest, live) if newest else [], loose
+
+
+def _version(listing: ManifestList) -> int:
+    """The oldest format of a list whose readers can read what it names."""
+    if listing.rewrites:
+        return envelope.WITH_REWRITES
+    shares = any(ref.has_shared for ref in listing.manifests)
+    return envelope.WITH_SHARED_FILES if shares else envelope.WITH_MANIFESTS
 
 
 def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str]) -> list[str]:

@@ -21,7 +21,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UploadExpired
 from txnlog.log.create_once import create_once
-from txnlog.names import SegmentRef
+from txnlog.names import FileKey, SegmentRef
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -37,6 +37,8 @@ _logger = logging.getLogger(__name__)
 class Retired(msgspec.Struct, frozen=True, tag_field="kind", tag="retired"):
     """Segments (each a partition and a name) that the topic does not refer to any more.
 
+    A file that segments share is named in their place, by SHARED and their name, when all of them
+    are meant.
     ``stage`` is ``released`` if an entry has placed them and another one has let them go;
     ``candidate`` if they are so old that nobody should place them: whoever does so from now on is
     refused, but somebody may have done so just before; ``unplaced`` if the log, read behind the
@@ -48,7 +50,7 @@ class Retired(msgspec.Struct, frozen=True, tag_field="kind", tag="retired"):
     at_ms: int
     topic_id: str
     stage: Stage
-    segments: tuple[tuple[int, str], ...]
+    segments: tuple[FileKey, ...]
 
 
 _DECODER = msgspec.json.Decoder(Retired)
@@ -67,7 +69,7 @@ def put_notes(
     clock: Clock,
     topic: str,
     topic_id: str | None,
-    segments: Sequence[tuple[int, str]],
+    segments: Sequence[FileKey],
     stage: Stage,
 ) -> list[Note]:
     """Note that the topic does not refer to these segments; see :class:`Retired`.
@@ -117,7 +119,7 @@ class UploadCheck:
         storage: where they lie.
         clock: of whoever places them.
         topic: whose they are.
-        segments: by partition and name.
+        segments: what is to be placed.
         begun_ms: when their uploads began, by the clocks of those who made them; None: not known.
     """
 
@@ -126,13 +128,13 @@ class UploadCheck:
         storage: Storage,
         clock: Clock,
         topic: str,
-        segments: Sequence[tuple[int, str]],
+        segments: Sequence[SegmentRef],
         begun_ms: Sequence[int | None],
     ) -> None:
         self._storage = storage
         self._clock = clock
         self._topic = topic
-        self._segments = segments
+        self._paths = {segment.file_key: segment.paths.log for segment in segments}
         told = [at_ms for at_ms in begun_ms if at_ms is not None]
         self._begun_ms = (min(told), max(told)) if told else ()
 
@@ -168,7 +170,7 @@ class UploadCheck:
             for note in read_notes(self._storage, self._topic)
             for key in (note.retired.segments if note.retired else ())
         }
-        paths = {key: SegmentRef(self._topic, *key).paths.log for key in self._segments}
+        paths = self._paths
         yield from (path for key, path in paths.items() if key in noted)
         there = self._storage.gather([partial(self._exists, path) for path in paths.values()])
         yield from (path for path, found in zip(paths.values(), there, strict=True) if not found)

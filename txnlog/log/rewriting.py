@@ -10,7 +10,7 @@ from txnlog.errors import StorageError
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.state_log import LogPolicy
 from txnlog.log.topic_log import TopicLog
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentRef, TopicPartition
 from txnlog.state.placement import Placement, RewrittenFile, Segment, overlapping, placement_of
 from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import TopicState
@@ -53,8 +53,9 @@ def rewrite(
         StorageError: the outcome is unknown; or this process slept, and vacuum took the new
             segments for left behind meanwhile: then the old ones hold the records again.
     """
-    keys = [(place.partition, place.name) for place in new if place.record_count]
-    uploads = UploadCheck(log.log.storage, log.clock, log.name, keys, [begun_ms])
+    placed = [place for place in new if place.record_count]
+    refs = [SegmentRef(log.name, place.partition, place.name, place.position) for place in placed]
+    uploads = UploadCheck(log.log.storage, log.clock, log.name, refs, [begun_ms])
     uploads.before()
     nonce = log.clock.token()
     replaced: list[Placement] = []

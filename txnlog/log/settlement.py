@@ -371,11 +371,10 @@ class Settlement:
         else:
             entries = self._entries_of(head.state) if own is None else own
         ref = head.state.ref
-        self._storage.gather(
-            [
-                partial(self._logs.log(entry.log, entry.name).mark, entry.number, outcome, ref)
-                for entry in entries
-            ]
+        # What a marker says is decided already: it may be believed before its folder is synced.
+        self._storage.put_round(
+            partial(self._logs.log(entry.log, entry.name).mark, entry.number, outcome, ref)
+            for entry in entries
         )
         done = transitions.complete(
             head.state, now_ms=self._clock.now_ms(), nonce=self._clock.token()

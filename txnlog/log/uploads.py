@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from txnlog.config import WriterCodec
-from txnlog.names import SegmentRef, TopicPartition
+from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
 from txnlog.segments.identity import NO_TAG
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import new_producer_id
@@ -32,6 +32,8 @@ class UploadedSegment:
     ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
     same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
     ``begun_ms`` is when the upload began, by the clock of whoever made it; None: not known.
+    ``position`` is where it begins in a file that it shares with others; OWN_FILE if it does not.
+    What shares a file is placed by one entry, or not at all.
     """
 
     topic: str
@@ -45,11 +47,17 @@ class UploadedSegment:
     max_timestamp_ms: int
     tag: int = NO_TAG
     begun_ms: int | None = None
+    position: int = OWN_FILE
+
+    @property
+    def ref(self) -> SegmentRef:
+        """Where it lies."""
+        return SegmentRef(self.topic, self.partition, self.name, self.position)
 
     @property
     def files(self) -> list[str]:
-        """The names of its files within the store."""
-        return SegmentRef(self.topic, self.partition, self.name).paths.files(self.batch_count)
+        """The names of its files within the store; one may be that of others, too."""
+        return self.ref.paths.files(self.batch_count)
 
 
 @dataclass(frozen=True, slots=True)

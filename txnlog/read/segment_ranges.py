@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import crc32c
 import numpy as np
@@ -24,7 +25,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.log.rewriting import current_records
-from txnlog.names import SegmentPaths, SegmentRef, TopicPartition
+from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.schema import SCAN_SCHEMA, scan_schema
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
@@ -41,6 +42,8 @@ from txnlog.state.placement import Segment
 from txnlog.storage.ahead import SizedCall
 from txnlog.storage.base import Storage
 
+_MOST_TOGETHER_BYTES = 1 << 20
+"""Ranges that lie side by side in a file are read in one request, up to so many bytes and one."""
 _STORED_COLUMNS = ("key", "value", "timestamp", "headers")
 
 
@@ -60,18 +63,28 @@ class SegmentRange:
     @property
     def paths(self) -> SegmentPaths:
         """The files of the segment."""
-        return SegmentRef(self.topic, self.partition, self.segment.name).paths
+        return self._ref.paths
+
+    @property
+    def _ref(self) -> SegmentRef:
+        segment = self.segment
+        return SegmentRef(self.topic, self.partition, segment.name, segment.position)
+
+    def read_bytes(self, storage: Storage, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of the segment. Raises ObjectNotFound."""
+        ref = self._ref
+        return storage.get_range(ref.paths.log, ref.start + start, ref.start + stop)
 
     def open(self, storage: Storage, read: ReadRange | None = None) -> SegmentFile:
         """The segment's file, as its log entry describes it. Requests nothing yet.
 
         ``read`` gets its bytes, if not the storage by itself.
         """
-        path, segment = self.paths.log, self.segment
+        segment = self.segment
         return SegmentFile(
-            read or partial(storage.get_range, path),
+            read or partial(self.read_bytes, storage),
             segment.size_bytes,
-            path,
+            self._ref.label,
             base_offset=segment.base_offset - segment.offset_shift,
             identity=segment.identity,
         )
@@ -141,12 +154,34 @@ def read_stored(
 
     Requests are in flight together, as in :func:`read_ranges`. Raises what that does.
     """
-    calls = (call for part in parts for call in _requests(storage, part))
+    runs = _side_by_side(parts)
+    calls = (call for run in runs for call in _requests(storage, run))
     with closing(storage.run_ahead(calls)) as results:
-        for part in parts:
-            reading = _Reading(storage, part, results)
-            yield part, reading.batches(columns)
-            reading.skip_rest()
+        for run in runs:
+            opened: deque[_Opened] = deque()
+            for part in run:
+                reading = _Reading(storage, part, results, opened)
+                yield part, reading.batches(columns)
+                reading.skip_rest()
+
+
+def _side_by_side(parts: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
+    """Ranges that come one after the other, and so lie in one file: one request gets them all."""
+    runs: list[list[SegmentRange]] = []
+    end: tuple[str, str, int] | None = None
+    run_bytes = 0
+    for part in parts:
+        segment = part.segment
+        at = part.topic, segment.name, segment.position
+        if at == end and run_bytes < _MOST_TOGETHER_BYTES:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+            run_bytes = 0
+        run_bytes += segment.size_bytes
+        stop = segment.position + segment.size_bytes
+        end = None if segment.position == OWN_FILE else (part.topic, segment.name, stop)
+    return runs
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +197,19 @@ class _Opened:
     data: bytes
 
 
-def _open(storage: Storage, part: SegmentRange, path: str) -> _Opened:
+def _open_run(storage: Storage, run: Sequence[SegmentRange]) -> list[_Opened]:
+    if len(run) == 1:
+        return [_open(storage, run[0])]
+    sizes = [part.segment.size_bytes for part in run]
+    data = run[0].read_bytes(storage, 0, sum(sizes))
+    ends = [*accumulate(sizes)]
+    return [
+        _Opened(None, None, range(size), data[end - size : end])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+def _open(storage: Storage, part: SegmentRange) -> _Opened:
     segment = part.segment
     skip = _load_aborted(storage, part)
     if part.start_offset <= segment.base_offset:
@@ -177,7 +224,7 @@ def _open(storage: Storage, part: SegmentRange, path: str) -> _Opened:
             stop_offset=part.stop_offset - shift,
             index=index,
         )
-    data = b"" if chunk is None else storage.get_range(path, chunk.start, chunk.stop)
+    data = b"" if chunk is None else part.read_bytes(storage, chunk.start, chunk.stop)
     return _Opened(index, skip, chunk, data)
 
 
@@ -198,23 +245,34 @@ def _later_chunks(part: SegmentRange) -> list[range]:
     return aligned_chunks(segment.size_bytes)[1:] if _is_whole(part) and not large else []
 
 
-def _requests(storage: Storage, part: SegmentRange) -> Iterator[SizedCall[_Opened | bytes]]:
-    """What reading a range will ask for, as far as it is known before."""
-    path = part.paths.log
-    yield min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES), partial(_open, storage, part, path)
+def _requests(
+    storage: Storage, run: Sequence[SegmentRange]
+) -> Iterator[SizedCall[list[_Opened] | bytes]]:
+    """What reading ranges will ask for, as far as it is known before."""
+    part = run[0]
+    size_bytes = sum(min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES) for part in run)
+    yield size_bytes, partial(_open_run, storage, run)
     for chunk in _later_chunks(part):
-        yield len(chunk), partial(storage.get_range, path, chunk.start, chunk.stop)
+        yield len(chunk), partial(part.read_bytes, storage, chunk.start, chunk.stop)
 
 
 class _Reading:
-    """Reads one range from the results of its requests, and from others where they do not fit."""
+    """Reads one range from the results of its requests, and from others where they do not fit.
+
+    ``opened`` are those of its run whose turn has not come yet.
+    """
 
     def __init__(
-        self, storage: Storage, part: SegmentRange, results: Iterator[_Opened | bytes]
+        self,
+        storage: Storage,
+        part: SegmentRange,
+        results: Iterator[list[_Opened] | bytes],
+        opened: deque[_Opened],
     ) -> None:
         self._storage = storage
         self._part = part
         self._results = results
+        self._of_run = opened
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
@@ -244,9 +302,11 @@ class _Reading:
 
     def _open(self) -> _Opened:
         if self._opened is None:
-            opened = next(self._results)
-            assert isinstance(opened, _Opened)
-            self._opened = opened
+            if not self._of_run:
+                opened = next(self._results)
+                assert isinstance(opened, list)
+                self._of_run += opened
+            self._opened = self._of_run.popleft()
         return self._opened
 
     def _read(self, start: int, stop: int) -> bytes:
@@ -263,7 +323,7 @@ class _Reading:
             start = self._later.popleft().stop
             pieces.append(piece)
         if start < stop:
-            pieces.append(self._storage.get_range(self._part.paths.log, start, stop))
+            pieces.append(self._part.read_bytes(self._storage, start, stop))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

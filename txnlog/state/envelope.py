@@ -23,6 +23,14 @@ as if that part were not there."""
 WITH_REWRITES = 3
 """Of entries that rewrite records, and of checkpoints and lists that tell of such: older versions
 must not go on with the old segments, which are deleted."""
+WITH_SHARED_FILES = 3
+"""Of what says that a segment lies somewhere in a file, which older versions would look for in a
+file of its own: entries, checkpoints, manifest lists and staged writes."""
+WITH_PROPOSALS = 3
+"""Of entries that place what several writers have proposed, and of proposals: older versions, which
+do not know the kind, must refuse the topic, not pass over them."""
+NEWEST = 3
+"""The newest version of any kind that is read here."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
 _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
@@ -36,9 +44,7 @@ def encode(value: msgspec.Struct, version: int = FORMAT_VERSION) -> bytes:
     return b'{"format":%d,"checksum":"%08x",' % (version, crc32c(body)) + body
 
 
-def decode(
-    data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int = FORMAT_VERSION
-) -> T:
+def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int = NEWEST) -> T:
     """Check and decode what :func:`encode` wrote, in version ``newest`` or an older one.
 
     Raises:

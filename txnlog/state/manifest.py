@@ -8,7 +8,7 @@ says of an entry what an earlier one says, but for what was trimmed since.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -43,6 +43,7 @@ class ManifestRef(msgspec.Struct, frozen=True):
     ``crc`` is the CRC-32C of its bytes, ``max_at_ms`` the latest time that its entries carry and
     ``topic_time_ms`` the topic's own at the last of them; -1 where older versions have not kept
     one. ``spans`` are its partitions in order; None where there are too many to name them here.
+    ``has_shared``: some of its segments lie in files that they share.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ManifestRef(msgspec.Struct, frozen=True):
     topic_time_ms: int
     has_transactions: bool
     spans: tuple[PartitionSpan, ...] | None = None
+    has_shared: bool = False
 
     def touches(self, offsets: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
         """Whether it may hold any of these offsets: by partition, spans [start, end) in order."""
@@ -62,6 +64,10 @@ class ManifestRef(msgspec.Struct, frozen=True):
             _touches(offsets.get(span.partition, ()), span.first_offset, span.end_offset)
             for span in self.spans
         )
+
+    def holds_any(self, entries: Iterable[int]) -> bool:
+        """Whether it is about any of these entries."""
+        return any(self.first_entry <= entry < self.end_entry for entry in entries)
 
     def is_trimmed(self, log_starts: Sequence[int]) -> bool:
         """Whether all that it holds certainly lies below the log starts of its partitions."""

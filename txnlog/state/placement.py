@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from txnlog.names import OWN_FILE
 from txnlog.segments.identity import NO_CRC, NO_TAG, SegmentIdentity
 
 
@@ -43,7 +44,8 @@ class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     """The place that an entry gives to one uploaded segment. Times in ms, sizes in bytes.
 
-    ``tag`` is what each batch of its file carries; -1 for none.
+    ``tag`` is what each of its batches carries; -1 for none. ``position`` is where it begins in a
+    file that it shares with others; OWN_FILE if it shares none.
     """
 
     partition: int
@@ -58,6 +60,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     kafka: KafkaFile | None = None
     tag: int = NO_TAG
     rewritten: RewrittenFile | None = None
+    position: int = OWN_FILE
 
     @property
     def end_offset(self) -> int:
@@ -87,6 +90,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     kafka: KafkaFile | None = None
     tag: int = NO_TAG
     rewritten: RewrittenFile | None = None
+    position: int = OWN_FILE
 
     @property
     def end_offset(self) -> int:
@@ -147,6 +151,7 @@ def placed_segment(
         place.kafka,
         place.tag,
         place.rewritten,
+        place.position,
     )
 
 
@@ -164,6 +169,7 @@ def placement_of(partition: int, segment: Segment) -> Placement:
         kafka=segment.kafka,
         tag=segment.tag,
         rewritten=segment.rewritten,
+        position=segment.position,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 from txnlog.errors import InvalidOption
 from txnlog.storage.ahead import SizedCall, Waits, run_ahead
+from txnlog.storage.together import run_together
 
 T = TypeVar("T")
 
@@ -219,22 +220,27 @@ class Storage(ABC):
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         """Run calls in parallel and return their results in order.
 
-        ``calls`` is consumed here while earlier calls run, so a generator works meanwhile. If any
-        raises, the others are waited for, and the first error in order is raised. After an
-        interrupt, or if the iterable raises, those that run are waited for; no other begins.
+        ``calls`` is consumed here while earlier calls run, so a generator works meanwhile; then
+        calls run here, too. If any raises, the others are waited for, and the first error in order
+        is raised. After an interrupt, or if the iterable raises, those that run are waited for; no
+        other begins.
         """
         calls = iter(calls)
         first = list(islice(calls, 2))
         if len(first) < 2:
             return [call() for call in first]
-        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-            try:
-                futures = [pool.submit(call) for call in chain(first, calls)]
-                wait(futures)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return [future.result() for future in futures]
+        return run_together(chain(first, calls), PARALLEL_REQUESTS)
+
+    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
+        """Run calls in parallel, each of which puts an object or closes an upload.
+
+        As :meth:`gather` does; when it returns, what they have put is durable, and not before: no
+        call may rely on another. So a disk need sync a folder only once for all of them.
+
+        Raises:
+            StorageError: any of it may be there, and not be durable.
+        """
+        self.gather(calls)
 
     def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
         """Run calls ahead of whoever iterates, and yield their results in order.

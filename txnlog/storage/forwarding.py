@@ -15,7 +15,7 @@ class ForwardingStorage(Storage):
     """Hands every call to ``inner``; a subclass overrides what it changes, and nothing else.
 
     Whoever overrides ``get`` sees every read of a whole object: ``get_many`` then calls it for
-    each, unless it is overridden too.
+    each, unless it is overridden too. So does ``put_round`` with ``gather``.
     """
 
     # Beside the other attributes, which a relaxed view shares.
@@ -30,6 +30,8 @@ class ForwardingStorage(Storage):
         super().__init_subclass__()
         if "get" in vars(cls) and "get_many" not in vars(cls):
             cls.get_many = Storage.get_many  # type: ignore[method-assign]
+        if "gather" in vars(cls) and "put_round" not in vars(cls):
+            cls.put_round = Storage.put_round  # type: ignore[method-assign]
 
     def relaxed(self) -> Self:
         """The same wrapper, with all its state, around the inner storage's relaxed view."""
@@ -97,6 +99,9 @@ class ForwardingStorage(Storage):
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return self.inner.gather(calls)
+
+    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
+        self.inner.put_round(calls)
 
     def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
         return self.inner.run_ahead(calls)

@@ -12,9 +12,11 @@ import copy
 import errno
 import os
 import secrets
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -52,6 +54,8 @@ class LocalStorage(Storage):
         # Folders whose names are durable, and their inodes. Begun anew when one of them goes.
         self._synced: dict[Path, int] = {}
         self._folds_case: bool | None = None
+        self._round = threading.local()
+        """In a thread that works for a round of puts: the folders that are synced at its end."""
         self._synced_above: int | None = None
         """The root's inode, once its name and those of the folders above it are durable."""
         self.url = str(self._root)
@@ -140,6 +144,28 @@ class LocalStorage(Storage):
 
     def upload(self, name: str) -> Upload:
         return _LocalUpload(self, name)
+
+    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
+        folders: set[Path] = set()
+
+        def run(call: Callable[[], object]) -> None:
+            before = self._folders_of_round()
+            self._round.folders = folders
+            try:
+                call()
+            finally:
+                self._round.folders = before
+
+        self.gather(partial(run, call) for call in calls)
+        for folder in sorted(folders):
+            try:
+                self._sync_folders(folder)
+            except OSError as error:
+                name = str(folder.relative_to(self._root))
+                raise failure("syncing", self.url, name, error) from error
+
+    def _folders_of_round(self) -> set[Path] | None:
+        return getattr(self._round, "folders", None)
 
     def delete(self, names: Iterable[str]) -> None:
         parents: set[Path] = set()
@@ -296,7 +322,11 @@ class LocalStorage(Storage):
                 ) from error
             raise
         if self._fsync:
-            self._sync_folders(path.parent)
+            folders = self._folders_of_round()
+            if folders is None:
+                self._sync_folders(path.parent)
+            else:
+                folders.add(path.parent)
         return True
 
     def _link(self, temporary: Path, path: Path) -> bool:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +23,15 @@ from txnlog.errors import RecordTooLarge, StorageError
 from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.segments.identity import tag_of
 from txnlog.segments.records import constant_timestamps, record_sizes, take_groups
-from txnlog.segments.writer import SegmentWriter
+from txnlog.segments.writer import SegmentSummary, SegmentWriter
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload
 
 _logger = logging.getLogger(__name__)
 
 DEFAULT_MEMORY_BYTES = 64 << 20
+SHARED_FILE_BYTES = 1 << 20
+"""Segments of one batch that take less together share a file: it is put in one request, and synced
+once. In larger ones a partition of its own is worth more: it is read and deleted by itself."""
 
 
 def _default_open_segments() -> int:
@@ -44,20 +48,43 @@ def _default_open_segments() -> int:
 
 
 MAX_OPEN_SEGMENTS = _default_open_segments()
+_FILES_AT_ONCE = 128
+"""So many files, of those that begin only at the end, are finished together."""
+
+
+class _Sink:
+    """Where the batches of a segment go: an upload that begins with the first of them."""
+
+    def __init__(self, begin: Callable[[], Upload]) -> None:
+        self._begin = begin
+        self.upload: Upload | None = None
+
+    def write(self, data: bytes) -> int:
+        if self.upload is None:
+            self.upload = self._begin()
+        return self.upload.write(data)
 
 
 @dataclass(slots=True, eq=False)
 class _OpenSegment:
+    """A segment that grows. ``tag`` is that of the name which it has if it shares no file."""
+
     uploader: SegmentUploader
     partition: int
     name: str
-    upload: Upload
+    tag: int
+    sink: _Sink
     writer: SegmentWriter
     begun_ms: int
+    position: int = names.OWN_FILE
 
     @property
     def size_bytes(self) -> int:
         return self.writer.size_bytes + self.writer.buffered_bytes
+
+    @property
+    def ref(self) -> names.SegmentRef:
+        return names.SegmentRef(self.uploader.topic, self.partition, self.name, self.position)
 
 
 class UploadBudget:
@@ -67,6 +94,7 @@ class UploadBudget:
         self._memory_bytes = memory_bytes
         self._held_bytes = 0
         self._open: dict[_OpenSegment, None] = {}  # in the order of their beginning
+        self._files: dict[_OpenSegment, None] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -74,14 +102,20 @@ class UploadBudget:
         return self._held_bytes
 
     def open(self, segment: _OpenSegment) -> None:
-        """Add a segment that begins; the fullest one is finished if there are too many."""
-        if len(self._open) >= MAX_OPEN_SEGMENTS:
-            fullest = max(self._open, key=lambda open_: open_.size_bytes)
-            fullest.uploader.finish_early(fullest)
+        """Add a segment that begins."""
         self._open[segment] = None
+
+    def open_file(self, segment: _OpenSegment) -> None:
+        """A segment's file is about to begin; the fullest one is finished if there are too many."""
+        if len(self._files) >= MAX_OPEN_SEGMENTS:
+            fullest = max(self._files, key=lambda open_: open_.size_bytes)
+            fullest.uploader.finish_early(fullest)
+        if segment in self._open:
+            self._files[segment] = None
 
     def close(self, segment: _OpenSegment) -> None:
         """Remove a segment that ends. Twice is once."""
+        self._files.pop(segment, None)
         if segment in self._open:
             del self._open[segment]
             self._held_bytes -= segment.writer.buffered_bytes
@@ -104,8 +138,9 @@ class SegmentUploader:
     """Writes records into one growing segment per partition, in bounded memory.
 
     A segment takes ``segment.bytes`` at most, or one record; what does not fit begins the next one,
-    in the midst of a batch too. Records of a partition keep their order. Use it once: :meth:`write`
-    any number of times, then :meth:`finish` or :meth:`discard`.
+    in the midst of a batch too. Records of a partition keep their order. At the end small segments
+    of several partitions are put one after another into a file that they share. Use it once:
+    :meth:`write` any number of times, then :meth:`finish` or :meth:`discard`.
     """
 
     def __init__(
@@ -125,6 +160,10 @@ class SegmentUploader:
         self._open: dict[int, _OpenSegment] = {}
         self._full: list[_OpenSegment] = []
         self._finished: list[UploadedSegment] = []
+
+    @property
+    def topic(self) -> str:
+        return self._spec.topic
 
     def write(self, records: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> None:
         """Add records, each to its partition.
@@ -211,63 +250,97 @@ class SegmentUploader:
 
     def _finish_full(self) -> None:
         if self._full:
-            self._finish(self._full)
+            self._finish([segment] for segment in self._full)
             self._full.clear()
 
     def _new_segment(self, partition: int) -> _OpenSegment:
-        name = names.segment_name(self._writer_token, self._counter)
-        self._counter += 1
-        ref = names.SegmentRef(self._spec.topic, partition, name)
-        upload = self._storage.upload(ref.paths.log)
+        name = self._new_name()
+        tag = tag_of(name)
+        sink = _Sink(lambda: self._begin_file(segment))
         writer = SegmentWriter(
-            upload,
+            sink,
             record_format=self._config.record_format,
             compression=self._config.compression,
             level=self._config.compression_level,
             max_record_bytes=self._config.max_message_bytes,
             index_interval_bytes=self._config.index_interval_bytes,
-            tag=tag_of(name),
+            tag=tag,
             segment_bytes=self._config.segment_bytes,
         )
-        segment = _OpenSegment(self, partition, name, upload, writer, self._clock.now_ms())
+        segment = _OpenSegment(self, partition, name, tag, sink, writer, self._clock.now_ms())
         self._open[partition] = segment
         self._budget.open(segment)
         return segment
 
+    def _begin_file(self, segment: _OpenSegment) -> Upload:
+        self._budget.open_file(segment)
+        return self._storage.upload(segment.ref.paths.log)
+
+    def _new_name(self) -> str:
+        name = names.segment_name(self._writer_token, self._counter)
+        self._counter += 1
+        return name
+
     def finish_early(self, segment: _OpenSegment) -> None:
         """Finish one of the open segments: others need its place."""
         self._budget.close(segment)
-        self._finish([segment])
+        self._finish([[segment]])
         del self._open[segment.partition]
 
-    def _finish(self, segments: Iterable[_OpenSegment]) -> None:
-        self._storage.gather(self._last_requests(segments))
+    def _finish(self, files: Iterable[Sequence[_OpenSegment]]) -> None:
+        """Finish segments, given by the file that they go to."""
+        left = iter(files)
+        while some := [*islice(left, _FILES_AT_ONCE)]:
+            self._storage.put_round(self._last_requests(some))
 
-    def _last_requests(self, segments: Iterable[_OpenSegment]) -> Iterator[Callable[[], None]]:
+    def _last_requests(
+        self, files: Iterable[Sequence[_OpenSegment]]
+    ) -> Iterator[Callable[[], None]]:
         """The requests that finish segments; each is encoded while those before it are sent."""
-        for segment in segments:
-            summary = segment.writer.finish()
-            self._finished.append(
-                UploadedSegment(
-                    topic=self._spec.topic,
-                    topic_id=self._spec.topic_id,
-                    partition=segment.partition,
-                    name=segment.name,
-                    record_count=summary.record_count,
-                    batch_count=summary.batch_count,
-                    size_bytes=summary.size_bytes,
-                    min_timestamp_ms=summary.min_timestamp_ms,
-                    max_timestamp_ms=summary.max_timestamp_ms,
-                    tag=tag_of(segment.name),
-                    begun_ms=segment.begun_ms,
-                )
-            )
-            yield segment.upload.close
+        for segments in files:
+            if len(segments) > 1:
+                yield self._fill_shared(segments).close
+                continue
+            (segment,) = segments
+            summary = self._end(segment)
+            assert segment.sink.upload is not None
+            yield segment.sink.upload.close
             if summary.batch_count > 1:
                 # Accelerators: a reader that does not find them reads the segment itself.
-                ref = names.SegmentRef(self._spec.topic, segment.partition, segment.name)
-                yield partial(self._storage.put, ref.paths.offset_index, summary.index)
-                yield partial(self._storage.put, ref.paths.time_index, summary.time_index)
+                paths = segment.ref.paths
+                yield partial(self._storage.put, paths.offset_index, summary.index)
+                yield partial(self._storage.put, paths.time_index, summary.time_index)
+
+    def _fill_shared(self, segments: Sequence[_OpenSegment]) -> Upload:
+        """Write small segments into one file, one after another."""
+        name, position = self._new_name(), 0
+        ref = names.SegmentRef(self._spec.topic, names.SHARED, name, position)
+        upload = self._storage.upload(ref.paths.log)
+        for segment in segments:
+            segment.name, segment.position, segment.sink.upload = name, position, upload
+            position += self._end(segment).size_bytes
+        return upload
+
+    def _end(self, segment: _OpenSegment) -> SegmentSummary:
+        """Encode what waits for a segment, and note that it is finished."""
+        summary = segment.writer.finish()
+        self._finished.append(
+            UploadedSegment(
+                topic=self._spec.topic,
+                topic_id=self._spec.topic_id,
+                partition=segment.partition,
+                name=segment.name,
+                record_count=summary.record_count,
+                batch_count=summary.batch_count,
+                size_bytes=summary.size_bytes,
+                min_timestamp_ms=summary.min_timestamp_ms,
+                max_timestamp_ms=summary.max_timestamp_ms,
+                tag=segment.tag,
+                begun_ms=segment.begun_ms,
+                position=segment.position,
+            )
+        )
+        return summary
 
     @property
     def written_bytes(self) -> int:
@@ -279,7 +352,8 @@ class SegmentUploader:
         segments = list(self._open.values())
         for segment in segments:
             self._budget.close(segment)
-        self._finish(segments)
+        segments.sort(key=lambda segment: segment.partition)
+        self._finish(_group_by_file(segments))
         self._open.clear()
         return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
 
@@ -287,16 +361,39 @@ class SegmentUploader:
         """Drop everything, best effort: what is uploaded already is deleted or left an orphan."""
         for segment in (*self._full, *self._open.values()):
             self._budget.close(segment)
-            segment.upload.discard()
+            if segment.sink.upload is not None:
+                segment.sink.upload.discard()
         self._open.clear()
         self._full.clear()
         discard_segments(self._storage, self._finished)
         self._finished.clear()
 
 
+def _group_by_file(segments: Iterable[_OpenSegment]) -> Iterator[list[_OpenSegment]]:
+    """Which segments, each of another partition, go to one file when they are finished.
+
+    Those of which nothing is written yet, so that they become one batch each, as many as take less
+    than SHARED_FILE_BYTES together.
+    """
+    together: list[_OpenSegment] = []
+    total_bytes = 0
+    for segment in segments:
+        if segment.writer.size_bytes or segment.size_bytes >= SHARED_FILE_BYTES:
+            yield [segment]
+            continue
+        total_bytes += segment.size_bytes
+        if total_bytes >= SHARED_FILE_BYTES:
+            yield together
+            together, total_bytes = [], segment.size_bytes
+        together.append(segment)
+    if together:
+        yield together
+
+
 def discard_segments(storage: Storage, segments: Iterable[UploadedSegment]) -> None:
     """Delete the files of segments that no log entry names, best effort; see discard_files."""
-    discard_files(storage, [file for segment in segments for file in segment.files])
+    files = dict.fromkeys(file for segment in segments for file in segment.files)
+    discard_files(storage, [*files])
 
 
 def discard_files(storage: Storage, files: Sequence[str]) -> None:

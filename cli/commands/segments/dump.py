@@ -67,7 +67,7 @@ def dump_segments(
             reporter.watch(batches, lambda batch: [batch.dumped.damage]),
             streamed=True,
             live=with_records,  # no table is measured ahead: a batch holds its records
-            heading=lambda batch: f"# {batch.path}",
+            heading=lambda batch: f"# {batch.source}",
             below=partial(show_records, metadata=not no_metadata) if with_records else None,
         )
 

@@ -33,6 +33,7 @@ FIELDS: list[Field[SegmentDescription]] = [
     number("producer_epoch", None, lambda segment: _hide_unknown(segment.producer_epoch)),
     number("base_sequence", None, lambda segment: _hide_unknown(segment.base_sequence)),
     text("segment", "SEGMENT", lambda segment: segment.name),
+    number("position", "POSITION", lambda segment: segment.ref.start, wide=True),
     text("path", None, lambda segment: segment.paths.log),
 ]
 
@@ -44,7 +45,8 @@ def list_segments(
     """List the segments of a topic in the order of their offsets. No segment is read.
 
     ENTRY is the entry of the topic's log that placed the segment; OUTCOME is committed,
-    aborted or undecided.
+    aborted or undecided; POSITION where it begins in its file: small ones of several
+    partitions may share one.
 
     \b
     Example:

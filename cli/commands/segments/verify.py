@@ -26,6 +26,7 @@ FIELDS: list[Field[SegmentCheck]] = [
     number("record_count", "RECORDS", lambda check: check.record_count, wide=True),
     number("size_bytes", "BYTES", lambda check: check.size_bytes),
     text("path", "PATH", lambda check: check.path),
+    number("position", "POSITION", lambda check: max(check.position, 0), wide=True),
     names("damages", None, lambda check: check.damages),
 ]
 
@@ -38,7 +39,8 @@ def verify_segments(
 ) -> None:
     """Read segments whole and check every batch, and the file against the topic's log.
 
-    Damage is reported with its position and the exit code is 3.
+    Damage is reported with its position and the exit code is 3. POSITION is where a segment
+    begins in its file: small ones of several partitions may share one.
 
     \b
     Example:

@@ -1,0 +1,101 @@
+"""How the stores in ``golden/`` were made, from the one with shared files on.
+
+``python tests/store/golden_stores.py NAME`` writes ``golden/NAME.zip`` and, beside it, what is read
+from it: for a format that is new. What is there already is never written again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from unittest.mock import patch
+
+from txnlog import TopicPartition
+from txnlog.log import topic_log
+from txnlog.producer import Producer
+from txnlog.storage.local import LocalStorage
+from txnlog.store import Store, attach
+from txnlog.testing import VirtualClock
+
+GOLDEN = Path(__file__).parent / "golden"
+BEGAN_MS = 1_750_000_000_000
+"""In June 2025: the last transaction is past its timeout."""
+PARTITIONS = 3
+
+
+def fill(store: Store) -> None:
+    """Topics ``columns`` and ``rows``, with manifests, checkpoints and an open transaction."""
+    for topic, record_format in (("columns", "columns"), ("rows", "kafka")):
+        config = {"record.format": record_format}
+        store.create_topic(topic, partitions=PARTITIONS, config=config)
+    with store.producer(transactional_id="job") as producer:
+        producer.init_transactions()
+        for turn in range(12):
+            producer.begin_transaction()
+            for topic in ("columns", "rows"):
+                _send(producer, topic, b"t%d" % turn)
+            producer.send_offsets_to_transaction({TopicPartition("columns", 0): turn}, "group")
+            if turn % 4 == 3:
+                producer.flush()
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    with store.producer() as producer:
+        for turn in range(4):
+            _send(producer, "columns", b"plain%d" % turn)
+            producer.flush()
+            producer.send("rows", b"alone%d" % turn, partition=0)
+            producer.flush()
+    for topic in ("columns", "rows"):
+        log = store.logs.fresh_topic(topic)
+        with patch.multiple(topic_log, KEPT_ENTRIES=4, SETTLED_AT_ONCE=8):
+            log.checkpoint()
+    store.delete_records({TopicPartition("rows", 0): 3})
+    with store.producer() as producer:
+        _send(producer, "rows", b"late")
+    last = store.producer(transactional_id="open")
+    last.init_transactions()
+    last.begin_transaction()
+    _send(last, "columns", b"never")
+    last.flush()
+
+
+def _send(producer: Producer, topic: str, word: bytes) -> None:
+    for partition in range(PARTITIONS):
+        producer.send(topic, b"%s-%d" % (word, partition), partition=partition)
+
+
+def read(store: Store) -> dict[str, object]:
+    """What the tests expect, read by the version that has written it."""
+    found: dict[str, list[list[object]]] = {}
+    snapshot = store.snapshot(["columns", "rows"])
+    for topic in ("columns", "rows"):
+        table = snapshot.scan(topic, columns=["partition", "offset", "value"]).to_arrow()
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        found[topic] = [[p, offset, value.decode()] for p, offset, value in rows]
+    committed = store.consumer("columns", group_id="group").committed(TopicPartition("columns", 0))
+    assert committed is not None
+    return {"records": found, "group": committed.offset}
+
+
+def main(name: str) -> None:
+    target = GOLDEN / f"{name}.zip"
+    assert not target.exists(), f"{target} is there: what was written once stays as it is"
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        store = attach(LocalStorage(str(root)), create=True, clock=VirtualClock(BEGAN_MS))
+        fill(store)
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, path.relative_to(root))
+        # Read behind the copy: reading ends the transaction that is open in it.
+        expected = read(attach(LocalStorage(str(root)), clock=VirtualClock(BEGAN_MS + 10**9)))
+    (GOLDEN / f"{name}.json").write_text(json.dumps(expected) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

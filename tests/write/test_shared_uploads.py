@@ -1,0 +1,442 @@
+"""Small segments of several partitions go to one file: which do, and what the log says of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from steps import another, new_store, values
+
+from txnlog import TopicPartition
+from txnlog.errors import CorruptRecord, StorageError, UnsupportedVersion
+from txnlog.inspect.segments import check_placed_segment, check_segment_file
+from txnlog.log import manifests, topic_log
+from txnlog.log.manifest_table import ManifestTable
+from txnlog.log.uploads import UploadedSegment
+from txnlog.names import OWN_FILE, LogFile, SegmentRef
+from txnlog.read import segment_ranges
+from txnlog.segments.inspect.dump import is_shared
+from txnlog.segments.records import normalize
+from txnlog.segments.segment_file import SegmentFile
+from txnlog.state import envelope
+from txnlog.state.manifest import LIST_DECODER
+from txnlog.state.topic import CHECKPOINT_DECODER, ENTRY_DECODER
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
+from txnlog.write import segment_uploads
+from txnlog.write.segment_uploads import SegmentUploader
+
+PARTITIONS = 8
+FORMATS = pytest.mark.parametrize("record_format", ["columns", "kafka"])
+
+
+@pytest.fixture
+def storage() -> HeapStorage:
+    return HeapStorage()
+
+
+@pytest.fixture
+def store(storage: HeapStorage, clock: VirtualClock) -> Store:
+    return new_store(storage, clock, {"t": PARTITIONS})
+
+
+def send_to_each(store: Store, *words: bytes, topic: str = "t") -> None:
+    """Records to each partition, in one entry."""
+    with store.producer() as producer:
+        for partition in range(PARTITIONS):
+            for word in words:
+                producer.send(topic, b"%d %s" % (partition, word), partition=partition)
+
+
+def upload(
+    store: Store, sizes: dict[int, int], memory_bytes: int = 64 << 20
+) -> list[UploadedSegment]:
+    """A record of so many random bytes to each of these partitions."""
+    budget = segment_uploads.UploadBudget(memory_bytes)
+    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock, budget)
+    rng = np.random.default_rng(1)
+    for partition, size in sizes.items():
+        batch = pa.record_batch({"value": pa.array([rng.bytes(size)], pa.binary())})
+        uploader.write(normalize(batch, now_ms=1), np.array([partition], dtype=np.int32))
+    return uploader.finish()
+
+
+def by_file(segments: list[UploadedSegment]) -> list[list[int]]:
+    """Which partitions share a file."""
+    files: dict[str, list[int]] = {}
+    for segment in segments:
+        files.setdefault(segment.files[0], []).append(segment.partition)
+    return sorted(files.values())
+
+
+# -- which segments share a file -------------------------------------------------------------------
+
+
+def test_small_segments_lie_one_after_another(store: Store, storage: HeapStorage) -> None:
+    """In one file, without a gap, in the order of their partitions, whatever came first."""
+    segments = upload(store, dict.fromkeys((5, 1, 3), 100))
+    assert by_file(segments) == [[1, 3, 5]]
+    (path,) = {file for segment in segments for file in segment.files}
+    assert path.startswith("topics/t/data/shared/")
+    end = 0
+    for segment in segments:
+        assert segment.position == end
+        end += segment.size_bytes
+    assert storage.size(path) == end
+    assert len({segment.tag for segment in segments}) == 3
+
+
+def test_one_segment_has_a_file_of_its_own(store: Store) -> None:
+    """As ever, so that versions without shared files can read it."""
+    (segment,) = upload(store, {4: 100})
+    assert segment.position == OWN_FILE
+    assert segment.files[0].startswith("topics/t/data/4/")
+
+
+def test_what_is_large_has_a_file_of_its_own(store: Store) -> None:
+    """As many as fit together share a file; what has been written already shares none."""
+    some = segment_uploads.SHARED_FILE_BYTES
+    half, quarter = some // 2, some // 4
+    sizes = {0: half, 1: quarter, 2: half, 3: some - 10, 4: 100, 5: quarter, 6: some - 5_000}
+    segments = upload(store, sizes)
+    assert by_file(segments) == [[0, 1], [2, 4, 5], [3], [6]]
+    flushed = upload(store, dict.fromkeys(range(4), 100_000), memory_bytes=250_000)
+    assert [len(partitions) for partitions in by_file(flushed)].count(1) >= 1
+    assert sum(segment.record_count for segment in flushed) == 4
+
+
+@FORMATS
+def test_segments_that_are_full_share_no_file(clock: VirtualClock, record_format: str) -> None:
+    """Those of one partition would have the same name; only the last ones are put together."""
+    store = new_store(HeapStorage(), clock, {})
+    config = {"segment.bytes": 2048, "record.format": record_format}
+    store.create_topic("t", partitions=2, config=config)
+    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
+    values_ = pa.array([np.random.default_rng(n).bytes(500) for n in range(40)], pa.binary())
+    batch = normalize(pa.record_batch({"value": values_}), now_ms=1)
+    uploader.write(batch, np.arange(40, dtype=np.int32) % 2)
+    segments = uploader.finish()
+    assert Counter(segment.position != OWN_FILE for segment in segments)[True] == 2
+    assert len({(segment.partition, segment.name) for segment in segments}) == len(segments) > 10
+    store.logs.topic("t").place(segments)
+    assert another(store).scan("t", columns=["value"]).to_arrow().num_rows == 40
+
+
+def test_a_thousand_partitions_take_one_file(clock: VirtualClock) -> None:
+    """However few files may be open: none is, until they are put together."""
+    counting = CountingStorage(HeapStorage())
+    store = new_store(counting, clock, {"t": 1000})
+    with store.producer() as producer:
+        for partition in range(1000):
+            producer.send("t", b"x", partition=partition)
+        producer.flush()
+    spent = counting.take()
+    assert spent["upload"] == 1
+    assert len(values(store)) == 1000
+
+
+def test_what_cannot_be_uploaded_leaves_no_file(tmp_path: Path, clock: VirtualClock) -> None:
+    """Nor does what is discarded: the file goes, once."""
+    store = new_store(open_storage(str(tmp_path / "store")), clock, {"t": PARTITIONS})
+    before = dict(store.storage.list_all(""))
+    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
+    batch = normalize(pa.record_batch({"value": [b"x"] * PARTITIONS}), now_ms=1)
+    uploader.write(batch, np.arange(PARTITIONS, dtype=np.int32))
+    put_round = store.storage.put_round
+
+    def fail(calls: object) -> None:
+        put_round(calls)  # type: ignore[arg-type]
+        raise StorageError("no")
+
+    store.storage.put_round = fail  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="no"):
+        uploader.finish()
+    assert dict(store.storage.list_all("")) != before
+    uploader.discard()
+    assert dict(store.storage.list_all("")) == before
+    segments = upload(attach(open_storage(store.url), clock=clock), {0: 10, 1: 10})
+    faulty = FaultyStorage(store.storage)
+    segment_uploads.discard_segments(faulty, segments)
+    assert faulty.requests == ["delete 1 objects"]
+    assert dict(store.storage.list_all("")) == before
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+@FORMATS
+def test_each_partition_is_read_from_its_range(clock: VirtualClock, record_format: str) -> None:
+    """Whole, in part, by time; and what is said of it is true of its bytes."""
+    store = new_store(HeapStorage(), clock, {})
+    store.create_topic("t", partitions=PARTITIONS, config={"record.format": record_format})
+    for turn in range(3):
+        with store.producer() as producer:
+            for partition in range(PARTITIONS):
+                for row in range(partition + 1):
+                    word = b"%d-%d-%d" % (partition, turn, row)
+                    producer.send("t", word, None, partition, 1000 * turn + row)
+    fresh = another(store)
+    expected = [
+        b"%d-%d-%d" % (partition, turn, row)
+        for partition in range(PARTITIONS)
+        for turn in range(3)
+        for row in range(partition + 1)
+    ]
+    assert values(fresh) == expected
+    part = fresh.scan("t", {6: 8}, {6: 10}, columns=["value", "partition"]).to_arrow().to_pylist()
+    assert [row["value"] for row in part if row["partition"] == 6] == [b"6-1-1", b"6-1-2"]
+    consumer = fresh.consumer("t")
+    found = consumer.offsets_for_times({TopicPartition("t", 5): 1002})[TopicPartition("t", 5)]
+    assert found is not None
+    assert (found.offset, found.timestamp) == (8, 1002)
+    for segment in fresh.segments("t"):
+        assert segment.position >= 0
+        assert check_placed_segment(fresh.storage, segment).damages == ()
+    assert not [finding for finding in fresh.examine(with_contents=True) if finding.state != "ok"]
+
+
+def test_what_lies_side_by_side_is_read_in_one_request(clock: VirtualClock) -> None:
+    """Whoever follows a topic asks once for each commit, not once for each partition."""
+    counting = CountingStorage(HeapStorage())
+    store = new_store(counting, clock, {"t": PARTITIONS})
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    for turn in range(3):
+        send_to_each(store, b"a", b"b")
+        counting.take()
+        assert len(consumer.poll()) == 2 * PARTITIONS, turn
+        assert counting.take()["get_range"] == 1, turn
+    counting.take()
+    some = {partition: 0 if partition in (2, 3, 4, 7) else 6 for partition in range(PARTITIONS)}
+    found = store.scan("t", some, dict.fromkeys(range(PARTITIONS), 2) | {0: 6})
+    assert [row["value"] for row in found.to_arrow().to_pylist()] == [
+        b"%d %s" % (partition, word) for partition in (2, 3, 4, 7) for word in (b"a", b"b")
+    ]
+    assert counting.take()["get_range"] == 2, "three side by side, and one"
+    part = store.scan("t", dict.fromkeys(range(PARTITIONS), 1), dict.fromkeys(range(PARTITIONS), 2))
+    assert part.to_arrow()["value"].to_pylist() == [b"%d b" % p for p in range(PARTITIONS)]
+    assert counting.take()["get_range"] == 1
+
+
+def test_not_more_than_a_megabyte_is_read_together(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that somebody has made larger is read in pieces."""
+    send_to_each(store, b"x")
+    size_bytes = store.segments("t")[0].size_bytes
+    monkeypatch.setattr(segment_ranges, "_MOST_TOGETHER_BYTES", 2 * size_bytes)
+    counting = CountingStorage(store.storage)
+    assert len(values(another(store, counting))) == PARTITIONS
+    assert counting.take()["get_range"] == PARTITIONS // 2
+
+
+@FORMATS
+def test_any_damage_is_noticed_by_the_partition_whose_it_is(
+    clock: VirtualClock, record_format: str
+) -> None:
+    """And by no other one: each reads its own bytes alone."""
+    storage = HeapStorage()
+    store = new_store(storage, clock, {})
+    store.create_topic("t", partitions=3, config={"record.format": record_format})
+    with store.producer() as producer:
+        for partition in range(3):
+            producer.send("t", b"value of %d" % partition, partition=partition)
+    (path,) = (path for path, _ in storage.list_all("topics/t/data"))
+    data = storage.get(path)
+    segments = store.segments("t")
+    for position in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        storage.delete([path])
+        storage.put(path, bytes(damaged))
+        for segment in segments:
+            scan = store.scan("t", {p: 0 if p == segment.partition else 1 for p in range(3)})
+            ref = segment.ref
+            if ref.start <= position < ref.start + segment.size_bytes:
+                with pytest.raises(CorruptRecord, match="/shared/"):
+                    scan.to_arrow()
+                assert check_placed_segment(storage, segment).damages
+            else:
+                assert scan.to_arrow()["value"].to_pylist() == [b"value of %d" % segment.partition]
+                assert not check_placed_segment(storage, segment).damages
+
+
+@FORMATS
+def test_parts_that_changed_places_are_noticed(clock: VirtualClock, record_format: str) -> None:
+    """Each has a tag of its own, though all have one name."""
+    storage = HeapStorage()
+    store = new_store(storage, clock, {})
+    store.create_topic("t", partitions=2, config={"record.format": record_format})
+    with store.producer() as producer:
+        for partition in range(2):
+            producer.send("t", b"value of %d" % partition, partition=partition, timestamp_ms=1)
+    one, other = store.segments("t")
+    assert one.size_bytes == other.size_bytes
+    path = one.paths.log
+    data = storage.get(path)
+    storage.delete([path])
+    storage.put(path, data[other.position :] + data[: other.position])
+    for partition in range(2):
+        with pytest.raises(CorruptRecord, match="its tag is"):
+            store.scan("t", {partition: 0, 1 - partition: 1}).to_arrow()
+
+
+@pytest.mark.parametrize("end", ["cut", "gone"])
+def test_a_file_that_is_cut_or_gone(store: Store, storage: HeapStorage, end: str) -> None:
+    """What lies before the cut is read, the rest is reported: by readers and by the doctor."""
+    send_to_each(store, b"x")
+    segments = store.segments("t")
+    path = segments[0].paths.log
+    data = storage.get(path)
+    storage.delete([path])
+    if end == "cut":
+        storage.put(path, data[: segments[5].position + 10])
+    readable = 5 if end == "cut" else 0
+    for segment in segments:
+        starts = {p: 0 if p == segment.partition else 1 for p in range(PARTITIONS)}
+        if segment.partition < readable:
+            assert store.scan("t", starts).to_arrow().num_rows == 1
+        else:
+            with pytest.raises(CorruptRecord, match="/shared/"):
+                store.scan("t", starts).to_arrow()
+    found = [finding for finding in store.examine() if finding.state == "damage"]
+    assert [finding.path for finding in found] == [path]
+    contents = [f for f in store.examine(with_contents=True) if f.state == "damage"]
+    assert len(contents) > PARTITIONS - readable
+
+
+@FORMATS
+def test_a_shared_file_is_shown_as_a_file_of_batches(
+    clock: VirtualClock, record_format: str
+) -> None:
+    """Without the log; and damage in one segment hides no other one."""
+    storage = HeapStorage()
+    store = new_store(storage, clock, {})
+    store.create_topic("t", partitions=4, config={"record.format": record_format})
+    with store.producer() as producer:
+        for partition in range(4):
+            for row in range(3):
+                producer.send("t", b"%d" % row, partition=partition)
+    segments = store.segments("t")
+    data = storage.get(segments[0].paths.log)
+
+    def check(content: bytes) -> tuple[int, int, int]:
+        file = SegmentFile(lambda start, stop: content[start:stop], len(content), "copy.log")
+        found = check_segment_file(file)
+        return found.batch_count, found.record_count, len(found.damages)
+
+    assert check(data) == (4, 12, 0)
+    for number in range(4):
+        damaged = bytearray(data)
+        damaged[segments[number].position + 16] ^= 0xFF  # the magic: the header says nothing more
+        assert check(bytes(damaged)) == (3, 9, 1), number
+    for content, shares in ((data, True), (data[: segments[1].position], False)):
+        file = SegmentFile(lambda a, b, c=content: c[a:b], len(content), "copy.log")  # type: ignore[misc]
+        assert is_shared(file) == shares
+    # What txnlog writes into one segment still has to ascend.
+    assert check(data[: segments[1].position] * 2)[2] == 1
+
+
+# -- what older versions read ----------------------------------------------------------------------
+
+
+def test_only_entries_that_share_files_are_of_the_new_version(
+    store: Store, storage: HeapStorage
+) -> None:
+    """An older version reads the others, and refuses these instead of looking for other files."""
+    with store.producer() as producer:
+        producer.send("t", b"alone", partition=0)
+    send_to_each(store, b"x")
+    versions = []
+    for number in (1, 2):
+        path = f"topics/t/log/{number:020d}.json"
+        data = storage.get(path)
+        try:
+            envelope.decode(data, ENTRY_DECODER, path, newest=envelope.FORMAT_VERSION)
+            versions.append(1)
+        except UnsupportedVersion:
+            assert data.startswith(b'{"format":3,')
+            assert b'"position":0' not in data[:10]
+            versions.append(3)
+    assert versions == [1, 3]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_checkpoints_and_lists_say_what_their_readers_must_know(
+    store: Store, storage: HeapStorage, monkeypatch: pytest.MonkeyPatch, shares: bool
+) -> None:
+    """Version 3 where a segment shares its file; and without any, what was written ever since."""
+    for module in (manifests, topic_log):
+        monkeypatch.setattr(module, "KEPT_ENTRIES", 2)
+        monkeypatch.setattr(module, "SETTLED_AT_ONCE", 3)
+
+    def append(word: bytes) -> None:
+        if shares:
+            send_to_each(store, word)
+        else:
+            with store.producer() as producer:
+                producer.send("t", word, partition=0)
+
+    def version(data: bytes) -> int:
+        return int(msgspec.json.decode(data)["format"])
+
+    log = store.logs.topic("t")
+    append(b"0")
+    log.checkpoint()
+    checkpoint = storage.get(log.log.path(1, LogFile.CHECKPOINT))
+    assert version(checkpoint) == (3 if shares else 1)
+    for turn in range(1, 6):
+        append(b"%d" % turn)
+    log.checkpoint()
+    assert version(storage.get(log.log.path(6, LogFile.CHECKPOINT))) == (3 if shares else 2)
+    newest = log.manifests.newest()
+    assert newest is not None
+    data = storage.get(f"{log.manifests.folder}/{newest.number:020d}.list")
+    assert version(data) == (3 if shares else 2)
+    (ref,) = newest.manifests
+    assert ref.has_shared == shares
+    path = f"{log.manifests.folder}/{ref.name}"
+    with pa.ipc.open_stream(storage.get(path)) as stream:
+        columns = stream.schema.names
+    assert ("position" in columns) == shares
+    old = msgspec.json.decode(data)
+    for manifest in old["manifests"]:
+        del manifest["has_shared"]  # as older versions write it
+    assert LIST_DECODER.decode(msgspec.json.encode(old)).manifests[0].has_shared is False
+    table = ManifestTable.decode(storage.get(path), ref, path)
+    assert {segment.position != OWN_FILE for segment in table.segments()} == {shares}
+    fresh = another(store)
+    assert len(values(fresh)) == 6 * (PARTITIONS if shares else 1)
+    again = msgspec.json.encode(fresh.logs.topic("t")._state)
+    assert CHECKPOINT_DECODER.decode(again) == fresh.logs.topic("t")._state
+
+
+def test_a_shared_segment_is_found_whatever_names_it(store: Store) -> None:
+    """An append in doubt is recognised by partition and name, of which there is one."""
+    producer = store.producer()
+    for partition in range(PARTITIONS):
+        producer.send("t", b"x", partition=partition)
+    segments = producer._records.finish()["t"]
+    log = store.logs.topic("t")
+    first = log.place(segments, since_entry=1)
+    again = log.place(segments, since_entry=1)
+    assert first.entry is not None
+    assert again.entry is None
+    assert again.offsets == first.offsets
+    assert len(values(another(store))) == PARTITIONS
+
+
+def test_names_of_shared_files(any_storage: Storage) -> None:
+    """No partition is called so, and the path leads back to the file's key."""
+    ref = SegmentRef("t", 3, "w-1", 70)
+    assert ref.paths.log == "topics/t/data/shared/w-1.log"
+    assert ref.file_key == SegmentRef("t", 4, "w-1", 0).file_key == (-1, "w-1")
+    assert SegmentRef("t", 3, "w-1").file_key == (3, "w-1")
+    any_storage.put(ref.paths.log, b"x")
+    assert any_storage.get("topics/t/data/shared/w-1.log") == b"x"
