@@ -12,6 +12,8 @@ SPARK_VERSIONS := 4.1 4.2 4.3
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
+# What the tests are compiled to is kept, for each worker and for `make test-more`.
+unexport PYTHONDONTWRITEBYTECODE
 # Stores of tests are synced thousands of times: in memory, where a filesystem there has 4 GB free.
 export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
     awk 'NR == 2 && $$4 > 4000000 && $$6 == "/dev/shm" { print $$6 }')
@@ -43,7 +45,7 @@ $(SPARK_VERSIONS:%=test-spark-%): test-spark-%: java .venv-%/.installed
 lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy
+	.venv/bin/mypy -n auto
 	for conftest in tests/*/conftest.py; do .venv/bin/mypy $$conftest || exit 1; done
 
 format: .venv/.dependencies  ## Rewrite the sources in the project's format

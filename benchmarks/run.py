@@ -28,7 +28,7 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            "small",
+            *("small", "contention", "compaction"),
         ),
         help="only this part",
     )
@@ -83,6 +83,15 @@ def main() -> None:
 
             commits = 1_000 if arguments.quick else 5_000
             report += ["## Merging", "", *measure_merging(Path(folder), commits), ""]
+        if arguments.only in (None, "contention"):
+            from contention import measure as measure_contention
+
+            report += ["## Contention", "", *measure_contention(5 if arguments.quick else 20), ""]
+        if arguments.only in (None, "compaction"):
+            from compaction import measure as measure_compaction
+
+            records = 1_000_000 if arguments.quick else 10_000_000
+            report += ["## Compaction", "", *measure_compaction(Path(folder), records), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:

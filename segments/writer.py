@@ -1,11 +1,13 @@
 """Writes one segment: gathers records into batches, encodes them, and builds the indexes.
 
-Knows a sink with ``write`` and nothing of where it leads. Offsets are relative: the first record
-of the file has offset 0, whatever offset the log gives it later.
+Knows a sink with ``write`` and nothing of where it leads. Offsets are relative: those of new
+records begin with 0, whatever offset the log gives them later, and have no gaps. Whoever writes
+what is left of other segments gives each record its offset.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,14 +22,20 @@ from txnlog.segments.batch_header import (
 )
 from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, check_format, encode_batch
 from txnlog.segments.compression import Compression
-from txnlog.segments.errors import RecordTooLarge
+from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.indexes.sparse import (
     DEFAULT_INDEX_INTERVAL_BYTES,
     MAX_SEGMENT_BYTES,
     IndexBuilder,
 )
-from txnlog.segments.records import Int64Array, concat_batches, record_sizes, timestamps_ms
+from txnlog.segments.records import (
+    Int32Array,
+    Int64Array,
+    concat_batches,
+    record_sizes,
+    timestamps_ms,
+)
 
 # Measured with 16-byte keys and 100-byte values, 2 cores:
 # decoding 0.3 / 0.6 / 1.2 / 2.4 / 4.8 MiB batches of lz4 runs at 22 / 27 / 30 / 33 / 34 M rows/s.
@@ -62,11 +70,13 @@ class SupportsWrite(Protocol):
 class SegmentSummary:
     """What was written. Timestamps are -1 if there are no records; indexes may be empty.
 
-    ``base_timestamp_ms`` is the first record's; ``index`` and ``time_index`` are the bytes of the
-    files beside the segment, which need not be stored when empty.
+    ``base_timestamp_ms`` is the first record's; ``end_offset`` is the relative offset behind the
+    last record; ``index`` and ``time_index`` are the bytes of the files beside the segment, which
+    need not be stored when empty.
     """
 
     record_count: int
+    end_offset: int
     batch_count: int
     size_bytes: int
     base_timestamp_ms: int
@@ -117,10 +127,12 @@ class SegmentWriter:
         self._segment_bytes = segment_bytes
         self._indexes = IndexBuilder(index_interval_bytes)
         self._pending: list[pa.RecordBatch] = []
+        self._pending_offsets: list[range | Int64Array] = []
         self._unmerged = 0  # how many at the end of _pending have not been merged yet
         self._pending_bytes = 0
         self._pending_rows = 0
         self._written_rows = 0
+        self._next_offset = 0
         self._batch_count = 0
         self._size_bytes = 0
         self._base_timestamp_ms = NO_TIMESTAMP_MS
@@ -140,8 +152,13 @@ class SegmentWriter:
 
     @property
     def record_count(self) -> int:
-        """Records appended so far, written or waiting; the next one's relative offset."""
+        """Records appended so far, written or waiting."""
         return self._written_rows + self._pending_rows
+
+    @property
+    def next_offset(self) -> int:
+        """The relative offset behind the last record; the next one's unless it brings its own."""
+        return self._next_offset
 
     def room(self) -> tuple[int, int]:
         """How many bytes (as ``record_sizes`` counts them) and rows of records still fit.
@@ -155,8 +172,8 @@ class SegmentWriter:
         room = room * _GROWTH // (_GROWTH + 1)
         if self._size_bytes == 0:
             room = max(room, self._segment_bytes // _LEAST_PART)
-        rows = MAX_SEGMENT_BYTES - self.record_count
-        return max(room - self._pending_bytes, 0), rows
+        rows = MAX_SEGMENT_BYTES - self._next_offset
+        return max(room - self._pending_bytes, 0), max(rows, 0)
 
     def check_sizes(self, sizes: Int64Array) -> None:
         """Raise RecordTooLarge if one of these records, by their sizes, is over the limit."""
@@ -168,13 +185,17 @@ class SegmentWriter:
             f"max.message.bytes is {self._max_record_bytes}"
         )
 
-    def append(self, records: pa.RecordBatch) -> None:
+    def append(self, records: pa.RecordBatch, offsets: Int64Array | None = None) -> None:
         """Take records that ``normalize`` has made; encode every batch that gets full.
 
-        Raises RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat, and what the sink raises.
+        ``offsets`` (int64) are the relative ones of the records, ascending from ``next_offset`` on;
+        None: they follow each other. Raises RecordTooLarge, SegmentTooLarge,
+        UnsupportedRecordFormat, and what the sink raises.
         """
         if self._summary is not None:
             raise ValueError("the segment is finished")
+        if offsets is not None:
+            self._check_offsets(offsets, records.num_rows)
         total = records.nbytes
         whole = total <= min(self._batch_bytes, self._max_record_bytes)
         if whole and self.buffered_bytes + total > self._batch_bytes <= 2 * self.buffered_bytes:
@@ -183,7 +204,7 @@ class SegmentWriter:
         if total <= min(self._batch_bytes - self._pending_bytes, self._max_record_bytes):
             # It fits whole, and no record in it can be too large: nothing has to be measured.
             if records.num_rows:
-                self._add(records, total)
+                self._add(records, total, offsets)
             return
         sizes = record_sizes(records)
         self.check_sizes(sizes)
@@ -198,7 +219,8 @@ class SegmentWriter:
                     self.flush()
                     continue
                 stop = row + 1  # larger than a whole batch: it gets one of its own
-            self._add(records.slice(row, stop - row), int(ends[stop - 1]) - taken)
+            part = None if offsets is None else offsets[row:stop]
+            self._add(records.slice(row, stop - row), int(ends[stop - 1]) - taken, part)
             row = stop
 
     def flush(self) -> None:
@@ -206,13 +228,16 @@ class SegmentWriter:
         if not self._pending:
             return
         batch = concat_batches(self._pending)
+        base_offset, offset_deltas = _join_offsets(self._pending_offsets)
+        last_offset = self._next_offset - 1
         data = encode_batch(
             batch,
             record_format=self._record_format,
             compression=self._compression,
             level=self._level,
-            base_offset=self._written_rows,
-            base_sequence=self._written_rows ^ self._mask,
+            base_offset=base_offset,
+            offset_deltas=offset_deltas,
+            base_sequence=base_offset ^ self._mask,
             producer_epoch=self._producer_epoch,
             leader_epoch=self._leader_epoch,
         )
@@ -222,7 +247,7 @@ class SegmentWriter:
         self._indexes.add(
             position=self._size_bytes,
             size_bytes=len(data),
-            last_offset=self._written_rows + batch.num_rows - 1,
+            last_offset=last_offset,
             max_timestamp_ms=most_ms,
         )
         self._sink.write(data)
@@ -234,7 +259,7 @@ class SegmentWriter:
         self._size_bytes += len(data)
         self._written_rows += batch.num_rows
         self._batch_count += 1
-        self._pending, self._unmerged = [], 0
+        self._pending, self._pending_offsets, self._unmerged = [], [], 0
         self._pending_bytes = self._pending_rows = 0
 
     def finish(self) -> SegmentSummary:
@@ -244,6 +269,7 @@ class SegmentWriter:
             index, time_index = self._indexes.finish()
             self._summary = SegmentSummary(
                 record_count=self._written_rows,
+                end_offset=self._next_offset,
                 batch_count=self._batch_count,
                 size_bytes=self._size_bytes,
                 base_timestamp_ms=self._base_timestamp_ms,
@@ -254,8 +280,24 @@ class SegmentWriter:
             )
         return self._summary
 
-    def _add(self, records: pa.RecordBatch, size_bytes: int) -> None:
+    def _check_offsets(self, offsets: Int64Array, count: int) -> None:
+        if len(offsets) != count:
+            raise ValueError(f"{len(offsets)} offsets were given for {count} records")
+        if count == 0:
+            return
+        if int(offsets[0]) < self._next_offset or not bool((offsets[1:] > offsets[:-1]).all()):
+            raise ValueError(f"offsets must ascend from {self._next_offset} on")
+        if int(offsets[-1]) > MAX_SEGMENT_BYTES:
+            raise SegmentTooLarge(
+                f"relative offset {int(offsets[-1])} is beyond a segment's limit "
+                f"{MAX_SEGMENT_BYTES}: roll to a new segment earlier"
+            )
+
+    def _add(
+        self, records: pa.RecordBatch, size_bytes: int, offsets: Int64Array | None = None
+    ) -> None:
         self._pending.append(records)
+        self._add_offsets(records.num_rows, offsets)
         self._pending_bytes += size_bytes
         self._pending_rows += records.num_rows
         self._unmerged += 1
@@ -267,3 +309,24 @@ class SegmentWriter:
         elif self._unmerged >= _MERGE_COUNT:
             self._pending[-self._unmerged :] = [concat_batches(self._pending[-self._unmerged :])]
             self._unmerged = 0
+
+    def _add_offsets(self, count: int, offsets: Int64Array | None) -> None:
+        first = self._next_offset if offsets is None else int(offsets[0])
+        stop = first + count if offsets is None else int(offsets[-1]) + 1
+        waiting = self._pending_offsets
+        if offsets is not None and stop - first > count:
+            waiting.append(offsets)
+        elif waiting and isinstance(waiting[-1], range) and waiting[-1].stop == first:
+            waiting[-1] = range(waiting[-1].start, stop)
+        else:
+            waiting.append(range(first, stop))
+        self._next_offset = stop
+
+
+def _join_offsets(parts: Sequence[range | Int64Array]) -> tuple[int, Int32Array | None]:
+    """The first offset of a batch, and what the others are beyond it; None if there are no gaps."""
+    first, last = int(parts[0][0]), int(parts[-1][-1])
+    if last - first + 1 == sum(len(part) for part in parts):
+        return first, None
+    joined = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+    return first, (joined - first).astype(np.int32)

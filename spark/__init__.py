@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
+    from txnlog.spark.maintenance import maintain
     from txnlog.spark.registration import register
     from txnlog.spark.source import TxnlogDataSource
     from txnlog.spark.transactions.catch_up import CaughtUp, catch_up
@@ -32,6 +33,7 @@ __all__ = [
     "TxnlogDataSource",
     "catch_up",
     "foreach_batch",
+    "maintain",
     "register",
     "shuffle_by_partition",
     "transaction",
@@ -44,6 +46,7 @@ _HOMES = {
     "TxnlogDataSource": "source",
     "catch_up": "transactions.catch_up",
     "foreach_batch": "transactions.foreach_batch",
+    "maintain": "maintenance",
     "register": "registration",
     "shuffle_by_partition": "batch.shuffle_by_partition",
     "transaction": "transactions.transaction",

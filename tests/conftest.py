@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -16,6 +17,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.local import LocalStorage
+from txnlog.storage.memory import MemoryStorage
+from txnlog.storage.probe import probe
 from txnlog.testing import VirtualClock
 
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
@@ -30,6 +34,12 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS + _ARCHIVED)
 
 _COUNTER = itertools.count()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the collector need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)
@@ -54,10 +64,10 @@ def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
     moto checks the condition of a conditional PUT and writes afterwards, in several threads; S3
     does both as one. The lock makes moto keep S3's promise.
     """
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    application = DomainDispatcherApplication(create_backend_app)
+    application = create_backend_app("s3")
     lock = threading.Lock()
 
     def one_by_one(environ: Any, start_response: Any) -> Any:
@@ -84,6 +94,27 @@ def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
     yield options
     server.shutdown()
     thread.join()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def probe_each_kind_once() -> Iterator[None]:
+    """In this process the first store in memory is probed, and the first on local disk.
+
+    All races for each of a thousand stores would take a minute. Storages that wrap another are
+    probed each time, and tests/storage probes them all.
+    """
+    kinds: set[type[Storage]] = {MemoryStorage, LocalStorage}
+
+    def probe_first(storage: Storage) -> None:
+        if type(storage) in kinds:
+            probe(storage)
+            kinds.remove(type(storage))
+        elif type(storage) not in (MemoryStorage, LocalStorage):
+            probe(storage)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txnlog.store.probe", probe_first)
+        yield
 
 
 @pytest.fixture(autouse=True)

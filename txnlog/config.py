@@ -82,9 +82,22 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 
 def _policy(text: str) -> str:
-    if "compact" in text.split(","):
-        raise ValueError("compaction is not implemented yet")
-    return _one_of("delete")(text)
+    policies = text.split(",")
+    for policy in policies:
+        _one_of("delete", "compact")(policy)
+    if len(set(policies)) < len(policies):
+        raise ValueError(f"{text!r} names a policy twice")
+    return text
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"a number is needed, not {text!r}") from None
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} is not between 0 and 1")
+    return value
 
 
 def _level(low: int, high: int) -> Callable[[str], object]:
@@ -131,7 +144,30 @@ _TOPIC_KEYS = {
         "with CreateTime: a record that lies further in the future is refused; in Kafka the "
         "default is an hour",
     ),
-    "cleanup.policy": _Key("delete", _policy, "what becomes of old records: they are deleted"),
+    "cleanup.policy": _Key(
+        "delete",
+        _policy,
+        "what becomes of old records: delete: they go by retention.ms and retention.bytes; "
+        "compact: of each key the newest one stays; or both",
+    ),
+    "min.cleanable.dirty.ratio": _Key(
+        "0.5",
+        _ratio,
+        "a partition is compacted when more than this part of its bytes is new since the last time",
+    ),
+    "min.compaction.lag.ms": _Key(
+        "0", _integer(0, _LONG_MAX), "a record is not compacted before this age"
+    ),
+    "max.compaction.lag.ms": _Key(
+        str(_LONG_MAX),
+        _integer(1, _LONG_MAX),
+        "a partition with a record that waits for longer is compacted whatever its dirty ratio",
+    ),
+    "delete.retention.ms": _Key(
+        "86400000",
+        _integer(0, _LONG_MAX),
+        "a tombstone stays for so long after it was first compacted",
+    ),
     "retention.ms": _Key(
         "-1",
         _integer(-1, _LONG_MAX),
@@ -197,6 +233,12 @@ class TopicConfig:
     retention_ms: int
     retention_bytes: int
     file_delete_delay_ms: int
+    compacts: bool
+    deletes: bool
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> TopicConfig:
@@ -205,6 +247,7 @@ class TopicConfig:
         chosen = get["compression.type"]
         compression = Compression.LZ4 if chosen == "producer" else Compression.parse(chosen)
         level = get.get(f"compression.{compression.kafka_name}.level")
+        policies = get["cleanup.policy"].split(",")
         return cls(
             compression=compression,
             compression_level=int(level) if level else None,
@@ -218,6 +261,12 @@ class TopicConfig:
             retention_ms=int(get["retention.ms"]),
             retention_bytes=int(get["retention.bytes"]),
             file_delete_delay_ms=int(get["file.delete.delay.ms"]),
+            compacts="compact" in policies,
+            deletes="delete" in policies,
+            min_cleanable_dirty_ratio=float(get["min.cleanable.dirty.ratio"]),
+            min_compaction_lag_ms=int(get["min.compaction.lag.ms"]),
+            max_compaction_lag_ms=int(get["max.compaction.lag.ms"]),
+            delete_retention_ms=int(get["delete.retention.ms"]),
         )
 
 
@@ -354,6 +403,11 @@ def check_merged_topic_config(config: Mapping[str, str]) -> None:
         raise InvalidConfig(
             f"topic config compression.type: {settings.compression.kafka_name} needs "
             "record.format=kafka; record.format=columns has none, lz4 and zstd"
+        )
+    if settings.max_compaction_lag_ms < settings.min_compaction_lag_ms:
+        raise InvalidConfig(
+            f"topic config max.compaction.lag.ms: {settings.max_compaction_lag_ms} is less than "
+            f"min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
         )
 
 

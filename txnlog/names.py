@@ -40,6 +40,7 @@ _DATA_FILE = re.compile(
 )
 _MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
 _MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
+_PROPOSAL = re.compile(r"([0-9]{20})-(.+)\.json")
 IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 SEGMENT_ENDING: Final = ".log"
 INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
@@ -221,8 +222,8 @@ def topic_folder(topic: str) -> str:
 
 
 def is_topic_log_file(path: str) -> bool:
-    """Whether it is a file of a topic's log, or a manifest: ``topics/<topic>/log/...``."""
-    return path.split("/")[2:3] in (["log"], ["manifests"])
+    """Whether it is a file of a topic's log, a manifest or a proposal: no data."""
+    return path.split("/")[2:3] in (["log"], ["manifests"], ["proposals"])
 
 
 def topic_log(topic: str) -> str:
@@ -231,6 +232,11 @@ def topic_log(topic: str) -> str:
 
 def topic_manifests(topic: str) -> str:
     return f"{TOPICS}/{check_topic(topic)}/manifests"
+
+
+def topic_proposals(topic: str) -> str:
+    """Where writers that were not the first leave what others may place for them."""
+    return f"{TOPICS}/{check_topic(topic)}/proposals"
 
 
 def topic_data(topic: str, partition: int) -> str:
@@ -321,6 +327,17 @@ def parse_manifest(name: str) -> int | None:
     """The number of the list that a manifest, or a file of rewrites, was made for; else None."""
     match = _MANIFEST.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def proposal(entry: int, segment: str) -> str:
+    """The name of a proposal: the entry that it was built for, and its first segment's name."""
+    return f"{entry:0{NUMBER_DIGITS}d}-{segment}.json"
+
+
+def parse_proposal(name: str) -> tuple[int, str] | None:
+    """The entry and the segment in the name of a proposal; None if it is something else."""
+    match = _PROPOSAL.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
 
 
 def segment_name(writer: str, counter: int) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.disk_usage import PartitionUsage
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
     from txnlog.admin.merging import Merge
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from txnlog.state.topic import (
         Altered,
         Append,
+        Appends,
         Created,
         Deleted,
         Imported,
@@ -60,8 +62,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Altered",
     "Append",
+    "Appends",
     "BeginResult",
     "CommittedOffset",
+    "Compaction",
     "Created",
     "DamagedBytes",
     "Deleted",
@@ -111,8 +115,10 @@ __all__ = [
 _HOMES = {
     "Altered": "state.topic",
     "Append": "state.topic",
+    "Appends": "state.topic",
     "BeginResult": "producer",
     "CommittedOffset": "state.group",
+    "Compaction": "admin.compaction.compact",
     "Created": "state.topic",
     "DamagedBytes": "kafka.importing",
     "Deleted": "state.topic",

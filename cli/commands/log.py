@@ -51,13 +51,15 @@ def _show_places(segments: Iterable[Placement]) -> str:
 def _describe(found: Entry) -> str | None:
     """What an entry says, in short. A damaged one says nothing."""
     from txnlog.state.rewrites import Rewritten
-    from txnlog.state.topic import Altered, Append, Created, Imported, Trimmed
+    from txnlog.state.topic import Altered, Append, Appends, Created, Imported, Trimmed
 
     match found.entry:
         case Created(partitions=count, config=config):
             return " ".join([f"partitions={count}", *_show_settings(config)])
         case Append(segments=segments):
             return _show_places(segments)
+        case Appends(appends=appends):
+            return _show_places(place for append in appends for place in append.segments)
         case Imported(segments=segments):
             return _show_places(segments)
         case Altered(partitions=count, config=config):

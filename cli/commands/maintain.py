@@ -16,6 +16,7 @@ from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.results import (
+        Compaction,
         Expiry,
         FileDeletion,
         FileRetirement,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
         RetentionDeletion,
     )
 
-    Done = RetentionDeletion | Merge | FileDeletion | FileRetirement | Expiry
+    Done = RetentionDeletion | Compaction | Merge | FileDeletion | FileRetirement | Expiry
 
 
 def _text(done: Done, name: str) -> str | None:
@@ -39,6 +40,7 @@ def _number(done: Done, name: str) -> int | None:
 
 _DONE = {
     "RetentionDeletion": "records deleted",
+    "Compaction": "records compacted",
     "Merge": "segments merged",
     "FileDeletion": "files deleted",
     "FileRetirement": "files found",
@@ -50,6 +52,8 @@ def _reason(done: Done) -> str | None:
     match type(done).__name__:
         case "RetentionDeletion":
             return "retention"
+        case "Compaction":
+            return "newer ones of their keys"
         case "Merge":
             return "small"
         case "FileRetirement":
@@ -76,6 +80,10 @@ FIELDS: list[Field[Done]] = [
     number("file_count", "FILES", lambda done: len(_paths(done)) or None),
     number("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
     number("merged_count", "MERGED", lambda done: _number(done, "merged_count")),
+    number("compacted_count", None, lambda done: _number(done, "compacted_count")),
+    number("compacted_bytes", None, lambda done: _number(done, "compacted_bytes")),
+    number("record_count", None, lambda done: _number(done, "record_count")),
+    number("compacted_record_count", None, lambda done: _number(done, "compacted_record_count")),
     number("merged_bytes", None, lambda done: _number(done, "merged_bytes")),
     number("delete_after_ms", None, lambda done: _number(done, "delete_after_ms")),
     Field("paths", None, lambda done: [*_paths(done)], names("", None, _paths).show),
@@ -103,9 +111,10 @@ def maintain_store(
 ) -> None:
     """Do what has to be done from time to time: nothing runs by itself. Call it from cron.
 
-    Deletes records as the topics' retention.ms and retention.bytes say; merges small segments;
-    deletes files of deleted records, of merged segments (both file.delete.delay.ms later) and of
-    deleted topics, and what killed jobs have left; lets idle transactional ids and groups expire.
+    Deletes records as the topics' retention.ms and retention.bytes say; compacts topics by key
+    whose cleanup.policy says so, where enough is new; merges small segments; deletes files of
+    deleted records, of merged and compacted segments (file.delete.delay.ms later) and of deleted
+    topics, and what killed jobs have left; lets idle transactional ids and groups expire.
     Does not ask: settings decide.
 
     No job may take longer than --orphan-age (at least 1d) from its first upload to its commit. May

@@ -20,7 +20,7 @@ from txnlog.write.partitioner import (
     choose_partitions,
     make_partitioner,
 )
-from txnlog.write.record_checks import TimestampLimits
+from txnlog.write.record_checks import KeyCheck, TimestampLimits
 from txnlog.write.topic_buffer import MAX_WORK_BYTES
 
 _RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
@@ -131,7 +131,9 @@ class TopicRecords:
     def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str) -> None:
         self._topic = spec.topic
         self._clock = clock
-        self._timestamps = TimestampLimits(spec.topic, TopicConfig.of(spec.config))
+        config = TopicConfig.of(spec.config)
+        self._timestamps = TimestampLimits(spec.topic, config)
+        self._keys = KeyCheck(spec.topic, config)
         self._partitions = _Partitions(spec, partitioner)
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
@@ -145,6 +147,7 @@ class TopicRecords:
             records = normalize(rows.select(columns), now_ms=now_ms)
         except UnsupportedRecordFormat as error:
             raise InvalidRecord(f"topic {self._topic!r}: {error}") from error
+        self._keys.check(records.column("key"))
         self._timestamps.check(timestamps_ms(records), now_ms)
         return records, self._partitions(rows, records.column("key"))
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import json
 import os
+import pty
 import selectors
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,9 +89,8 @@ def cli(
     Stdin is a pipe with these bytes, or nothing at all.
     """
     given, variables = [*map(str, arguments)], env or {}
-    # What Python itself reads from the environment must be there when it starts.
-    anew = any(name.startswith(("PYTHON", "LC_", "LANG")) for name in variables)
-    finished = (_run if anew else _run_forked)(given, environment(**variables), stdin)
+    run = _run if _read_at_start(variables) else _run_forked
+    finished = run(given, environment(**variables), stdin)
     assert "Traceback" not in finished.err + finished.out, finished
     return finished
 
@@ -107,16 +110,12 @@ def _run(arguments: list[str], variables: dict[str, str], stdin: bytes | None) -
 
 def _run_forked(arguments: list[str], variables: dict[str, str], stdin: bytes | None) -> Finished:
     """The same by a process that has loaded the libraries already: a fifth of the time."""
-    request = json.dumps([arguments, variables, str(Path.cwd())]).encode()
-    with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as selector:
-        server.settimeout(_TIMEOUT_S)
-        server.connect(_server())
-        reads, writes = zip(os.pipe(), os.pipe(), strict=True)
-        source = os.open(os.devnull, os.O_RDONLY) if stdin is None else _pipe(stdin)
-        socket.send_fds(server, [len(request).to_bytes(4, "big")], [source, *writes])
-        for descriptor in (source, *writes):
-            os.close(descriptor)
-        server.sendall(request)
+    reads, writes = zip(os.pipe(), os.pipe(), strict=True)
+    source = os.open(os.devnull, os.O_RDONLY) if stdin is None else _pipe(stdin)
+    with (
+        _start_forked(arguments, variables, (source, *writes)) as server,
+        selectors.DefaultSelector() as selector,
+    ):
         said = {descriptor: bytearray() for descriptor in reads}
         for descriptor in reads:
             selector.register(descriptor, selectors.EVENT_READ)
@@ -130,8 +129,65 @@ def _run_forked(arguments: list[str], variables: dict[str, str], stdin: bytes | 
                 if not data:
                     selector.unregister(key.fd)
                     os.close(key.fd)
-        [code] = command_server.CODE.unpack(server.recv(command_server.CODE.size))
+        code = _exit_code(server)
     return Finished(code, *(bytes(said[descriptor]).decode() for descriptor in reads))
+
+
+def _start_forked(
+    arguments: list[str], variables: dict[str, str], files: Sequence[int]
+) -> socket.socket:
+    """Begin a command with these as stdin, stdout and stderr, which are closed here."""
+    request = json.dumps([arguments, variables, str(Path.cwd())]).encode()
+    server = socket.socket(socket.AF_UNIX)
+    server.settimeout(_TIMEOUT_S)
+    server.connect(_server())
+    socket.send_fds(server, [len(request).to_bytes(4, "big")], files)
+    for descriptor in files:
+        os.close(descriptor)
+    server.sendall(request)
+    return server
+
+
+def _exit_code(server: socket.socket) -> int:
+    """How the command ends that was begun there."""
+    code: int
+    [code] = command_server.CODE.unpack(server.recv(command_server.CODE.size))
+    return code
+
+
+def cli_on_terminal(
+    *arguments: object, columns: int = 80, reply: str | None = None, env: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run ``txnlog ARGUMENTS`` on a terminal; its exit code, and all that is shown there.
+
+    ``reply`` is what is typed; without it, stdin and stderr are not the terminal.
+    """
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    if reply is not None:
+        files = [follower, os.dup(follower), os.dup(follower)]
+    else:
+        files = [os.open(os.devnull, os.O_RDONLY), follower, os.open(os.devnull, os.O_WRONLY)]
+    given, variables = [*map(str, arguments)], environment(**env)
+    if _read_at_start(env):
+        stdin, stdout, stderr = files
+        process = subprocess.Popen(
+            [*COMMAND, *given], stdin=stdin, stdout=stdout, stderr=stderr, env=variables
+        )
+        for descriptor in files:
+            os.close(descriptor)
+        shown = _read_terminal(leader)
+        return process.wait(_TIMEOUT_S), shown
+    with _start_forked(given, variables, files) as server:
+        if reply is not None:
+            os.write(leader, f"{reply}\n".encode())
+        shown = _read_terminal(leader)
+        return _exit_code(server), shown
+
+
+def _read_at_start(variables: Iterable[str]) -> bool:
+    """Whether Python itself reads one of these, so that they must be there when it starts."""
+    return any(name.startswith(("PYTHON", "LC_", "LANG")) for name in variables)
 
 
 def _pipe(data: bytes) -> int:
@@ -193,7 +249,7 @@ def list_group_offsets(store: Path, group: str = "etl") -> dict[tuple[str, int],
     return {(at.topic, at.partition): at.offset for at in found}
 
 
-def read_terminal(leader: int) -> bytes:
+def _read_terminal(leader: int) -> str:
     """All that is shown on a terminal of ours, up to its end; it is closed then."""
     shown = b""
     try:
@@ -202,4 +258,4 @@ def read_terminal(leader: int) -> bytes:
     except OSError:  # Linux says so when the other end is closed
         pass
     os.close(leader)
-    return shown
+    return shown.decode().replace("\r\n", "\n")

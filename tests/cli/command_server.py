@@ -9,6 +9,7 @@ the environment then. Ends with its stdin.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -16,17 +17,24 @@ import os
 import pkgutil
 import runpy
 import selectors
+import signal
 import socket
 import struct
 import sys
+import threading
 from contextlib import suppress
+from typing import NoReturn
 
 MODULE = "txnlog.cli"
 CODE = struct.Struct("i")
+LATE = ("pandas", "s3fs", "aiobotocore.session")
 
 
 def load() -> None:
-    """Import every module of the package but Spark's, and what Typer finds out late."""
+    """Import every module of the package but Spark's, and what is found out late.
+
+    Typer looks for its adapters, Arrow for pandas, and s3fs for its signer, when first used.
+    """
     waiting = ["txnlog"]
     while waiting:
         package = importlib.import_module(waiting.pop())
@@ -37,61 +45,91 @@ def load() -> None:
                 importlib.import_module(found.name)
     with suppress(ImportError):
         importlib.import_module("typer._adapters")
+    for late in LATE:
+        importlib.import_module(late)
     assert "rich" not in sys.modules
     gc.freeze()  # commands do not look through what they share
 
 
 def serve(address: str) -> None:
-    """Fork for each connection, until stdin is closed."""
+    """Fork for each connection, and tell there how the command has ended, until stdin is closed."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
+    ended, note = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(note, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(note)
+    running: dict[int, socket.socket] = {}
     os.write(1, b"\n")
     with selectors.DefaultSelector() as selector:
-        selector.register(0, selectors.EVENT_READ)
-        selector.register(listening, selectors.EVENT_READ)
+        for source in (0, ended, listening):
+            selector.register(source, selectors.EVENT_READ)
         while True:
             ready = [key.fd for key, _ in selector.select()]
             if 0 in ready:
                 return
-            connection, _ = listening.accept()
-            # Twice, so that the process between can wait for the command, and init for it.
-            if os.fork() == 0:
-                listening.close()
-                if os.fork():
-                    os._exit(0)
-                break
-            os.wait()
-            connection.close()
-    answer(connection)
+            if ended in ready:
+                os.read(ended, 4096)
+                tell_ends(running)
+            if listening.fileno() in ready:
+                connection, _ = listening.accept()
+                running[start(connection)] = connection
 
 
-def answer(connection: socket.socket) -> None:
-    """Run one command in a child, and tell how it has ended."""
+def tell_ends(running: dict[int, socket.socket]) -> None:
+    """Send the exit codes of those that have ended."""
+    while running:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            return
+        with running.pop(child) as connection, suppress(BrokenPipeError):
+            connection.sendall(CODE.pack(os.waitstatus_to_exitcode(status)))
+
+
+def start(connection: socket.socket) -> int:
+    """Fork a process that runs one command, and return its id."""
     size, files, _, _ = socket.recv_fds(connection, 4, 3)
-    request = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+    request = json.loads(connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
     child = os.fork()
     if child == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection.close()
         for number, descriptor in enumerate(files):
             os.dup2(descriptor, number)
             os.close(descriptor)
-        become(*json.loads(request))
-        return
+        become(*request)
     for descriptor in files:
         os.close(descriptor)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    connection.sendall(CODE.pack(code))
-    os._exit(0)
+    return child
 
 
-def become(arguments: list[str], variables: dict[str, str], folder: str) -> None:
-    """Be ``python -m txnlog.cli ARGUMENTS`` to the end of this process."""
+def become(arguments: list[str], variables: dict[str, str], folder: str) -> NoReturn:
+    """Be ``python -m txnlog.cli ARGUMENTS`` to the end of this process.
+
+    The end is Python's, but for what it does to memory: to tidy up there is to copy it all.
+    """
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [MODULE, *arguments]
-    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    code = 0
+    try:
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - said as Python says it
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 from pathlib import Path
 
-from cli_command import COMMAND, cli, cli_each, environment, list_files, read_terminal
+from cli_command import cli, cli_each, cli_on_terminal, list_files
 
 import txnlog
 
@@ -17,18 +14,7 @@ NOT_DONE = "txnlog: dry run: nothing was changed\n"
 
 def answer(reply: str, *arguments: object) -> tuple[int, str]:
     """The exit code and all that is shown, of a command whose user types ``reply``."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        env=environment(TERM="dumb"),
-    )
-    os.close(follower)
-    os.write(leader, f"{reply}\n".encode())
-    shown = read_terminal(leader)
-    return process.wait(30), shown.decode()
+    return cli_on_terminal(*arguments, reply=reply, env={"TERM": "dumb"})
 
 
 def test_a_dry_run_shows_what_would_be_and_changes_no_file(own_store: Path) -> None:

@@ -62,6 +62,7 @@ def test_the_demo_overwrites_nothing(own_store: Path, tmp_path: Path) -> None:
         assert sorted(place.rglob("*")) == files
 
 
+@pytest.mark.more
 @pytest.mark.s3
 def test_the_demo_on_s3(s3_options: dict[str, Any]) -> None:
     """A URL with storage options is as good as a folder."""

@@ -19,7 +19,7 @@ from txnlog.cli.commands.records import count, write
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
-from txnlog.cli.commands.topics import config, merge, trim
+from txnlog.cli.commands.topics import compact, config, merge, trim
 from txnlog.cli.commands.txns import find_hanging, producers, why
 from txnlog.cli.commands.txns import log as txns_log
 from txnlog.cli.commands.txns import ls as txns_ls
@@ -59,6 +59,7 @@ KEYS = {
     "topics add-partitions": [],
     "topics delete": [],
     "topics trim": keys(*trim.FIELDS),
+    "topics compact": keys(*compact.FIELDS),
     "topics merge": keys(*merge.FIELDS),
     "topics config get": keys(*config.SETTINGS),
     "topics config set": keys(*config.CHANGES),

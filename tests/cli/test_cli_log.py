@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cli_command import cli
+from proposing import place, propose
+from steps import append
 
 import txnlog
 
@@ -45,6 +47,20 @@ def test_entries_are_shown_with_their_markers_and_all_they_hold(store_path: Path
     table = cli("log", "dump", "paid", "--store", store_path).lines()
     assert table[2].split()[-1] == "0:[0,1)"
     assert cli("log", "dump", "nope", "--store", store_path).code == 1
+
+
+def test_an_entry_of_several_appends_is_shown_with_all_places(tmp_path: Path) -> None:
+    """What one writer has placed for others is told like its own."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("t", partitions=2)
+    append(store, b"first", partition=0)
+    propose(store, b"one", partition=1)
+    place(store, b"two", partition=1)
+    last = cli("log", "dump", "t", "--store", tmp_path).lines()[-1]
+    assert last.split()[1] == "appends"
+    assert "1:[0,1) 1:[1,2)" in last
+    found = json.loads(cli("log", "dump", "t", "--store", tmp_path, "-o", "json").out)[-1]
+    assert (found["kind"], len(found["content"]["appends"])) == ("appends", 2)
 
 
 def test_damage_is_shown_where_it_is_and_hides_nothing(own_store: Path) -> None:

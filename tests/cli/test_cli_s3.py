@@ -31,6 +31,7 @@ def test_a_store_on_s3_is_read_with_storage_options(s3_options: dict[str, Any]) 
     assert s3_options["secret"] not in missing.err
 
 
+@pytest.mark.more
 @pytest.mark.s3
 def test_files_are_looked_into_on_s3(s3_options: dict[str, Any]) -> None:
     """Dumps, checks, indexes, usage and the examination do there what they do on a disk."""

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import termios
 from pathlib import Path
 
-from cli_command import COMMAND, cli, cli_each, environment, read_terminal
+from cli_command import cli, cli_each, cli_on_terminal
 
 import txnlog
 
 
 def run_on_terminal(columns: int, *arguments: object, **variables: str) -> str:
     """The output of a command whose stdout is a terminal of that width."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=follower,
-        stderr=subprocess.DEVNULL,
-        env=environment(TERM="xterm-256color", **variables),
-    )
-    os.close(follower)
-    shown = read_terminal(leader)
-    assert process.wait(30) == 0
-    return shown.decode().replace("\r\n", "\n")
+    env = {"TERM": "xterm-256color", **variables}
+    code, shown = cli_on_terminal(*arguments, columns=columns, env=env)
+    assert code == 0
+    return shown
 
 
 def test_tables_fit_the_terminal_and_colour_can_be_turned_off(store_path: Path) -> None:

@@ -79,24 +79,27 @@ def overlap(heap: HeapStorage, clock: VirtualClock, turns: int, step_ms: int) ->
     return writers[(turns - 1) % 2]
 
 
+@pytest.mark.parametrize("turns", [100, pytest.param(300, marks=pytest.mark.more)])
 def test_readers_do_not_starve_where_transactions_overlap(
-    heap: HeapStorage, clock: VirtualClock
+    heap: HeapStorage, clock: VirtualClock, turns: int
 ) -> None:
     """Each reaches behind the next one: readers are one transaction behind, as in Kafka."""
-    last = overlap(heap, clock, 300, step_ms=1_000)
+    last = overlap(heap, clock, turns, step_ms=1_000)
     store = process(heap, clock)
     snapshot = store.snapshot(["t"])
     assert not snapshot.is_atomic
     # All but the second record of the last committed one, which lies behind the open one.
-    assert snapshot.scan("t").record_count == 2 * 299 - 1
+    assert snapshot.scan("t").record_count == 2 * (turns - 1) - 1
     whole = store.snapshot(["t"], isolation_level="snapshot")
     assert whole.is_atomic
-    assert whole.scan("t").to_arrow().num_rows == 2 * 299
-    assert store.consumer("t", auto_offset_reset="earliest").poll(1000)[-1].value == b"297"
-    place(last, b"299")
+    assert whole.scan("t").to_arrow().num_rows == 2 * (turns - 1)
+    assert store.consumer("t", auto_offset_reset="earliest").poll(1000)[-1].value == b"%d" % (
+        turns - 3
+    )
+    place(last, b"%d" % (turns - 1))
     last.commit_transaction()
     (values,) = values_by_topic(process(heap, clock), "read_committed")
-    assert sorted(values) == sorted(b"%d" % turn for turn in range(300) for _ in range(2))
+    assert sorted(values) == sorted(b"%d" % turn for turn in range(turns) for _ in range(2))
 
 
 def test_the_oldest_open_transaction_says_how_far_back(
@@ -312,9 +315,12 @@ def test_the_level_is_not_for_whoever_keeps_offsets(heap: HeapStorage, clock: Vi
         store.snapshot("t", isolation_level="whole")
 
 
-def test_what_a_cut_must_know_does_not_grow(heap: HeapStorage, clock: VirtualClock) -> None:
-    """A transactional id for each of a thousand jobs: a checkpoint holds none of them for ever."""
-    for number in range(1000):
+@pytest.mark.parametrize("jobs", [400, pytest.param(1000, marks=pytest.mark.more)])
+def test_what_a_cut_must_know_does_not_grow(
+    heap: HeapStorage, clock: VirtualClock, jobs: int
+) -> None:
+    """A transactional id for each of many jobs: a checkpoint holds none of them for ever."""
+    for number in range(jobs):
         clock.time_ms += HOUR_MS
         producer = begin_at(heap, clock, f"job-{number}")
         place(producer, b"x", "t", "u")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from segment_layout import raw_batches
@@ -11,6 +13,7 @@ from segment_samples import batch_of, file_of, numbered, random_records, segment
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat
+from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex
 from txnlog.segments.reader import read_segment
 from txnlog.segments.records import record_sizes
@@ -167,3 +170,51 @@ def test_rebuilt_state_matches_random_use() -> None:
         data = sink.getvalue()
         assert read_back(data).equals(pa.Table.from_batches([records]))
         assert len(OffsetIndex.decode(summary.index, segment_bytes=len(data))) > 2
+
+
+@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+@pytest.mark.parametrize("step", [1, 7, 250, 1000])
+def test_records_may_bring_offsets_with_gaps(record_format: str, step: int) -> None:
+    """Each record is found at its offset; batches without gaps are written as ever."""
+    records = numbered(1000)
+    offsets = np.flatnonzero(np.random.default_rng(5).random(1600) < 0.7)[:1000].astype(np.int64)
+    offsets[:300] = np.arange(17, 317)
+    offsets[300:] += 317
+    sink = io.BytesIO()
+    writer = SegmentWriter(
+        sink, record_format=record_format, batch_bytes=6000, index_interval_bytes=0, tag=77
+    )
+    for start in range(0, 1000, step):
+        writer.append(records.slice(start, step), offsets[start : start + step])
+        assert writer.next_offset == offsets[min(start + step, 1000) - 1] + 1
+    summary = writer.finish()
+    assert (summary.record_count, summary.end_offset) == (1000, int(offsets[-1]) + 1)
+    identity = SegmentIdentity(0, summary.end_offset, 77)
+    file = replace(file_of(sink.getvalue()), identity=identity)
+    batches = list(read_segment(file))
+    assert np.array_equal(np.concatenate([batch.offsets() for batch in batches]), offsets)
+    assert pa.Table.from_batches([b.records for b in batches]).equals(
+        pa.Table.from_batches([records])
+    )
+    assert [b.offset_deltas is None for b in batches][:2] == [True, True]
+    assert batches[-1].offset_deltas is not None
+    index = OffsetIndex.decode(summary.index)
+    assert [int(offset) for offset in index.entries["offset"]] == [
+        batch.last_offset for batch in batches[1:]
+    ]
+
+
+def test_offsets_that_do_not_ascend_are_refused() -> None:
+    """Whoever brings offsets brings one for each record, each behind all before it."""
+    writer = SegmentWriter(io.BytesIO())
+    writer.append(numbered(3), np.array([4, 5, 9]))
+    for offsets in ([9, 10], [11, 10], [12, 12]):
+        with pytest.raises(ValueError, match="ascend from 10 on"):
+            writer.append(numbered(2), np.array(offsets))
+    with pytest.raises(ValueError, match="3 offsets were given for 2 records"):
+        writer.append(numbered(2), np.array([10, 11, 12]))
+    with pytest.raises(SegmentTooLarge, match=r"2147483648 is beyond .* roll"):
+        writer.append(numbered(2), np.array([10, 1 << 31]))
+    writer.append(numbered(2), np.array([10, (1 << 31) - 1]))
+    assert writer.finish().end_offset == 1 << 31
+    assert writer.room()[1] == 0

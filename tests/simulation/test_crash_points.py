@@ -76,7 +76,7 @@ def test_fail_at_each_request(fault: Fault) -> None:
         check_recovery(storage, context)
 
 
-@pytest.mark.parametrize("fault", [Fault.PAUSE, Fault.DELAY])
+@pytest.mark.parametrize("fault", [pytest.param(Fault.PAUSE, marks=pytest.mark.more), Fault.DELAY])
 def test_stand_still_past_the_timeout_at_each_request(fault: Fault) -> None:
     """Condition 49: meanwhile a reader ends what has timed out; the job goes on, or is fenced."""
     for number in range(TOTAL):

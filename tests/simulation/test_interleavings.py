@@ -124,12 +124,13 @@ def test_two_jobs_with_every_pair_of_preemptions(ids: tuple[str, str]) -> None:
 
 
 @pytest.mark.condition(31, 50)
-def test_a_job_and_a_reader_with_every_preemption() -> None:
-    """Snapshots of two topics at every point of a commit."""
+@pytest.mark.parametrize("stride", [12, pytest.param(4, marks=pytest.mark.more)])
+def test_a_job_and_a_reader_with_every_preemption(stride: int) -> None:
+    """Snapshots of two topics at every point of a commit; a sample of orders with two."""
     length = run(prepare(4), [job("one"), reader(2)], preemptions([]))
     for switches in itertools.chain(
         ((first,) for first in range(length)),
-        itertools.combinations(range(0, length, 4), 2),
+        itertools.combinations(range(0, length, stride), 2),
     ):
         simulation = prepare(4)
         run(simulation, [job("one"), reader(2)], preemptions(switches))

@@ -82,6 +82,7 @@ def check_caught(
         assert failing_check(seed, rates, **options) == "", f"seed {seed}, without the mutation"
 
 
+@pytest.mark.more
 def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> None:
     """Nobody reads back: what was committed is called fenced, and is seen all the same."""
 

@@ -1,8 +1,9 @@
 """Two or three processes that meet at every point: all orders with one preemption, many with two.
 
-Smaller than the jobs of ``test_interleavings``, and each about one thing: a timeout against a late
-decision, a snapshot against a commit behind an open transaction, a checkpoint against an append,
-cleaning against a writer that slept, and topics that are made and deleted under a writer.
+``make test-more`` takes more of those with two. Smaller than the jobs of ``test_interleavings``,
+and each about one thing: a timeout against a late decision, a snapshot against a commit behind an
+open transaction, a checkpoint against an append, cleaning against a writer that slept, and topics
+that are made and deleted under a writer.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, preempt
 Body = Callable[[Process], None]
 CLEANUP_AGE_MS = 20_000
 TIMEOUT_MS = 20_000
+
+
+def strides(test: int, more: int) -> pytest.MarkDecorator:
+    """How far apart the points of two preemptions are, in each of the two tiers."""
+    return pytest.mark.parametrize(
+        "stride", [test, pytest.param(more, marks=pytest.mark.more)], ids="every {}".format
+    )
 
 
 def prepare(*topics: str) -> HeapStorage:
@@ -79,7 +87,8 @@ def transact(process: Process, transactional_id: str, *topics: str) -> None:
     producer.commit_transaction()
 
 
-def test_a_timeout_meets_a_late_decision() -> None:
+@strides(8, 2)
+def test_a_timeout_meets_a_late_decision(stride: int) -> None:
     """Writer and reader both decide: one of them wins, and everybody agrees on who."""
     outcomes: list[bool] = []
     seen: list[list[list[bytes]]] = []
@@ -100,7 +109,7 @@ def test_a_timeout_meets_a_late_decision() -> None:
 
         return {"writer": writer, "reader": reader}
 
-    for simulation, switches in meetings(prepare("a", "b"), bodies, 2):
+    for simulation, switches in meetings(prepare("a", "b"), bodies, stride):
         expected = [[b"w"], [b"w"]] if outcomes[-1] else [[], []]
         assert of_snapshot(simulation.store(), "a", "b") == expected, switches
         assert all(both in ([[], []], expected) for both in seen), switches
@@ -135,8 +144,9 @@ SHOWS: dict[str, Callable[[str], bool]] = {
 """Of what comes or goes while a listing is made: what it shows."""
 
 
+@strides(9, 3)
 @pytest.mark.parametrize("shown", SHOWS)
-def test_a_long_listing_meets_a_commit(shown: str) -> None:
+def test_a_long_listing_meets_a_commit(shown: str, stride: int) -> None:
     """Hazard 5 within one topic: a listing may show the marker of an entry, and miss the next."""
     seen: list[list[bytes]] = []
 
@@ -148,7 +158,7 @@ def test_a_long_listing_meets_a_commit(shown: str) -> None:
 
         return {"writer": lambda process: transact(process, "w", "a", "a"), "reader": reader}
 
-    for simulation, switches in meetings(prepare("a"), bodies, 3, TORN):
+    for simulation, switches in meetings(prepare("a"), bodies, stride, TORN):
         assert all(found in ([], [b"w", b"w"]) for found in seen), switches
         seen.clear()
         assert values(simulation.store(), "a") == [b"w", b"w"], switches
@@ -214,11 +224,12 @@ def sleepers(plain: bool) -> Callable[[Simulation], dict[str, Body]]:
     return bodies
 
 
+@strides(9, 3)
 @pytest.mark.condition(52)
 @pytest.mark.parametrize("plain", [True, False])
-def test_cleaning_meets_a_writer_that_slept(plain: bool) -> None:
+def test_cleaning_meets_a_writer_that_slept(plain: bool, stride: int) -> None:
     """Hazard 3 at every point: whoever is told that it wrote has written, once."""
-    for simulation, switches in meetings(prepare("a"), sleepers(plain), 3):
+    for simulation, switches in meetings(prepare("a"), sleepers(plain), stride):
         found = sorted(values(simulation.store(), "a"))
         assert found == [b"0", b"1", b"2", b"3", b"sleeper"], switches
 

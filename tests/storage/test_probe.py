@@ -354,9 +354,9 @@ def lying_server() -> Iterator[tuple[str, list[str]]]:
 
     It looks at the condition when a request comes, and writes when another has come too.
     """
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
 
-    application = DomainDispatcherApplication(create_backend_app)
+    application = create_backend_app("s3")
     lock = threading.Lock()
     waiting: dict[str, threading.Event] = {}
     met: set[str] = set()

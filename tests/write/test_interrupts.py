@@ -12,7 +12,7 @@ from steps import another, begin, begin_with, new_store, values
 
 from txnlog import producer
 from txnlog.errors import InvalidTxnState, TxnlogError
-from txnlog.log import group_metadata, topic_log
+from txnlog.log import group_commit, group_metadata, topic_log
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
@@ -21,7 +21,9 @@ from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.write import plain_writer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-MODULES = {module.__file__ for module in (producer, plain_writer, topic_log, group_metadata)}
+MODULES = {
+    module.__file__ for module in (producer, plain_writer, topic_log, group_commit, group_metadata)
+}
 
 
 class Interrupts:

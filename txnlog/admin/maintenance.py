@@ -12,8 +12,11 @@ from functools import partial
 from typing import Literal, Protocol
 
 from txnlog import names
+from txnlog.admin.compaction.compact import Compaction, compact_topic
+from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.merging import Merge, merge_topic
 from txnlog.admin.retention import RetentionDeletion, apply_retention
+from txnlog.admin.rewrite_tasks import TaskRunner
 from txnlog.admin.vacuum import (
     Ages,
     FileDeletion,
@@ -23,10 +26,11 @@ from txnlog.admin.vacuum import (
     vacuum_loose_files,
     vacuum_topic,
 )
-from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
+from txnlog.config import TopicConfig, check_whole_number
+from txnlog.errors import InvalidOption, StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 
-Part = Literal["retention", "merging", "vacuum", "transactional ids", "groups"]
+Part = Literal["retention", "compaction", "merging", "vacuum", "transactional ids", "groups"]
 
 _logger = logging.getLogger(__name__)
 
@@ -52,8 +56,28 @@ class MaintenanceFailure:
 
 
 MaintenanceStep = (
-    RetentionDeletion | Merge | FileDeletion | FileRetirement | Expiry | MaintenanceFailure
+    RetentionDeletion
+    | Compaction
+    | Merge
+    | FileDeletion
+    | FileRetirement
+    | Expiry
+    | MaintenanceFailure
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The time by the earliest and by the latest clock: nothing may go early by either."""
+
+    earliest_ms: int
+    latest_ms: int
+
+    @classmethod
+    def of(cls, own_ms: int, told_ms: int | None) -> Times:
+        """By this process's clock and the storage's, if that has one."""
+        told_ms = own_ms if told_ms is None else told_ms
+        return cls(min(own_ms, told_ms), max(own_ms, told_ms))
 
 
 class Expiring(Protocol):
@@ -71,6 +95,8 @@ class Expiring(Protocol):
 class Maintenance:
     """One run. ``topics`` are all that matters to it if they are named.
 
+    ``run_tasks`` reads and uploads what is compacted and merged; None: this process does.
+
     Raises InvalidOption, InvalidTopic.
     """
 
@@ -82,12 +108,14 @@ class Maintenance:
         orphan_age_ms: int | None,
         *,
         dry_run: bool,
+        run_tasks: TaskRunner | None = None,
     ) -> None:
         self._logs = logs
         self._admin = admin
         self._topics = None if topics is None else [names.check_topic(name) for name in topics]
         self._orphan_age_ms = check_orphan_age(orphan_age_ms)
         self._dry_run = dry_run
+        self._run_tasks = run_tasks
 
     def steps(self) -> Iterator[MaintenanceStep]:
         """Do everything, and yield each thing when it is done.
@@ -97,12 +125,11 @@ class Maintenance:
         """
         told_ms = self._storage_time_ms()
         ages = Ages(self._logs.storage, told_ms)
-        # Whichever clock is behind: nothing must be deleted early because one runs ahead.
         own_ms = self._logs.clock.now_ms()
-        now_ms = own_ms if told_ms is None else min(own_ms, told_ms)
+        times = Times.of(own_ms, told_ms)
         topics = self._topics
         for topic in self._logs.storage.list_folders(names.TOPICS) if topics is None else topics:
-            yield from self._maintain_topic(topic, now_ms, ages)
+            yield from self._maintain_topic(topic, times, ages)
         if topics is None:
             yield from self._try("vacuum", None, partial(self._vacuum_loose, ages))
             yield from self._try("transactional ids", None, self._expire_ids)
@@ -118,22 +145,36 @@ class Maintenance:
             _logger.warning("the storage's time is not known, this process's is taken: %s", error)
             return self._logs.clock.now_ms()
 
-    def _maintain_topic(self, topic: str, now_ms: int, ages: Ages) -> Iterator[MaintenanceStep]:
+    def _maintain_topic(self, topic: str, times: Times, ages: Ages) -> Iterator[MaintenanceStep]:
         # Logs of its own: what a topic takes in memory is let go of when the next one comes.
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
-        yield from self._try("retention", topic, partial(self._retain, logs, topic, now_ms))
+        yield from self._try("retention", topic, partial(self._retain, logs, topic, times))
+        yield from self._try("compaction", topic, partial(self._compact, logs, topic, times))
         yield from self._try("merging", topic, partial(self._merge, logs, topic))
         yield from self._try("vacuum", topic, partial(self._vacuum, logs, topic, ages))
 
-    def _retain(self, logs: Logs, topic: str, now_ms: int) -> Iterable[MaintenanceStep]:
+    def _retain(self, logs: Logs, topic: str, times: Times) -> Iterable[MaintenanceStep]:
         try:
-            return apply_retention(logs, topic, now_ms, dry_run=self._dry_run)
+            return apply_retention(logs, topic, times.earliest_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
             return []  # it was deleted, or never was: vacuum tells
 
+    def _compact(self, logs: Logs, topic: str, times: Times) -> Iterator[MaintenanceStep]:
+        try:
+            yield from compact_topic(
+                logs,
+                topic,
+                times.earliest_ms,
+                times.latest_ms,
+                dry_run=self._dry_run,
+                run_tasks=self._run_tasks,
+            )
+        except UnknownTopicOrPartition:
+            return  # as above
+
     def _merge(self, logs: Logs, topic: str) -> Iterator[MaintenanceStep]:
         try:
-            yield from merge_topic(logs, topic, dry_run=self._dry_run)
+            yield from merge_topic(logs, topic, dry_run=self._dry_run, run_tasks=self._run_tasks)
         except UnknownTopicOrPartition:
             return  # as above
 
@@ -163,3 +204,29 @@ class Maintenance:
             yield from do()
         except TxnlogError as error:
             yield MaintenanceFailure(part, topic, error)
+
+
+def compact_now(
+    logs: Logs, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None
+) -> list[Compaction]:
+    """Compact a topic wherever something is new. See ``Store.compact``."""
+    memory_bytes = DEFAULT_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes
+    check_whole_number(memory_bytes, "max_memory_bytes", InvalidOption, least=1 << 20)
+    if not TopicConfig.of(logs.topic_spec(topic).config).compacts:
+        raise InvalidOption(
+            f"topic {topic!r} is not to be compacted: alter its cleanup.policy to compact, or to "
+            "compact,delete"
+        )
+    told_ms = logs.clock.now_ms() if dry_run else storage_time_ms(logs.storage, logs.clock)
+    times = Times.of(logs.clock.now_ms(), told_ms)
+    return [
+        *compact_topic(
+            logs,
+            topic,
+            times.earliest_ms,
+            times.latest_ms,
+            even_clean=True,
+            dry_run=dry_run,
+            memory_bytes=memory_bytes,
+        )
+    ]

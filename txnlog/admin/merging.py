@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 import numpy as np
 
+from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.admin.rewriting import Replacement, Rewriting
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
@@ -49,10 +51,18 @@ class Merge:
     merged_bytes: int | None = None
 
 
-def merge_topic(logs: Logs, topic: str, *, dry_run: bool = False) -> Iterator[Merge]:
+def merge_topic(
+    logs: Logs, topic: str, *, dry_run: bool = False, run_tasks: TaskRunner | None = None
+) -> Iterator[Merge]:
     """Merge the small segments of a topic, as far as they are decided. Yields what was done.
 
     Stops where somebody else has rewritten some of them at the same time.
+
+    Args:
+        logs: of the store.
+        topic: its name.
+        dry_run: only tell.
+        run_tasks: reads and uploads; None: this process does.
 
     Raises:
         UnknownTopicOrPartition: there is no such topic (any more).
@@ -60,31 +70,20 @@ def merge_topic(logs: Logs, topic: str, *, dry_run: bool = False) -> Iterator[Me
         StorageError: some of it may be done; a later call goes on.
     """
     view = pin_topics(logs, [topic]).views[topic]
-    config = TopicConfig.of(view.config)
-    spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
-    placed = view.placed(spans)
-    planned = [
-        (partition, run)
-        for partition, segments in placed.segments.items()
-        for run in choose_runs(
-            [s for s in segments if s.end_offset <= spans[partition][1]],
-            placed.hidden_entries,
-            *_limits(config),
-        )
-    ]
+    tasks = _plan(view)
     if dry_run:
-        for partition, run in planned:
-            yield Merge(topic, partition, len(run), sum(s.size_bytes for s in run))
+        yield from (Merge(topic, t.partition, len(t.segments), t.size_bytes) for t in tasks)
         return
     rewriting = Rewriting(logs, logs.topic(topic), view.topic_id)
+    run_tasks = run_tasks or run_here(logs.storage, logs.clock)
     done: list[Merge] = []
     try:
-        for partition, run in planned:
-            merged = _merge(logs.storage, logs.clock, view, partition, run)
-            rewriting.add(partition, run, merged)
+        for task, made in zip(tasks, run_tasks(tasks), strict=True):
+            (merged,) = made
+            rewriting.add(task.partition, task.segments, merged)
             sizes = [r.uploaded.size_bytes for r in merged if r.uploaded is not None]
-            in_bytes = sum(segment.size_bytes for segment in run)
-            done.append(Merge(topic, partition, len(run), in_bytes, len(sizes), sum(sizes)))
+            count, before = len(task.segments), task.size_bytes
+            done.append(Merge(topic, task.partition, count, before, len(sizes), sum(sizes)))
             if rewriting.input_bytes >= _BYTES_PER_ENTRY or len(done) >= _RUNS_PER_ENTRY:
                 if not rewriting.put():
                     return
@@ -95,6 +94,25 @@ def merge_topic(logs: Logs, topic: str, *, dry_run: bool = False) -> Iterator[Me
         raise
     if rewriting.put():
         yield from done
+
+
+def _plan(view: TopicView) -> list[_MergeTask]:
+    # Times are kept, and so are records that were within the limit when they were written.
+    config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
+    config["max.message.bytes"] = _MAX_RECORD_BYTES
+    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config)
+    spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
+    placed = view.placed(spans)
+    limits = _limits(TopicConfig.of(view.config))
+    return [
+        _MergeTask(spec, partition, tuple(run))
+        for partition, segments in placed.segments.items()
+        for run in choose_runs(
+            [s for s in segments if s.end_offset <= spans[partition][1]],
+            placed.hidden_entries,
+            *limits,
+        )
+    ]
 
 
 def _limits(config: TopicConfig) -> tuple[int, int | None]:
@@ -127,7 +145,7 @@ def choose_runs(
     runs: list[list[Segment]] = []
     run = _Run()
     for segment in segments:
-        if segment.kafka is not None or segment.entry in hidden_entries or not segment.is_dense:
+        if _stays(segment) or segment.entry in hidden_entries:
             runs.append(run.segments)
             run = _Run()
             continue
@@ -137,6 +155,15 @@ def choose_runs(
         run.add(segment)
     runs.append(run.segments)
     return [worth for segments in runs for worth in _worth_it(segments)]
+
+
+def _stays(segment: Segment) -> bool:
+    """Whether it is not merged.
+
+    What is compacted is left to compaction: its tombstones have a time from which they may go.
+    """
+    is_compacted = segment.rewritten is not None and segment.rewritten.is_compacted
+    return segment.kafka is not None or is_compacted or not segment.is_dense
 
 
 @dataclass(slots=True)
@@ -182,30 +209,37 @@ def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
     return found
 
 
-def _merge(
-    storage: Storage, clock: Clock, view: TopicView, partition: int, run: Sequence[Segment]
-) -> list[Replacement]:
-    """Read the segments of a run and upload their records as few large ones, in bounded memory."""
-    # Times are kept, and so are records that were within the limit when they were written.
-    config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
-    config["max.message.bytes"] = _MAX_RECORD_BYTES
-    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config)
-    uploader = SegmentUploader(storage, spec, clock)
-    ranges = [
-        SegmentRange(view.topic, partition, s, s.base_offset, s.end_offset, topic_id=view.topic_id)
-        for s in run
-    ]
-    try:
-        for _, batches in read_stored(storage, ranges):
-            for batch in batches:
-                to = np.full(batch.record_count, partition, dtype=np.int32)
-                uploader.write(batch.records, to)
-        uploaded = uploader.finish()
-    except BaseException:
-        uploader.discard()
-        raise
-    replacements, start = [], run[0].base_offset
-    for segment in uploaded:
-        replacements.append(Replacement(start, start + segment.record_count, segment))
-        start += segment.record_count
-    return replacements
+@dataclass(frozen=True, slots=True)
+class _MergeTask:
+    """Segments of a partition that lie side by side, to be written as few large ones."""
+
+    spec: TopicSpec
+    partition: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def run(self, storage: Storage, clock: Clock) -> Iterator[list[Replacement]]:
+        """Read and upload, in bounded memory; yields one list."""
+        uploader = SegmentUploader(storage, self.spec, clock)
+        topic, topic_id = self.spec.topic, self.spec.topic_id
+        ranges = [
+            SegmentRange(topic, self.partition, s, s.base_offset, s.end_offset, topic_id=topic_id)
+            for s in self.segments
+        ]
+        try:
+            for _, batches in read_stored(storage, ranges):
+                for batch in batches:
+                    to = np.full(batch.record_count, self.partition, dtype=np.int32)
+                    uploader.write(batch.records, to)
+            uploaded = uploader.finish()
+        except BaseException:
+            uploader.discard()
+            raise
+        ends = [*accumulate((s.record_count for s in uploaded), initial=ranges[0].start_offset)]
+        yield [
+            Replacement(start, end, segment)
+            for (start, end), segment in zip(pairwise(ends), uploaded, strict=True)
+        ]

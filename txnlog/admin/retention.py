@@ -66,8 +66,7 @@ def apply_retention(
         return logs.storage.modified_ms(ref.paths.log)
 
     def choose(state: TopicState) -> dict[int, int]:
-        config = TopicConfig.of(state.config)
-        wanted = config.retention_ms >= 0 or config.retention_bytes >= 0
+        wanted = _has_limit(TopicConfig.of(state.config))
         planned[:] = (
             plan_retention(topic, log.manifests.unfold(state), now_ms, newest) if wanted else ()
         )
@@ -85,7 +84,7 @@ def plan_retention(
 ) -> list[RetentionDeletion]:
     """What is to be deleted, by partition."""
     config = TopicConfig.of(state.config)
-    if config.retention_ms < 0 and config.retention_bytes < 0:
+    if not _has_limit(config):
         return []
     planned = []
     for partition, stable in enumerate(state.last_stable_offsets()):
@@ -105,6 +104,10 @@ def plan_retention(
                 )
             )
     return planned
+
+
+def _has_limit(config: TopicConfig) -> bool:
+    return config.deletes and (config.retention_ms >= 0 or config.retention_bytes >= 0)
 
 
 def _choose(

@@ -55,7 +55,7 @@ class FileDeletion:
     were merged or compacted; ``never placed``: uploads
     that nobody has made a part of the topic; ``deleted topic``; ``superseded``: manifests that the
     newest list does not need; ``left behind``: by jobs and processes, outside of topics (``topic``
-    is None). ``paths`` are the files' names within the store.
+    is None), or proposals of a topic's writers. ``paths`` are the files' names within the store.
     """
 
     topic: str | None
@@ -171,6 +171,8 @@ def vacuum_topic(
         _delete_batches(storage, run.finished_notes())
     yield from run.results()
     yield from _vacuum_manifests(log, ages, orphan_age_ms, dry_run=dry_run)
+    proposals = names.topic_proposals(topic)
+    yield from _delete_old(storage.list_all(proposals), topic, ages, orphan_age_ms, dry_run=dry_run)
 
 
 def _vacuum_manifests(
@@ -207,15 +209,27 @@ def vacuum_loose_files(
 
     Raises StorageError.
     """
-    found = [(path, size_bytes) for _, path, size_bytes in list_loose_files(storage)]
-    old = storage.gather([partial(ages.reached, path, orphan_age_ms) for path, _ in found])
-    doomed = [item for item, is_old in zip(found, old, strict=True) if is_old]
+    found = ((path, size_bytes) for _, path, size_bytes in list_loose_files(storage))
+    yield from _delete_old(found, None, ages, orphan_age_ms, dry_run=dry_run)
+
+
+def _delete_old(
+    found: Iterable[tuple[str, int]],
+    topic: str | None,
+    ages: Ages,
+    orphan_age_ms: int,
+    *,
+    dry_run: bool,
+) -> Iterator[FileDeletion]:
+    """Delete those of some files that are old enough, which were left behind."""
+    sizes = dict(found)
+    old = ages.storage.gather([partial(ages.reached, path, orphan_age_ms) for path in sizes])
+    doomed = tuple(path for path, is_old in zip(sizes, old, strict=True) if is_old)
     if not doomed:
         return
-    paths = tuple(path for path, _ in doomed)
     if not dry_run:
-        _delete_batches(storage, paths)
-    yield FileDeletion(None, "left behind", sum(size for _, size in doomed), paths)
+        _delete_batches(ages.storage, doomed)
+    yield FileDeletion(topic, "left behind", sum(sizes[path] for path in doomed), doomed)
 
 
 @dataclass(slots=True)

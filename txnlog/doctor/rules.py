@@ -18,6 +18,7 @@ from txnlog.state.rewrites import Rewritten, resolve
 from txnlog.state.topic import (
     Altered,
     Append,
+    Appends,
     Created,
     Imported,
     Partition,
@@ -63,20 +64,38 @@ def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterat
             case Rewritten(segments=rewritten):
                 state.check_partitions(topic, {place.partition for place in rewritten})
                 yield from _rewrite_violations(state, rewritten)
-            case Append(segments=segments):
-                state.check_partitions(topic, {place.partition for place in segments})
-                yield from _placement_violations(state, entry)
-                yield from _sequence_violations(topic, state, entry)
+            case Append():
+                yield from _append_violations(topic, state, [entry])
+            case Appends(appends=appends):
+                yield from _append_violations(topic, state, appends)
             case _:
                 pass
     except TxnlogError as error:
         yield "L2", str(error)
 
 
-def _placement_violations(state: TopicState, entry: Append) -> Iterator[Violation]:
+def _append_violations(
+    topic: str, state: TopicState, appends: Sequence[Append]
+) -> Iterator[Violation]:
+    """Those of the appends of one entry, of which no two may be of the same producer."""
+    places = [place for append in appends for place in append.segments]
+    state.check_partitions(topic, {place.partition for place in places})
+    yield from _placement_violations(state, places)
+    seen: set[int] = set()
+    for append in appends:
+        owner = append.transaction or append.producer
+        if owner is None:
+            continue
+        if owner.producer_id in seen:
+            yield "L4", f"producer {owner.producer_id} has several appends in one entry"
+        seen.add(owner.producer_id)
+        yield from _sequence_violations(topic, state, append, owner)
+
+
+def _placement_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:
     """L2: who puts an append has seen where each partition ends."""
     ends: dict[int, int] = {}
-    for place in entry.segments:
+    for place in places:
         end = ends.get(place.partition, state.partitions[place.partition].end_offset)
         if place.base_offset != end:
             where = f"offset {place.base_offset} of partition {place.partition}"
@@ -84,11 +103,10 @@ def _placement_violations(state: TopicState, entry: Append) -> Iterator[Violatio
         ends[place.partition] = place.end_offset
 
 
-def _sequence_violations(topic: str, state: TopicState, entry: Append) -> Iterator[Violation]:
+def _sequence_violations(
+    topic: str, state: TopicState, entry: Append, owner: ProducerRef | TransactionRef
+) -> Iterator[Violation]:
     """L4: a producer's batches have consecutive sequences; one that was forgotten begins anew."""
-    owner = entry.transaction or entry.producer
-    if owner is None:
-        return
     batches: dict[int, tuple[int, int]] = {}
     for place in entry.segments:
         base, count = batches.get(place.partition, (place.base_sequence, 0))

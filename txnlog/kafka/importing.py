@@ -18,6 +18,7 @@ from txnlog.config import TopicConfig
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptRecord,
+    InvalidRecord,
     ObjectNotFound,
     StorageError,
     TopicAlreadyExists,
@@ -30,7 +31,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.read.segment_ranges import SegmentRange, load_transaction_index
 from txnlog.segments.batch_header import MAGIC_COLUMNS
-from txnlog.segments.batches import MAX_HEADER_BYTES, decode_header
+from txnlog.segments.batches import MAX_HEADER_BYTES, DecodedBatch, decode_header
 from txnlog.segments.identity import NO_CRC
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
@@ -41,6 +42,7 @@ from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.placement import KafkaFile, Placement, Segment
 from txnlog.state.topic import OffsetSpan, TopicState
 from txnlog.storage.base import Storage
+from txnlog.write.record_checks import KeyCheck
 from txnlog.write.segment_uploads import discard_files
 
 _TOPIC_CONFIG = {"record.format": "kafka", "compression.type": "producer"}
@@ -208,6 +210,7 @@ class _Copier:
         self.damages: list[DamagedBytes] = []
         self._target = logs.storage
         self._topic = topic
+        self._keys = KeyCheck(topic, config)
         self._interval_bytes = config.index_interval_bytes
         self._skip_corrupt = skip_corrupt
         self._progress = progress
@@ -303,6 +306,7 @@ class _Copier:
                 decoded = batch.decoded
                 assert decoded is not None
                 header = decoded.header
+                self._check_keys(decoded, f"{source.folder.storage.url}/{segment_paths(base).log}")
                 tracker.add(header, decoded.markers)
                 last_offset = header.last_offset
                 if self._is_refused:
@@ -330,6 +334,13 @@ class _Copier:
             self._target.put(paths.offset_index, index.encode())
             self._target.put(paths.time_index, times.encode())
         return segment, last_offset
+
+    def _check_keys(self, decoded: DecodedBatch, path: str) -> None:
+        try:
+            self._keys.check(decoded.records.column("key"))
+        except InvalidRecord as error:
+            where = f"{path}, the batch at offset {decoded.header.base_offset}"
+            raise InvalidRecord(f"nothing was imported: {where}: {error}") from None
 
     def _good_batches(self, source: _Source, tracker: TransactionTracker) -> Iterator[DumpedBatch]:
         """The sound batches of one file; tells the tracker where markers may be lost."""

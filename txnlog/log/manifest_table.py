@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -402,12 +403,13 @@ class ManifestTable:
             "base_offset",
             "name",
         )
-        appends: dict[int, tuple[tuple[int, ...], dict[int, SequenceRange]]] = {}
+        # One entry may hold appends of several producers, but one of each.
+        appends: dict[tuple[int, int], tuple[tuple[int, ...], dict[int, SequenceRange]]] = {}
         told = rows.is_kept(log_starts, now_ms - expiration_ms).tolist()
         listed = (rows.table.column(name).to_pylist() for name in columns)
         for row, is_told in zip(zip(*listed, strict=True), told, strict=True):
             number, partition, *owner, sequence, count, offset, name = row
-            _, batches = appends.setdefault(number, (tuple(owner), {}))
+            _, batches = appends.setdefault((number, owner[0]), (tuple(owner), {}))
             if not is_told:
                 continue
             earlier = batches.get(partition)
@@ -416,8 +418,8 @@ class ManifestTable:
                 if earlier is None
                 else msgspec.structs.replace(earlier, record_count=earlier.record_count + count)
             )
-        for number in sorted(appends):
-            (producer_id, epoch, transaction, at_ms, before_ms, after_ms), batches = appends[number]
+        for (number, producer_id), (known, batches) in sorted(appends.items(), key=itemgetter(0)):
+            _, epoch, transaction, at_ms, before_ms, after_ms = known
             if before and number >= before.get(producer_id, number + 1):
                 continue
             found[producer_id] = remember(

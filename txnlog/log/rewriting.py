@@ -53,11 +53,8 @@ def rewrite(
         StorageError: the outcome is unknown; or this process slept, and vacuum took the new
             segments for left behind meanwhile: then the old ones hold the records again.
     """
-    refs = [
-        SegmentRef(log.name, place.partition, place.name, place.position)
-        for place in new
-        if place.record_count
-    ]
+    placed = [place for place in new if place.record_count]
+    refs = [SegmentRef(log.name, place.partition, place.name, place.position) for place in placed]
     uploads = UploadCheck(log.log.storage, log.clock, log.name, refs, [begun_ms])
     uploads.before()
     nonce = log.clock.token()

@@ -93,6 +93,7 @@ class StateLog(Generic[EntryT, StateT]):
         self._newest_checkpoint = -1
         self._seen_checkpoints: set[int] = set()
         self._looked_at = (-1, 0.0)
+        self._beside: list[Callable[[], object]] = []
 
     def ref(self, number: int) -> EntryRef:
         """How a decision's list names entry ``number`` of this log."""
@@ -162,11 +163,20 @@ class StateLog(Generic[EntryT, StateT]):
                 "restore it from a backup"
             )
 
+    def refresh_beside(self, *calls: Callable[[], object]) -> None:
+        """The same, with other requests made beside the first listing. Raises what they raise."""
+        with self.lock:
+            self._beside = [*calls]
+            try:
+                self.refresh()
+            finally:
+                self._beside = []
+
     def _catch_up(self) -> bool:
         """One attempt to refresh; False if the listing contradicts itself or files vanished."""
         state = self._state
         listed_at = Moment.now(self.clock)
-        listing = self._look(state)
+        listing = self._look_beside(state)
         if not state.undecided_entries().keys() <= set(listing.entries):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
             self._drop()
@@ -209,6 +219,14 @@ class StateLog(Generic[EntryT, StateT]):
             return False
         state.expire()
         return True
+
+    def _look_beside(self, state: StateT) -> Listing:
+        if not self._beside:
+            return self._look(state)
+        found: list[Listing] = []
+        calls, self._beside = self._beside, []
+        self.log.storage.gather([lambda: found.append(self._look(state)), *calls])
+        return found[0]
 
     def _look(self, state: StateT) -> Listing:
         """What is new: a listing, or the few names that may be there, where that is cheaper."""
@@ -304,22 +322,25 @@ class StateLog(Generic[EntryT, StateT]):
         """The oldest format that says what the state is."""
         return envelope.FORMAT_VERSION
 
-    def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002 - for subclasses
-        """The oldest format that says what an entry is."""
-        return envelope.FORMAT_VERSION
-
     def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
         if not numbers:
             return
         for number, data in zip(numbers, self.log.read(numbers), strict=True):
-            path = self.log.path(number)
-            entry = envelope.decode(data, self._entry_decoder, path)
+            entry = self._decode(number, data)
             try:
                 state.apply(number, entry)
             except (IndexError, KeyError, ValueError) as error:
                 raise CorruptEntry(
                     f"{self.log.path(number)} contradicts the entries before it: {error!r}"
                 ) from error
+
+    def _decode(self, number: int, data: bytes) -> EntryT:
+        path = self.log.path(number)
+        return envelope.decode(data, self._entry_decoder, path)
+
+    def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002 - for those with several
+        """The oldest format that says what an entry is."""
+        return envelope.FORMAT_VERSION
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -354,15 +375,9 @@ class StateLog(Generic[EntryT, StateT]):
                 entry = build(self._state)
                 if entry is None:
                     return None
-                number = self._state.next_entry
-                if self.log.create(number, self._encode(number, entry)):
-                    if not self._stalled() or not self.log.was_freed(number):
-                        self._state.apply(number, entry)
-                        return number
-                    _logger.warning(
-                        "%s was put into a name that cleaning had freed", self.log.path(number)
-                    )
-                    self._drop()
+                number = self.put_next(entry)
+                if number is not None:
+                    return number
                 lost += 1
                 if self.clock.monotonic_s() > deadline_s:
                     raise StorageError(
@@ -370,6 +385,24 @@ class StateLog(Generic[EntryT, StateT]):
                         f"{timeout_ms} ms; nothing was written: try again later"
                     )
                 self.clock.sleep(self.clock.jitter() * min(0.002 * 2**lost, 0.25))
+
+    def put_next(self, entry: EntryT) -> int | None:
+        """Put an entry that was built for the state at hand, and fold it in.
+
+        Returns:
+            Its number; None if somebody else was first: then the state is to be refreshed.
+
+        Raises what :meth:`append` does. For a thread that holds the lock.
+        """
+        number = self._state.next_entry
+        if not self.log.create(number, self._encode(number, entry)):
+            return None
+        if self._stalled() and self.log.was_freed(number):
+            _logger.warning("%s was put into a name that cleaning had freed", self.log.path(number))
+            self._drop()
+            return None
+        self._state.apply(number, entry)
+        return number
 
     def _encode(self, number: int, entry: EntryT) -> bytes:
         """The entry's bytes. One that nobody could read would make the log useless for everybody.
@@ -379,7 +412,7 @@ class StateLog(Generic[EntryT, StateT]):
         """
         try:
             data = envelope.encode(entry, self._entry_version(entry))
-            envelope.decode(data, self._entry_decoder, self.log.path(number))
+            self._decode(number, data)
         except (CorruptEntry, TypeError, ValueError) as error:
             raise InvalidOption(
                 f"{self.kind} {self.name!r}: nothing was written, because it could not be read "
@@ -409,8 +442,7 @@ class StateLog(Generic[EntryT, StateT]):
             data = self.log.read([number])[0]
         except ObjectNotFound:
             return False
-        path = self.log.path(number)
-        entry = envelope.decode(data, self._entry_decoder, path)
+        entry = self._decode(number, data)
         owner: TransactionRef | None = getattr(entry, "transaction", None)
         return owner is not None and owner.key == transaction.key
 

@@ -10,8 +10,10 @@ from txnlog import names
 from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, InvalidTopic, StorageError, UnknownTopicOrPartition
 from txnlog.log.folded_names import check_case
+from txnlog.log.group_commit import GroupCommit
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
 from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records
+from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.settled_producers import recall
@@ -27,6 +29,7 @@ from txnlog.state.producers import ProducerRef, advance_sequence
 from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import (
     Append,
+    Appends,
     Created,
     Imported,
     OffsetSpan,
@@ -70,6 +73,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             policy=policy,
         )
         self.manifests = Manifests(storage, topic, clock)
+        self._proposals = Proposals(storage, topic)
         self._writers_here: deque[int] = deque(maxlen=_WRITERS_HERE)
 
     def spec(self) -> TopicSpec:
@@ -135,13 +139,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             UploadExpired: vacuum took the segments for left behind; nothing was placed.
             StorageError: the outcome is unknown.
         """
-        uploads = UploadCheck(
-            self.log.storage,
-            self.clock,
-            self.name,
-            [segment.ref for segment in segments],
-            [segment.begun_ms for segment in segments],
-        )
+        begun_ms = [segment.begun_ms for segment in segments]
+        refs = [segment.ref for segment in segments]
+        uploads = UploadCheck(self.log.storage, self.clock, self.name, refs, begun_ms)
         uploads.before()
         nonce = self.clock.token()
         offsets: dict[TopicPartition, range] = {}
@@ -198,10 +198,17 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 producer=writer.producer if writer else None,
             )
 
-        appended = Appended(self.append(build, refreshed=refreshed, timeout_ms=timeout_ms), offsets)
-        uploads.after(appended.entry)
-        if appended.entry is None:
-            self._confirm(offsets)
+        if transaction is not None:
+            number = self.append(build, refreshed=refreshed, timeout_ms=timeout_ms)
+        else:
+            together = GroupCommit(self, self._proposals, build, begun_ms, timeout_ms)
+            number = together.run(refreshed=refreshed)
+        appended = Appended(number, offsets)
+        entries = self._entries_of(offsets) if number is None else {number}
+        uploads.after(max(entries, default=None))
+        if number is None:
+            for entry in sorted(entries):
+                self.log.confirm(entry)
         if writer:
             # Only now, so that after an unknown outcome exactly the same append is repeated.
             before = writer.sequences
@@ -251,23 +258,18 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         uploads.after(number)
         return number
 
-    def _confirm(self, offsets: Mapping[TopicPartition, range]) -> None:
-        """Make sure that entries which placed these records earlier are durable.
+    def _entries_of(self, offsets: Mapping[TopicPartition, range]) -> set[int]:
+        """The entries that have placed these records, to be made durable: others have put them.
 
         What is in a manifest is: whoever put that had confirmed its list.
-
-        Raises:
-            StorageError: the outcome is still unknown.
         """
         with self.reading() as state:
-            entries = {
+            return {
                 segment.entry
                 for where, places in offsets.items()
                 for segment in state.partitions[where.partition].segments
                 if segment.base_offset == places.start
             }
-        for number in sorted(entries):
-            self.log.confirm(number)
 
     # -- what is settled -------------------------------------------------------------------------
 
@@ -391,6 +393,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
     def _entry_version(self, entry: TopicEntry) -> int:
+        if isinstance(entry, Appends):
+            return envelope.WITH_PROPOSALS
         if isinstance(entry, Rewritten):
             return envelope.WITH_REWRITES
         shares = isinstance(entry, Append) and _share_files(entry.segments)

@@ -133,7 +133,7 @@ def read_each(
     """The same, each range with its own batches, to be read before the next one is asked for."""
     stored = [name for name in _STORED_COLUMNS if name in columns]
     assemble = _Assembler(columns)
-    with closing(_read_each(storage, parts, stored)) as reads:
+    with closing(read_stored(storage, parts, stored)) as reads:
         for part, batches in reads:
             yield part, map(partial(assemble, part), batches)
 
@@ -142,24 +142,18 @@ def read_batches(
     storage: Storage, part: SegmentRange, columns: Sequence[str] | None
 ) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
-    with closing(_read_each(storage, [part], columns)) as reads:
+    with closing(read_stored(storage, [part], columns)) as reads:
         for _, batches in reads:
             yield from batches
 
 
 def read_stored(
-    storage: Storage, parts: Sequence[SegmentRange]
+    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None = None
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
     Requests are in flight together, as in :func:`read_ranges`. Raises what that does.
     """
-    return _read_each(storage, parts, None)
-
-
-def _read_each(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None
-) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     runs = _side_by_side(parts)
     calls = (call for run in runs for call in _requests(storage, run))
     with closing(storage.run_ahead(calls)) as results:

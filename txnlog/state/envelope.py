@@ -26,6 +26,9 @@ must not go on with the old segments, which are deleted."""
 WITH_SHARED_FILES = 3
 """Of what says that a segment lies somewhere in a file, which older versions would look for in a
 file of its own: entries, checkpoints, manifest lists and staged writes."""
+WITH_PROPOSALS = 3
+"""Of entries that place what several writers have proposed, and of proposals: older versions, which
+do not know the kind, must refuse the topic, not pass over them."""
 NEWEST = 3
 """The newest version of any kind that is read here."""
 

@@ -59,6 +59,17 @@ class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_d
     producer: ProducerRef | None = None
 
 
+class Appends(msgspec.Struct, frozen=True, tag_field="kind", tag="appends"):
+    """Appends of several writers, which one of them has put together (``state/proposal.py``).
+
+    Each is as whole as if it stood alone. None has a transaction, and no producer has two.
+    """
+
+    nonce: str
+    at_ms: int
+    appends: tuple[Append, ...]
+
+
 class OffsetSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The offsets [start, end) of a partition."""
 
@@ -102,7 +113,7 @@ class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     at_ms: int
 
 
-TopicEntry = Created | Append | Imported | Altered | Trimmed | Rewritten | Deleted
+TopicEntry = Created | Append | Appends | Imported | Altered | Trimmed | Rewritten | Deleted
 ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
 
 
@@ -204,7 +215,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     def fold(self, entry: TopicEntry, number: int) -> int:
         match entry:
             case Append():
-                self._apply_append(number, entry)
+                self._apply_appends(number, entry.at_ms, (entry,))
+            case Appends(appends=appends):
+                self._apply_appends(number, entry.at_ms, appends)
             case Imported():
                 self._apply_imported(number, entry)
             case Created():
@@ -239,42 +252,42 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.settled = None
         return entry.at_ms
 
-    def _apply_append(self, number: int, entry: Append) -> None:
-        producer = entry.transaction or entry.producer
+    def _apply_appends(self, number: int, at_ms: int, appends: Sequence[Append]) -> None:
+        """Fold the appends of one entry, which carries the time ``at_ms``."""
+        first_offsets: dict[int, int] = {}
+        time_before_ms = self.append_time_ms
+        for append in appends:
+            self._place(number, append, first_offsets)
+            self.append_times, self.clock_ms, self.append_time_ms = pass_time(
+                self.append_times,
+                self.clock_ms,
+                self.append_time_ms,
+                at_ms=append.at_ms,
+                back_ms=self.producer_id_expiration_ms,
+            )
+        owner, time_ms = self.undecided.get(number), self.append_time_ms
+        self.recent.append(
+            RecentEntry(number, at_ms, first_offsets, owner, time_before_ms, time_ms)
+        )
+        for append in appends:
+            # By the times of the whole entry, which are all that manifests know.
+            if (producer := append.transaction or append.producer) is not None:
+                self._remember(number, at_ms, producer, append, time_before_ms)
+
+    def _place(self, number: int, append: Append, first_offsets: dict[int, int]) -> None:
+        producer = append.transaction or append.producer
         producer_id = producer.producer_id if producer else -1
         producer_epoch = producer.producer_epoch if producer else -1
-        first_offsets: dict[int, int] = {}
-        transaction = entry.transaction.number if entry.transaction else -1
-        for place in entry.segments:
+        transaction = append.transaction.number if append.transaction else -1
+        for place in append.segments:
             partition = self.partitions[place.partition]
             first_offsets.setdefault(place.partition, place.base_offset)
             partition.segments.append(
                 placed_segment(number, place, producer_id, producer_epoch, transaction)
             )
             partition.end_offset = place.end_offset
-        if entry.transaction is not None:
-            self.undecided[number] = entry.transaction
-        time_before_ms = self.append_time_ms
-        idle_since_ms = time_before_ms - self.producer_id_expiration_ms
-        self.append_times, self.clock_ms, self.append_time_ms = pass_time(
-            self.append_times,
-            self.clock_ms,
-            self.append_time_ms,
-            at_ms=entry.at_ms,
-            back_ms=self.producer_id_expiration_ms,
-        )
-        self.recent.append(
-            RecentEntry(
-                number,
-                entry.at_ms,
-                first_offsets,
-                entry.transaction,
-                time_before_ms,
-                self.append_time_ms,
-            )
-        )
-        if producer is not None:
-            self._remember(number, producer_id, producer_epoch, entry, idle_since_ms)
+        if append.transaction is not None:
+            self.undecided[number] = append.transaction
 
     def _apply_imported(self, number: int, entry: Imported) -> None:
         first_offsets = {}
@@ -293,20 +306,20 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     def _remember(
         self,
         number: int,
-        producer_id: int,
-        producer_epoch: int,
-        entry: Append,
-        idle_since_ms: int,
+        at_ms: int,
+        producer: ProducerRef | TransactionRef,
+        append: Append,
+        time_before_ms: int,
     ) -> None:
         # Popped and put back, so that the dict is ordered by last activity.
-        self.producers[producer_id] = remember(
-            self.producers.pop(producer_id, None),
-            producer_epoch,
-            entry.transaction.number if entry.transaction else -1,
-            _batches(entry.segments),
-            at_ms=entry.at_ms,
+        self.producers[producer.producer_id] = remember(
+            self.producers.pop(producer.producer_id, None),
+            producer.producer_epoch,
+            append.transaction.number if append.transaction else -1,
+            _batches(append.segments),
+            at_ms=at_ms,
             now_ms=self.append_time_ms,
-            idle_since_ms=idle_since_ms,
+            idle_since_ms=time_before_ms - self.producer_id_expiration_ms,
             entry=number,
             is_whole=self.settled is None,
         )

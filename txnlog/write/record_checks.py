@@ -69,6 +69,31 @@ class TimestampLimits:
         )
 
 
+class KeyCheck:
+    """Whether a topic's records must have keys: by which it is compacted."""
+
+    def __init__(self, topic: str, config: TopicConfig) -> None:
+        self._topic = topic
+        self._is_needed = config.compacts
+
+    def check(self, keys: pa.Array) -> None:
+        """Raise InvalidRecord if one of these is null and must not be. Empty is a key."""
+        if self._is_needed and keys.null_count:
+            raise InvalidRecord(f"{keys.null_count} of {len(keys)} records have no key{self._why}")
+
+    def check_one(self, key: bytes | None) -> None:
+        """The same for one record."""
+        if self._is_needed and key is None:
+            raise InvalidRecord(f"a record has no key{self._why}")
+
+    @property
+    def _why(self) -> str:
+        return (
+            f", and topic {self._topic!r} is compacted by key: give each one, or alter the topic's "
+            "cleanup.policy to delete"
+        )
+
+
 def check_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     checked = []
     if isinstance(headers, str | bytes | dict):

@@ -31,6 +31,7 @@ from txnlog.segments.records import (
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
+    KeyCheck,
     TimestampLimits,
     check_headers,
     check_partition,
@@ -125,6 +126,7 @@ class TopicBuffer:
         config = TopicConfig.of(spec.config)
         self._max_record_bytes = config.max_message_bytes
         self._timestamps = TimestampLimits(spec.topic, config)
+        self._keys = KeyCheck(spec.topic, config)
         self._refreshed_at_s = self._logs.clock.monotonic_s()
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
@@ -184,6 +186,7 @@ class TopicBuffer:
             check_headers(headers),
             check_partition(partition, self.spec),
         )
+        self._keys.check_one(row[0])
         if row[2] is not None:
             self._timestamps.check_one(row[2], self._logs.clock.now_ms())
         size_bytes = record_size(row[0], row[1], row[3])
@@ -227,6 +230,7 @@ class TopicBuffer:
             records = normalize(batch, now_ms=now_ms)
         except UnsupportedRecordFormat as error:
             raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
+        self._keys.check(records.column("key"))
         self._timestamps.check(timestamps_ms(records), now_ms)
         return records, explicit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txnlog.cli.commands.topics import (
     add_partitions,
+    compact,
     config,
     create,
     delete,
@@ -23,6 +24,7 @@ app = verb_group(
         "add-partitions": add_partitions.add_partitions,
         "delete": delete.delete_topic,
         "trim": trim.trim_records,
+        "compact": compact.compact_topic,
         "merge": merge.merge_segments,
     },
 )

@@ -119,6 +119,7 @@ def _run(
     bodies += cast.choice([[], [overlap, overlap], [recopy, recopy, reset]])
     bodies += cast.choice([[], [doze], [doze, tidy], [tidy]])
     bodies += cast.choice([[], [merge], [merge, merge]])
+    bodies += cast.choice([[], [feed] * 4])
     for number, body in enumerate(bodies):
         ahead_ms = cast.choice([0, 0, cast.randint(-skew_ms, skew_ms)])
         world.spawn(

@@ -164,12 +164,14 @@ def feed(world: World, process: Process) -> None:
     while world.left_for(process):
         with survived():
             producer = process.store().producer()
+            # What it gives up on, another may place yet: order holds for one producer.
+            name = f"{process.name}-{world.names}"
             while world.left_for(process):
                 intent = world.new_intent(process)
                 try:
                     for _ in range(chance.randint(1, 6)):
                         partition = chance.randrange(PARTITIONS["in"])
-                        value = judge.write(intent, "in", f"feed-{partition}")
+                        value = judge.write(intent, "in", f"{name}-{partition}")
                         producer.send("in", value, partition=partition)
                 except TxnlogError:
                     judge.aborted(intent)

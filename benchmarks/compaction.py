@@ -1,0 +1,109 @@
+"""Compaction by key of one partition: speed, memory, and what is left."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import txnlog
+
+FORMATS = ("columns", "kafka")
+_BATCH_ROWS = 100_000
+_KEY_BYTES, _VALUE_BYTES = 16, 100
+
+
+def measure(folder: Path, count: int) -> list[str]:
+    """Lines of Markdown: a topic of ``count`` records whose keys come ten times each."""
+    head = (
+        f"{count:,} records of {_KEY_BYTES} + {_VALUE_BYTES} bytes in one partition, "
+        f"{count // 10:,} keys, lz4, local disk. First all of it is dirty; then a tenth as many "
+        "records follow, and supersede a part of what is clean. CPU time of a process of its own, "
+        "all told: keys are read and compared, records read, filtered, encoded and written. Memory "
+        "is what it grew by from where the store is open."
+    )
+    lines = [
+        head,
+        "",
+        "| format | part | records | left | CPU s | M records/s of one core | MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for record_format in FORMATS:
+        store = txnlog.open(str(folder / f"compacted-{record_format}"), create=True)
+        config = {"cleanup.policy": "compact", "record.format": record_format}
+        store.create_topic("t", config=config)
+        for part, rows in (("all dirty", count), ("a tenth more", count // 10)):
+            _write(store, rows, count // 10, seed=rows)
+            there = sum(segment.record_count for segment in store.segments("t"))
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                taken_s, grown_mb = pool.submit(_compact, store.url).result()
+            left = sum(segment.record_count for segment in store.segments("t"))
+            lines.append(
+                f"| {record_format} | {part} | {there:,} | {left:,} | {taken_s:.2f} "
+                f"| {there / taken_s / 1e6:.2f} | {grown_mb:.0f} |"
+            )
+    return lines
+
+
+def _compact(url: str) -> tuple[float, float]:
+    """The CPU seconds that it takes, and the MB that the process grows by."""
+    store = txnlog.open(url)
+    with _growth() as grown:
+        started_s = time.process_time()
+        store.compact("t")
+        taken_s = time.process_time() - started_s
+    return taken_s, grown[0]
+
+
+def _write(store: txnlog.Store, count: int, keys: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    with store.producer() as producer:
+        for start in range(0, count, _BATCH_ROWS):
+            rows = min(_BATCH_ROWS, count - start)
+            numbers = random.integers(0, keys, rows)
+            values = np.full((rows, _VALUE_BYTES), ord("."), dtype=np.uint8)
+            values[:, :50] = random.integers(48, 64, (rows, 50))
+            batch = [
+                _fixed(np.char.zfill(numbers.astype("S16"), _KEY_BYTES).tobytes(), _KEY_BYTES),
+                _fixed(values.tobytes(), _VALUE_BYTES),
+            ]
+            producer.send_batch("t", pa.record_batch(batch, names=["key", "value"]))
+
+
+def _fixed(data: bytes, width: int) -> pa.Array:
+    offsets = np.arange(0, len(data) + 1, width, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+@contextmanager
+def _growth() -> Iterator[list[float]]:
+    """By how many MB the resident size grows at most, looked at 100 times a second."""
+    pa.default_memory_pool().release_unused()
+    before = _resident_mb()
+    grown, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            grown[0] = max(grown[0], _resident_mb() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield grown
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

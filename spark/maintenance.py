@@ -1,0 +1,120 @@
+"""Maintenance of topics that are too large for one machine: Spark's tasks compact and merge."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from txnlog.admin.rewrite_tasks import RewriteTask, TaskRunner
+from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.spark.options.store_options import store_options
+from txnlog.store import Store, open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from txnlog.admin.maintenance import MaintenanceStep
+
+T = TypeVar("T")
+
+TASKS_PER_JOB = 256
+"""What they have made is put into the log before the next job begins: a crash costs no more."""
+_RESULT = "task int, made binary"
+
+
+def maintain(
+    spark: SparkSession,
+    path: str | Store,
+    topics: str | Sequence[str] | None = None,
+    *,
+    dry_run: bool = False,
+    orphan_age_ms: int | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> list[MaintenanceStep]:
+    """Do what :meth:`txnlog.Store.maintain` does; Spark's tasks read and write what is rewritten.
+
+    A task merges a run of small segments, or compacts a partition. The driver puts what they have
+    made into the topics' logs and does the rest. Safe beside others that do the same.
+
+        maintain(spark, "s3://bucket/store", topics=["orders"])
+
+    Args:
+        spark: the session whose tasks do it.
+        path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
+        topics: as for ``Store.maintain``, and so is the rest.
+        dry_run: only tell.
+        orphan_age_ms: when an upload was left behind.
+        storage_options: for the filesystem, as ``txnlog.open`` takes them.
+
+    Returns:
+        What was done, one thing after the other.
+
+    Raises:
+        InvalidOption, InvalidTopic, StoreNotFound, StorageError.
+    """
+    from txnlog.admin.maintenance import Maintenance
+
+    options = dict(storage_options or {})
+    store = path if isinstance(path, Store) else open_store(path, storage_options=options)
+    if store.url.startswith("memory:"):
+        raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
+    store_options(store, options)  # refuses what would show in plans
+    chosen = [topics] if isinstance(topics, str) else topics
+    maintenance = Maintenance(
+        store.logs,
+        store,
+        chosen,
+        orphan_age_ms,
+        dry_run=dry_run,
+        run_tasks=_run_in_spark(spark, store),
+    )
+    return [*maintenance.steps()]
+
+
+def _run_in_spark(spark: SparkSession, store: Store) -> TaskRunner:
+    def run(tasks: Sequence[RewriteTask[T]]) -> Iterator[Iterator[T]]:
+        for first in range(0, len(tasks), TASKS_PER_JOB):
+            some = [*tasks[first : first + TASKS_PER_JOB]]
+            rows = (
+                spark.range(0, len(some), 1, len(some))
+                .mapInArrow(_Worker(store, some), _RESULT)
+                .collect()
+            )
+            made = {row["task"]: bytes(row["made"]) for row in rows}
+            for number in range(len(some)):
+                # Not of a store: our own tasks have made it just now.
+                yield _results(pickle.loads(made[number]))  # noqa: S301
+
+    return run
+
+
+def _results(made: list[T] | TxnlogError) -> Iterator[T]:
+    if isinstance(made, TxnlogError):
+        raise made
+    yield from made
+
+
+class _Worker:
+    """Does the tasks whose numbers it gets."""
+
+    def __init__(self, store: Store, tasks: Sequence[RewriteTask[object]]) -> None:
+        self._store = store
+        self._tasks = tasks
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                made: list[object] | TxnlogError
+                try:
+                    logs = self._store.logs
+                    made = [*self._tasks[number].run(logs.storage, logs.clock)]
+                except TxnlogError as error:
+                    made = error
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([number], pa.int32()), pa.array([pickle.dumps(made)], pa.binary())],
+                    names=["task", "made"],
+                )

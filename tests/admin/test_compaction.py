@@ -1,0 +1,513 @@
+"""Compaction of a topic in a store: what stays, what goes, and who may stop where."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from compacted_topics import Record, compact, newest, read
+from steps import another, begin
+
+from txnlog.admin.compaction import compact as compact_module
+from txnlog.errors import CorruptRecord, InvalidOption, StorageError
+from txnlog.names import SegmentRef, TopicPartition
+from txnlog.state.placement import RewrittenFile, Segment
+from txnlog.state.rewrites import Rewrite
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+DAY_MS = 86_400_000
+KEY_FORMATS = ["columns", "kafka"]
+
+
+def new_store(clock: VirtualClock, config: Mapping[str, object] | None = None) -> Store:
+    """A store with the compacted topic ``t`` of one partition."""
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.create_topic("t", config={"cleanup.policy": "compact", **(config or {})})
+    return store
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def store(clock: VirtualClock) -> Store:
+    return new_store(clock)
+
+
+def put(store: Store, *rows: tuple[str, str | None], headers: bool = False) -> None:
+    """Append (key, value) records in one entry."""
+    with store.producer() as producer:
+        for key, value in rows:
+            producer.send(
+                "t", value, key, headers=[("of", key.encode()), ("n", None)] if headers else None
+            )
+
+
+def pairs(store: Store) -> list[tuple[int, str, str | None]]:
+    return [
+        (r.offset, (r.key or b"").decode(), None if r.value is None else r.value.decode())
+        for r in read(store)
+    ]
+
+
+def segments(store: Store) -> list[Segment]:
+    """The segments that hold the records."""
+    log = another(store).logs.fresh_topic("t")
+    with log.reading() as state:
+        whole = log.manifests.unfold(state)
+    return [*whole.partitions[0].record_segments()]
+
+
+# -- what stays ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record_format", KEY_FORMATS)
+def test_of_each_key_the_newest_record_stays(clock: VirtualClock, record_format: str) -> None:
+    """With its offset, time and headers; offsets have gaps then, and new records follow."""
+    store = new_store(clock, {"record.format": record_format})
+    put(store, ("a", "1"), ("b", "1"), ("a", "2"), headers=True)
+    clock.time_ms += 5
+    put(store, ("c", "1"), ("a", "3"), headers=True)
+    before = read(store)
+    (done,) = compact(store)
+    assert (done.record_count, done.compacted_record_count) == (5, 3)
+    assert pairs(store) == [(1, "b", "1"), (3, "c", "1"), (4, "a", "3")]
+    assert read(store) == newest(before) == read(another(store))
+    put(store, ("a", "4"))
+    assert pairs(store)[-1] == (5, "a", "4")
+    assert store.scan("t").count() == {0: 4}
+
+
+def test_nothing_is_done_twice(store: Store) -> None:
+    """What is clean is clean until something comes."""
+    put(store, ("a", "1"), ("a", "2"))
+    assert len(compact(store)) == 1
+    assert compact(store) == []
+    put(store, ("b", "1"))
+    (done,) = compact(store)
+    # The first segment holds nothing that is superseded: it is left as it is.
+    assert (done.segment_count, done.record_count) == (1, 1)
+
+
+def test_records_without_a_key_go_and_empty_keys_are_keys(clock: VirtualClock) -> None:
+    """Of a topic that was not compacted before: as in Kafka."""
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.create_topic("t")
+    with store.producer() as producer:
+        for key in (None, b"", b"x", None, b"", b"x", None):
+            producer.send("t", b"value", key)
+    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    compact(store)
+    assert [(r.offset, r.key) for r in read(store)] == [(4, b""), (5, b"x")]
+
+
+def test_a_partition_of_which_nothing_stays(clock: VirtualClock) -> None:
+    """Its offsets are gone without a segment, and the end stays where it is."""
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", b"value")
+    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    compact(store)
+    assert segments(store) == []
+    assert read(store) == []
+    put(store, ("a", "1"))
+    assert pairs(store) == [(1, "a", "1")]
+    assert compact(store) != []
+    assert pairs(store) == [(1, "a", "1")]
+
+
+def test_one_key_many_times(store: Store) -> None:
+    """A key that all records have leaves the last one."""
+    with store.producer() as producer:
+        count = 300_000
+        same = pa.array([b"key"] * count, pa.binary())
+        values = pa.array(np.arange(count).astype("S8").tolist(), pa.binary())
+        producer.send_batch("t", pa.record_batch([same, values], names=["key", "value"]))
+    compact(store)
+    assert [(r.offset, r.value) for r in read(store)] == [(count - 1, b"%d" % (count - 1))]
+
+
+# -- tombstones ---------------------------------------------------------------------------------
+
+
+def test_tombstones_stay_for_their_time(store: Store, clock: VirtualClock) -> None:
+    """From when they were compacted first, not from when they were written."""
+    put(store, ("a", "1"), ("b", "1"))
+    put(store, ("a", None))
+    clock.time_ms += 3 * DAY_MS
+    compact(store)
+    assert pairs(store) == [(1, "b", "1"), (2, "a", None)]
+    clock.time_ms += DAY_MS - 1
+    assert compact(store) == []
+    clock.time_ms += 1
+    (done,) = compact(store)
+    assert (done.record_count, done.compacted_record_count) == (2, 1)
+    assert pairs(store) == [(1, "b", "1")]
+    assert compact(store) == []
+
+
+def test_a_tombstone_that_is_superseded_goes_at_once(store: Store) -> None:
+    """A key that comes back is no tombstone's any more."""
+    put(store, ("a", None))
+    compact(store)
+    put(store, ("a", "1"))
+    compact(store)
+    assert pairs(store) == [(1, "a", "1")]
+    assert [s.rewritten.delete_horizon_ms for s in segments(store) if s.rewritten] == [-1]
+
+
+def test_tombstones_go_though_a_topic_is_compacted_all_the_time(
+    store: Store, clock: VirtualClock
+) -> None:
+    """However often their segments become new ones with others (KAFKA-8522)."""
+    hour_ms = DAY_MS // 24
+    born: dict[bytes, int] = {}
+    for hour in range(60):
+        put(store, ("hot", str(hour)), (f"gone-{hour}", None), (f"stays-{hour}", "1"))
+        born[f"gone-{hour}".encode()] = clock.time_ms
+        if hour % 3 == 0:  # touches what came before: it is written again with its neighbours
+            put(store, *((f"stays-{n}", "2") for n in range(0, hour, 2)))
+        compact(store)
+        clock.time_ms += hour_ms
+        left = {r.key for r in read(store) if r.value is None}
+        for key, at_ms in born.items():
+            age_ms = clock.time_ms - hour_ms - at_ms  # when compaction ran
+            if age_ms < DAY_MS:
+                assert key in left, (hour, key)
+            elif age_ms > DAY_MS + DAY_MS // 8:
+                assert key not in left, (hour, key)
+
+
+def test_clocks_that_differ_only_keep_tombstones_longer(store: Store, clock: VirtualClock) -> None:
+    """The horizon is by the latest clock; whether it has passed, by the earliest."""
+    from txnlog.admin.compaction.compact import compact_topic
+
+    put(store, ("a", None))
+    now = clock.time_ms
+
+    def run(earliest_ms: int, latest_ms: int) -> list[object]:
+        return [*compact_topic(store.logs, "t", earliest_ms, latest_ms, even_clean=True)]
+
+    assert run(now, now + 1000)
+    assert run(now + DAY_MS, now + 10 * DAY_MS) == []
+    assert run(now + DAY_MS + 999, now + 10 * DAY_MS) == []
+    assert run(now + DAY_MS + 1000, now + 10 * DAY_MS)
+    assert read(store) == []
+
+
+# -- what is not touched --------------------------------------------------------------------------
+
+
+def test_nothing_beyond_the_last_stable_offset(store: Store) -> None:
+    """An open transaction holds what follows it, too; aborted records never win."""
+    put(store, ("a", "1"), ("a", "2"))
+    producer = begin(store)
+    producer.send("t", b"3", b"a")
+    producer.flush()
+    put(store, ("a", "4"))
+    compact(store)
+    assert pairs(store) == [(1, "a", "2")]
+    producer.abort_transaction()
+    assert pairs(store) == [(1, "a", "2"), (3, "a", "4")]
+    compact(store)
+    assert pairs(store) == [(3, "a", "4")]
+    uncommitted = read(store, isolation_level="read_uncommitted")
+    assert [r.offset for r in uncommitted] == [3]
+
+
+def test_an_aborted_record_supersedes_nothing(store: Store) -> None:
+    """Not even the last one of the partition."""
+    put(store, ("a", "1"))
+    producer = begin(store)
+    producer.send("t", b"2", b"a")
+    producer.abort_transaction()
+    compact(store)
+    assert pairs(store) == [(0, "a", "1")]
+
+
+def test_records_that_were_deleted_stay_so(store: Store) -> None:
+    """A log start in the midst of a segment: what lies below neither stays nor counts."""
+    put(store, ("a", "1"), ("b", "1"), ("c", "1"))
+    put(store, ("a", "2"))
+    store.delete_records({TopicPartition("t", 0): 1})
+    compact(store)
+    assert pairs(store) == [(1, "b", "1"), (2, "c", "1"), (3, "a", "2")]
+
+
+def test_min_compaction_lag_holds_young_records(clock: VirtualClock) -> None:
+    """And all that follows, however old."""
+    store = new_store(clock, {"min.compaction.lag.ms": 1000})
+    put(store, ("a", "1"), ("a", "2"))
+    clock.time_ms += 600
+    put(store, ("a", "3"), ("a", "4"))
+    clock.time_ms += 400
+    compact(store)
+    assert pairs(store) == [(1, "a", "2"), (2, "a", "3"), (3, "a", "4")]
+    clock.time_ms += 600
+    compact(store)
+    assert pairs(store) == [(3, "a", "4")]
+
+
+# -- when -----------------------------------------------------------------------------------------
+
+
+def test_maintain_compacts_what_is_dirty_enough(store: Store, clock: VirtualClock) -> None:
+    """More than half is new; or a record waits for too long; or tombstones are due."""
+    from txnlog.results import Compaction
+
+    def maintained(*, dry_run: bool = False) -> list[Compaction]:
+        clock.time_ms += 1
+        return [s for s in store.maintain("t", dry_run=dry_run) if isinstance(s, Compaction)]
+
+    put(store, *((f"k{n}", "x" * 5) for n in range(1000)))
+    (planned,) = maintained(dry_run=True)
+    assert (planned.segment_count, planned.dirty_ratio, planned.record_count) == (1, 1.0, None)
+    assert len(maintained()) == 1
+    put(store, ("k1", None))
+    assert maintained() == []
+    store.alter_topic("t", config={"max.compaction.lag.ms": 5000})
+    clock.time_ms += 4000
+    assert maintained() == []
+    clock.time_ms += 2000
+    assert len(maintained()) == 2  # what it supersedes, and itself
+    assert len(read(store)) == 1000
+    store.alter_topic("t", config={"max.compaction.lag.ms": None})
+    clock.time_ms += DAY_MS
+    assert len(maintained()) == 1
+    assert len(read(store)) == 999
+
+
+def test_a_topic_that_is_not_to_be_compacted_is_not(clock: VirtualClock) -> None:
+    """Asked for by name, it is an error that says what to do."""
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.create_topic("t")
+    put(store, ("a", "1"), ("a", "2"))
+    assert not [s for s in store.maintain("t") if type(s).__name__ == "Compaction"]
+    with pytest.raises(InvalidOption, match=r"alter its cleanup\.policy"):
+        store.compact("t")
+    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    with pytest.raises(InvalidOption, match="max_memory_bytes must be a whole number of at least"):
+        store.compact("t", max_memory_bytes=1000)
+    assert len(read(store)) == 2
+    assert len(store.compact("t", max_memory_bytes=1 << 20)) == 1
+    assert len(read(store)) == 1
+
+
+def test_retention_is_for_topics_that_delete(clock: VirtualClock) -> None:
+    """What is only compacted keeps what is old; compact,delete does both."""
+    store = new_store(clock, {"retention.ms": 1000})
+    put(store, ("a", "1"))
+    put(store, ("a", "2"))
+    clock.time_ms += DAY_MS
+    store.maintain("t")
+    assert pairs(store) == [(1, "a", "2")]
+    store.alter_topic("t", config={"cleanup.policy": "compact,delete"})
+    store.maintain("t")
+    assert pairs(store) == []
+
+
+# -- bounds, and who stops where ------------------------------------------------------------------
+
+
+def test_a_segment_ends_at_segment_bytes(clock: VirtualClock) -> None:
+    """What stays of large ones is cut as ever; spans lie side by side."""
+    store = new_store(clock, {"segment.bytes": 20_000, "compression.type": "none"})
+    with store.producer() as producer:
+        for n in range(3000):
+            producer.send("t", b"v" * 100, b"%d" % (n % 1500))
+    before = read(store)
+    compact(store)
+    assert read(store) == newest(before)
+    placed = segments(store)
+    assert len(placed) > 5
+    assert max(s.size_bytes for s in placed) <= 20_000
+    spans = [(s.base_offset, s.end_offset) for s in placed]
+    assert [spans[0][0], *(end for _, end in spans)] == [*(at for at, _ in spans), 3000]
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
+def test_a_crash_at_any_request(
+    clock: VirtualClock, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was put stays, nothing else does, and the next compaction does the rest."""
+    monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", 3000)
+    store = new_store(clock)
+    for n in range(8):
+        put(store, *((f"k{k % 5}", f"{n}") for k in range(n, n + 3)))
+    compact(store)
+    for n in range(8):
+        put(store, *((f"k{k % 5}", f"again {n}") for k in range(n, n + 3)))
+    before = read(store)
+    sizes: set[int] = set()
+    for number in itertools.count():
+        assert isinstance(store.storage, HeapStorage)
+        copied = attach(store.storage.copy(), clock=VirtualClock(clock.time_ms, 1000 + number))
+        faulty = FaultyStorage(copied.storage, {number: fault})
+        with suppress(ProcessStopped, StorageError):
+            compact(attach(faulty, clock=VirtualClock(clock.time_ms, 1 + number)))
+        left = read(another(copied))
+        sizes.add(len(left))
+        assert newest(left) == newest(before)
+        compact(another(copied))
+        assert read(another(copied)) == newest(before)
+        if len(faulty.requests) <= number:
+            break
+    assert number > 10
+    assert len(sizes) > 2  # some of it was done, and not all
+
+
+def test_two_at_once(store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever finds that somebody else was faster leaves the partition to the next time."""
+    for n in range(4):
+        put(store, *((f"k{k}", str(n)) for k in range(3)))
+    before = read(store)
+    now_ms = clock.time_ms
+    slow = another(store)
+    steps = compact_module.compact_topic(slow.logs, "t", now_ms, now_ms, even_clean=True)
+    put_group = compact_module._put
+
+    def overtaken(*arguments: Any) -> bool:
+        monkeypatch.setattr(compact_module, "_put", put_group)
+        compact(store)
+        return put_group(*arguments)
+
+    monkeypatch.setattr(compact_module, "_put", overtaken)
+    assert [*steps] == []
+    assert read(store) == newest(before)
+
+
+def test_a_damaged_segment_stops_it(store: Store) -> None:
+    """Nothing is lost that could be mended."""
+    put(store, ("a", "1"), ("a", "2"))
+    put(store, ("a", "3"))
+    name = segments(store)[0].name
+    path = SegmentRef("t", 0, name).paths.log
+    data = bytearray(store.storage.get(path))
+    data[-20] ^= 1
+    store.storage.delete([path])
+    store.storage.put(path, bytes(data))
+    with pytest.raises(CorruptRecord):
+        compact(store)
+    assert [s.rewritten for s in segments(store)] == [None, None]
+
+
+# -- a model --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record_format", KEY_FORMATS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_dict_is_the_model(
+    clock: VirtualClock, seed: int, record_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written, deleted, aborted, compacted, in groups and parts of any size."""
+    rng = random.Random(seed)
+    store = new_store(
+        clock,
+        {
+            "record.format": record_format,
+            "segment.bytes": rng.choice([2000, 1 << 30]),
+            "delete.retention.ms": rng.choice([0, 1000, 10_000]),
+        },
+    )
+    retention_ms = int(store.topic_spec("t").config["delete.retention.ms"])
+    monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", rng.choice([1, 3000, 1 << 30]))
+    keys = [rng.randbytes(rng.choice([0, 1, 1, 3, 40])) for _ in range(12)]
+    cleaned_ms: dict[int, int] = {}  # by its offset, when a tombstone was compacted first
+    known: dict[int, Record] = {}
+    log_start = 0
+    for _ in range(40):
+        clock.time_ms += rng.choice([1, 100, 2000])
+        match rng.choices(["put", "abort", "compact", "trim"], [5, 1, 4, 1])[0]:
+            case "put" | "abort" as kind:
+                producer = begin(store, f"p{rng.random()}")
+                for _ in range(rng.choice([1, 5, 60])):
+                    value = None if rng.random() < 0.2 else rng.randbytes(rng.choice([0, 9, 90]))
+                    headers = [("h", rng.randbytes(2))] if rng.random() < 0.3 else None
+                    producer.send("t", value, rng.choice(keys), headers=headers)
+                if kind == "put":
+                    producer.commit_transaction()
+                else:
+                    producer.abort_transaction()
+                known |= {r.offset: r for r in read(store) if r.offset not in known}
+            case "trim":
+                log_start = max(log_start, rng.randrange(max(known, default=0) + 1))
+                store.delete_records({TopicPartition("t", 0): log_start})
+                known = {at: r for at, r in known.items() if at >= log_start}
+            case "compact":
+                memory = rng.choice([600, 2000, 1 << 27])
+                compact(store, memory_bytes=memory)
+                left = read(store)
+                assert all(known[r.offset] == r for r in left)
+                expected = newest([*known.values()])
+                assert [r for r in left if r.value is not None] == [
+                    r for r in expected if r.value is not None
+                ]
+                tombstones = {r.offset for r in left if r.value is None}
+                now_ms = clock.time_ms
+                for record in expected:
+                    if record.value is None:
+                        at_ms = cleaned_ms.setdefault(record.offset, now_ms)
+                        if at_ms == now_ms or now_ms - at_ms < retention_ms:
+                            assert record.offset in tombstones
+                        elif now_ms - at_ms > retention_ms + retention_ms // 8 + 1:
+                            assert record.offset not in tombstones
+                assert tombstones <= {r.offset for r in expected}
+                known = {r.offset: r for r in left}
+    assert read(another(store)) == [known[at] for at in sorted(known)]
+
+
+# -- views that do not show all that compaction has seen ------------------------------------
+
+
+def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None:
+    """Else a key would be missing from a snapshot that is called atomic."""
+    store.create_topic("u")
+    put(store, ("a", "old"))
+    blocking = begin(store, "blocks")
+    blocking.send("u", b"open")
+    blocking.flush()
+    both = begin(store, "both")
+    both.send("t", b"new", key=b"a")
+    both.send("u", b"new")
+    both.commit_transaction()
+    (done,) = compact(store)
+    assert (done.record_count, done.compacted_record_count) == (2, 1)
+    for one in (store, another(store)):
+        snapshot = one.snapshot(["t", "u"])
+        assert snapshot.is_atomic
+        assert snapshot.scan("u").to_arrow().num_rows == 0
+        assert snapshot.scan("t").to_arrow()["value"].to_pylist() == [b"old"]
+        assert pairs(one) == [(1, "a", "new")]
+    blocking.abort_transaction()
+    snapshot = store.snapshot(["t", "u"])
+    assert snapshot.scan("t").to_arrow()["value"].to_pylist() == [b"new"]
+    assert snapshot.scan("u").to_arrow()["value"].to_pylist() == [b"new"]
+
+
+def test_a_rewrite_that_hides_or_shows_too_much_is_left_aside() -> None:
+    """What is hidden may be the newer record of a key, or lie in the new segment."""
+
+    def rewrite(judged_end: int) -> Rewrite:
+        special = RewrittenFile(10, is_compacted=judged_end > 0, judged_end=judged_end)
+        segment = Segment(7, "s", 20, 5, 100, 0, 0, 1, -1, -1, -1, rewritten=special)
+        return Rewrite(0, 0, segment)
+
+    compacted, merged = rewrite(50), rewrite(0)
+    assert compacted.holds_for(None, [])
+    assert compacted.holds_for(50, [])
+    assert not compacted.holds_for(49, [])
+    assert compacted.holds_for(60, [19, 50])
+    assert not compacted.holds_for(60, [49])
+    assert merged.holds_for(25, [])
+    assert merged.holds_for(60, [19, 30])
+    assert not merged.holds_for(60, [29])

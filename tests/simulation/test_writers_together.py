@@ -1,0 +1,320 @@
+"""Writers without a transaction that place each other's appends: whatever stops, sleeps or is lost.
+
+The judge knows what each writer was told, and reads the log's entries with code of its own: an
+append that was acknowledged is placed once, where its writer was told; one that was refused is
+never placed, not even later; any other at most once. Then each rule is broken, and must be caught.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+
+import pytest
+from msgspec.structs import replace as replace_field
+from settling import settling_early
+from steps import upload
+
+from txnlog.errors import (
+    InvalidProducerEpoch,
+    OutOfOrderSequence,
+    StorageError,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
+from txnlog.log import group_commit
+from txnlog.log.uploads import UploadedSegment, Writer
+from txnlog.names import TopicPartition
+from txnlog.state import proposal
+from txnlog.state.producers import ProducerRef
+from txnlog.state.proposal import Proposal
+from txnlog.state.topic import Append, Appends, TopicState
+from txnlog.store import Store
+from txnlog.testing import FaultRates, Process, Simulation
+
+Patch = pytest.MonkeyPatch
+PARTITIONS = 2
+TURNS = 6
+CALM = FaultRates(tear_listing=0.2, tear_ms=(0, 20))
+ROUGH = replace(CALM, fail=0.02, lose_response=0.02, land_late=0.02, delay=0.02, stop=0.01)
+SLEEPY = replace(CALM, pause=0.05, delay=0.05, stop=0.01, pause_ms=(100, 3_000))
+REFUSALS = (InvalidProducerEpoch, OutOfOrderSequence, UnknownTopicOrPartition)
+
+
+class Wrong(AssertionError):
+    """What was placed is not what writers were told."""
+
+
+@dataclass
+class Judge:
+    """What became of each append, by the name of its only segment, as its writer was told."""
+
+    acked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    """With the entry from which on none may place it: the first one, unless its topic was gone."""
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def check(self, simulation: Simulation) -> None:
+        """Compare with all entries of the log, none of which was cleaned up."""
+        placed: dict[str, list[tuple[int, int]]] = {}
+        ends: Counter[int] = Counter()
+        storage = simulation.storage
+        for name in storage.list_names("topics/t/log"):
+            if not name.endswith(".json"):
+                continue
+            entry = json.loads(storage.get(f"topics/t/log/{name}"))
+            self.kinds[entry["kind"]] += 1
+            if entry["kind"] == "deleted":
+                ends.clear()
+            for append in entry.get("appends", [entry]):
+                for place in append.get("segments", ()):
+                    partition, offset = place["partition"], place["base_offset"]
+                    if offset != ends[partition]:
+                        raise Wrong(f"{name} leaves a gap, or overlaps")
+                    ends[partition] += place["record_count"]
+                    placed.setdefault(place["name"], []).append((partition, offset))
+                    if int(name[:20]) >= self.refused.get(place["name"], 1 << 63):
+                        raise Wrong(f"{place['name']} was refused, and placed by {name}")
+        for name, where in placed.items():
+            if len(where) > 1:
+                raise Wrong(f"{name} was placed {len(where)} times")
+        for name, told in self.acked.items():
+            if placed.get(name) != [told]:
+                raise Wrong(f"{name} was acknowledged at {told}, and is at {placed.get(name)}")
+        for finding in simulation.store(create=False).examine(["t"]):
+            if finding.state == "damage" and finding.check == "topic":
+                raise Wrong(finding.detail)
+
+
+Body = Callable[[Process, Judge], None]
+
+
+def opened(process: Process) -> Store:
+    """The store, however often that fails."""
+    while True:
+        with suppress(StorageError):
+            return process.store()
+
+
+def next_entry(process: Process) -> int:
+    """The next number of the topic's log, as nobody knows it."""
+    found = process.storage.inner.list_names("topics/t/log")
+    return 1 + max(int(name[:20]) for name in found if name.endswith(".json"))
+
+
+def place(process: Process, judge: Judge, store: Store, writer: Writer | None) -> bool:
+    """Upload and place one record, and repeat what is in doubt; False if the outcome stays open."""
+    log = store.logs.topic("t")
+    segments: list[UploadedSegment] = []
+    try:
+        segments = upload(store, b"x", partition=process.chance.randrange(PARTITIONS))
+    except TxnlogError:
+        return False
+    (segment,) = segments
+    since_entry = log.next_entry
+    # Without a producer what was deleted meanwhile is not recognised.
+    for _ in range(process.chance.choice([1, 3, 3]) if writer else 1):
+        try:
+            timeout_ms = process.chance.choice([100, 2_000, 60_000])
+            found = log.place(
+                segments, writer=writer, since_entry=since_entry, timeout_ms=timeout_ms
+            )
+        except StorageError:
+            continue
+        except REFUSALS as error:
+            is_gone = isinstance(error, UnknownTopicOrPartition)
+            judge.refused[segment.name] = next_entry(process) if is_gone else 0
+            raise
+        offsets = found.offsets[TopicPartition("t", segment.partition)]
+        judge.acked[segment.name] = segment.partition, offsets.start
+        return True
+    return False
+
+
+def write(process: Process, judge: Judge) -> None:
+    """A producer of its own; after an open outcome another one, as ``PlainWriter`` does."""
+    store = opened(process)
+    writer = Writer.new(process.clock.token())
+    for _ in range(TURNS):
+        with suppress(*REFUSALS):
+            if not place(process, judge, store, writer):
+                writer = Writer.new(process.clock.token())
+
+
+def write_anonymously(process: Process, judge: Judge) -> None:
+    """No producer at all, as Spark's writes without a transactional id."""
+    store = opened(process)
+    for _ in range(TURNS):
+        with suppress(*REFUSALS):
+            place(process, judge, store, None)
+
+
+def write_as_a_copy(process: Process, judge: Judge) -> None:
+    """One of several that count as the same producer, one of them with a newer epoch."""
+    store = opened(process)
+    for turn in range(TURNS):
+        writer = Writer(ProducerRef(77 + turn % 2, process.chance.choice([0, 0, 1])))
+        with suppress(*REFUSALS):
+            for _ in range(3):
+                place(process, judge, store, writer)
+
+
+def trim(process: Process, _judge: Judge) -> None:
+    """Delete all records from time to time."""
+    store = opened(process)
+    for _ in range(TURNS):
+        process.clock.sleep(process.chance.random() / 2)
+        with suppress(TxnlogError):
+            log = store.logs.fresh_topic("t")
+            with log.reading() as state:
+                ends = {number: part.end_offset for number, part in enumerate(state.partitions)}
+            store.delete_records({TopicPartition("t", n): end for n, end in ends.items()})
+
+
+def make_anew(process: Process, _judge: Judge) -> None:
+    """Delete the topic, and make it anew."""
+    store = opened(process)
+    process.clock.sleep(process.chance.random())
+    with suppress(TxnlogError):
+        store.delete_topic("t")
+    with suppress(TxnlogError):
+        store.create_topic("t", partitions=PARTITIONS)
+
+
+def tidy(process: Process, _judge: Judge) -> None:
+    """Leave checkpoints and manifests, much more often than writers do."""
+    store = opened(process)
+    for _ in range(TURNS):
+        process.clock.sleep(process.chance.random() / 4)
+        with suppress(TxnlogError):
+            log = store.logs.fresh_topic("t")
+            log.checkpoint()
+
+
+CASTS: list[list[Body]] = [
+    [*[write] * 7, tidy],
+    [write, write, write, write_anonymously, write_anonymously, trim, tidy],
+    [write, write, write_as_a_copy, write_as_a_copy, write_as_a_copy],
+    [write] * 4 + [write_anonymously, write_anonymously, make_anew],
+    [write_anonymously] * 6 + [trim, trim],
+]
+
+
+def run(seed: int) -> Judge:
+    """One run: the seed decides who takes part, and what goes wrong."""
+    rates = (CALM, ROUGH, SLEEPY)[seed % 3]
+    judge = Judge()
+    simulation = Simulation(seed, rates=rates, step_ms=(0, 4))
+    store = simulation.store()
+    store.create_topic("t", partitions=PARTITIONS)
+    # Time passes by appends, and begins with the first.
+    store.logs.topic("t").place(upload(store, b"first"))
+    bodies = CASTS[seed % len(CASTS)]
+    for number, body in enumerate(bodies):
+
+        def play(process: Process, body: Body = body) -> None:
+            body(process, judge)
+
+        simulation.spawn(f"{body.__name__}-{number}", play, restart=True)
+    with settling_early() if seed % 2 else nullcontext():
+        simulation.run()
+    judge.check(simulation)
+    return judge
+
+
+@pytest.mark.parametrize(
+    "first_seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in range(30, 600, 30))]
+)
+def test_an_append_is_placed_as_its_writer_was_told(first_seed: int) -> None:
+    """Thirty runs, in which a good many entries hold several appends, and many are refused."""
+    kinds: Counter[str] = Counter()
+    for seed in range(first_seed, first_seed + 30):
+        judge = run(seed)
+        kinds += judge.kinds
+        kinds.update(acked=len(judge.acked), refused=len(judge.refused))
+    assert kinds["appends"] > 30
+    assert kinds["acked"] > 500
+    assert kinds["refused"] > 20
+
+
+# -- each rule is broken on purpose ----------------------------------------------------------------
+
+
+def believe_nothing_was_placed(patch: Patch) -> None:
+    """What was placed since it was proposed is not looked for."""
+    patch.setattr(Proposal, "was_overtaken", lambda *_: False)
+    patch.setattr(TopicState, "placed_since", lambda *_: {})
+    patch.setattr(group_commit, "_names_since", lambda *_: set())
+
+
+def let_producers_overtake(patch: Patch) -> None:
+    """A proposal is placed though its producer has appended since."""
+    patch.setattr(Proposal, "was_overtaken", lambda *_: False)
+
+
+def forget_the_topic(patch: Patch) -> None:
+    """A proposal for a topic that was deleted is placed in the next one of its name."""
+    may_be_placed = Proposal.may_be_placed
+
+    def in_any_topic(self: Proposal, state: TopicState) -> bool:
+        same = self if state.topic_id is None else replace_field(self, topic_id=state.topic_id)
+        return may_be_placed(same, state)
+
+    patch.setattr(Proposal, "may_be_placed", in_any_topic)
+
+
+def forget_deletions(patch: Patch) -> None:
+    """What was deleted is taken for what was never placed."""
+    patch.setattr(Proposal, "may_be_deleted", lambda *_: False)
+
+
+def take_each_twice(patch: Patch) -> None:
+    """The appends of one entry are not compared with each other."""
+    read = group_commit.GroupCommit._read
+
+    def read_twice(self: group_commit.GroupCommit, chosen: Sequence[str]) -> list[Proposal]:
+        return read(self, chosen) * 2
+
+    def take_all(
+        state: TopicState, own: Append, proposals: Sequence[Proposal], *, nonce: str, at_ms: int
+    ) -> tuple[Append | Appends, list[Proposal]]:
+        entries = [
+            proposal.combine(state, own, [one], nonce=nonce, at_ms=at_ms) for one in proposals
+        ]
+        taken = [one for _, some in entries for one in some]
+        ends = {at.partition: at.end_offset for at in own.segments}
+        for one in taken:
+            for at in one.append.segments:
+                ends.setdefault(at.partition, state.partitions[at.partition].end_offset)
+        appends = tuple(proposal._moved(one.append, ends) for one in taken)
+        return (Appends(nonce, at_ms, (own, *appends)) if taken else own), taken
+
+    patch.setattr(group_commit.GroupCommit, "_read", read_twice)
+    patch.setattr(group_commit, "combine", take_all)
+
+
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        believe_nothing_was_placed,
+        let_producers_overtake,
+        forget_the_topic,
+        forget_deletions,
+        take_each_twice,
+    ],
+)
+def test_a_broken_rule_is_noticed(monkeypatch: Patch, break_rule: Callable[[Patch], None]) -> None:
+    """Seeds are tried in order; the first that notices finds nothing once the rule holds again."""
+    for seed in range(60):
+        with monkeypatch.context() as patch:
+            break_rule(patch)
+            try:
+                run(seed)
+            except Wrong:
+                break
+    else:
+        raise AssertionError("none of sixty runs notices")
+    run(seed)

@@ -1,0 +1,160 @@
+"""What of a partition is to be compacted, and when: as Kafka's LogCleanerManager decides. Pure.
+
+A partition begins with its clean part, in which each key is there once, and the dirty part follows.
+There is no active segment here, so what is cleanable ends at the last stable offset, or at the
+first segment that is younger than ``min.compaction.lag.ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from txnlog.admin.compaction.tombstones import NO_TOMBSTONES, is_due, may_share, shared_horizon
+from txnlog.config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What is known of a segment without reading it; offsets are [base_offset, end_offset).
+
+    ``is_clean``: of each key it holds the newest record only, of all before its end.
+    Timestamps are -1 where they are not known; so is ``delete_horizon_ms`` without tombstones.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    min_timestamp_ms: int = -1
+    max_timestamp_ms: int = -1
+    is_clean: bool = False
+    delete_horizon_ms: int = NO_TOMBSTONES
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """The first ``clean`` segments of a partition are clean, the next ``dirty`` are to be cleaned.
+
+    Sizes are of both parts. ``is_overdue``: a record waits for longer than
+    ``max.compaction.lag.ms``. ``has_due_tombstones``: some in the clean part may go.
+    """
+
+    clean: int
+    dirty: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    has_due_tombstones: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The dirty part of all bytes, from 0 to 1."""
+        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
+
+    def is_worth_while(self, min_dirty_ratio: float) -> bool:
+        """Whether to compact now."""
+        is_filthy = self.dirty > 0 and self.dirty_ratio > min_dirty_ratio
+        return is_filthy or self.is_overdue or self.has_due_tombstones
+
+
+def find_cleanable(
+    segments: Sequence[SegmentFacts], config: TopicConfig, *, stable_offset: int, now_ms: int
+) -> Cleanable:
+    """Divide a partition into its clean part, what can be cleaned, and the rest.
+
+    Args:
+        segments: of the partition, from its log start on, in the order of offsets.
+        config: of the topic.
+        stable_offset: where read_committed stops.
+        now_ms: the time, by the earliest clock there is.
+    """
+    clean = 0
+    while clean < len(segments) and segments[clean].is_clean:
+        clean += 1
+    dirty = 0
+    for segment in segments[clean:]:
+        if segment.end_offset > stable_offset or _is_young(segment, config, now_ms):
+            break
+        dirty += 1
+    cleaned, waiting = segments[:clean], segments[clean : clean + dirty]
+    return Cleanable(
+        clean=clean,
+        dirty=dirty,
+        clean_bytes=sum(segment.size_bytes for segment in cleaned),
+        dirty_bytes=sum(segment.size_bytes for segment in waiting),
+        is_overdue=any(_is_overdue(segment, config, now_ms) for segment in waiting),
+        has_due_tombstones=any(is_due(segment.delete_horizon_ms, now_ms) for segment in cleaned),
+    )
+
+
+def _is_young(segment: SegmentFacts, config: TopicConfig, now_ms: int) -> bool:
+    lag_ms = config.min_compaction_lag_ms
+    return lag_ms > 0 and segment.max_timestamp_ms > now_ms - lag_ms
+
+
+def _is_overdue(segment: SegmentFacts, config: TopicConfig, now_ms: int) -> bool:
+    oldest_ms = segment.min_timestamp_ms
+    return oldest_ms >= 0 and now_ms - oldest_ms > config.max_compaction_lag_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Segments [start, stop) of a partition, side by side, that become new ones with one entry.
+
+    ``delete_horizon_ms`` is that of the tombstones that stay in them.
+    """
+
+    start: int
+    stop: int
+    is_dirty: bool
+    delete_horizon_ms: int
+
+
+def group_segments(
+    segments: Sequence[SegmentFacts],
+    cleanable: Cleanable,
+    is_touched: Callable[[int], bool],
+    config: TopicConfig,
+    *,
+    new_horizon_ms: int,
+    now_ms: int,
+    max_input_bytes: int,
+) -> list[Group]:
+    """What is to be rewritten, in the order in which it must be.
+
+    All of the clean part comes before any of the dirty one, so that at any moment what is called
+    clean is so: whoever stops in between has only done less.
+
+    Args:
+        segments: as for ``find_cleanable``.
+        cleanable: what that has found.
+        is_touched: whether a segment of the clean part holds a record that is superseded.
+        config: of the topic.
+        new_horizon_ms: of tombstones in the dirty part.
+        now_ms: the time, by the earliest clock there is.
+        max_input_bytes: how much becomes new with one entry: at least a segment.
+    """
+    groups: list[Group] = []
+    input_bytes = 0  # of the last group
+    for number in range(cleanable.clean + cleanable.dirty):
+        segment = segments[number]
+        is_dirty = number >= cleanable.clean
+        horizon_ms = new_horizon_ms if is_dirty else segment.delete_horizon_ms
+        if not is_dirty and is_due(horizon_ms, now_ms):
+            horizon_ms = NO_TOMBSTONES
+        elif not is_dirty and not is_touched(number):
+            continue
+        last = groups[-1] if groups else None
+        if (
+            last is not None
+            and (last.stop, last.is_dirty) == (number, is_dirty)
+            and input_bytes + segment.size_bytes <= max_input_bytes
+            and may_share(last.delete_horizon_ms, horizon_ms, config.delete_retention_ms)
+        ):
+            horizon_ms = shared_horizon(last.delete_horizon_ms, horizon_ms)
+            groups[-1] = Group(last.start, number + 1, is_dirty, horizon_ms)
+            input_bytes += segment.size_bytes
+        else:
+            groups.append(Group(number, number + 1, is_dirty, horizon_ms))
+            input_bytes = segment.size_bytes
+    return groups

@@ -1,0 +1,232 @@
+"""Compacts one partition: reads its keys, decides what stays, and writes that into new segments.
+
+What it makes is yielded group by group, to be put into the log before the next one is asked for. It
+changes nothing itself: a crash leaves files that nothing refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.admin.compaction.cleanable import Cleanable, Group, SegmentFacts, group_segments
+from txnlog.admin.compaction.key_table import Mask
+from txnlog.admin.compaction.span_writer import CompactedSpan, SpanWriter
+from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES, Survivors, find_survivors
+from txnlog.admin.compaction.tombstones import horizon_of, is_due
+from txnlog.clock import Clock
+from txnlog.config import TopicConfig
+from txnlog.errors import CorruptRecord
+from txnlog.log.uploads import TopicSpec
+from txnlog.read.segment_ranges import SegmentRange, read_stored
+from txnlog.segments.reader import SegmentBatch
+from txnlog.segments.records import RECORD_SCHEMA, Int64Array
+from txnlog.storage.base import Storage
+
+DEFAULT_GROUP_BYTES: Final = 1 << 30
+"""How much is rewritten with one entry of the log: what a crash loses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A segment that is there: what is known of it, and how to read its records.
+
+    ``part`` is None if none of its records is visible (they were aborted). The segment stands for
+    the offsets of ``facts``; ``part`` may begin later, at the log start.
+    """
+
+    facts: SegmentFacts
+    part: SegmentRange | None
+
+    @property
+    def most_records(self) -> int:
+        """How many records it holds, at most."""
+        return 0 if self.part is None else self.part.segment.record_count
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedGroup:
+    """New segments for some that lie side by side: sources [start, stop) of the partition.
+
+    ``spans`` cover the offsets of these without a gap. Counts are of records that were read, and
+    of those that have stayed; sizes are in bytes.
+    """
+
+    start: int
+    stop: int
+    spans: tuple[CompactedSpan, ...]
+    records_before: int
+    records_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+class Cleaner:
+    """One compaction of a partition.
+
+    Args:
+        storage: of the store.
+        clock: for names and times of uploads.
+        spec: of the topic: the new segments are written by its settings as they are now.
+        partition: its number.
+        now_ms: the time, by the earliest clock there is: what is due is due by all of them.
+        latest_ms: the time, by the latest clock there is: tombstones stay long enough by each.
+        memory_bytes: what the keys that are looked at together may take.
+        group_bytes: how much becomes new with one entry.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        spec: TopicSpec,
+        partition: int,
+        *,
+        now_ms: int,
+        latest_ms: int,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        group_bytes: int = DEFAULT_GROUP_BYTES,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._spec = spec
+        self._partition = partition
+        self._config = TopicConfig.of(spec.config)
+        self._now_ms = now_ms
+        self._latest_ms = latest_ms
+        self._memory_bytes = memory_bytes
+        self._group_bytes = group_bytes
+
+    def clean(self, sources: Sequence[Source], cleanable: Cleanable) -> Iterator[CompactedGroup]:
+        """Yield new segments for old ones, in the order in which they must be put into the log.
+
+        If one could not be put, those behind it must not be.
+
+        Args:
+            sources: all segments of the partition, from its log start on.
+            cleanable: how ``find_cleanable`` has divided them.
+
+        Raises:
+            CorruptRecord: a segment is damaged or gone; what was yielded before is good.
+            StorageError: the same.
+        """
+        end = cleanable.clean + cleanable.dirty
+        clean, dirty = _Side(sources[: cleanable.clean]), _Side(sources[cleanable.clean : end])
+        survivors = Survivors(clean.count, dirty.count)
+        if dirty.sources:
+            survivors = find_survivors(
+                partial(self._read_keys, clean),
+                partial(self._read_keys, dirty),
+                clean.count,
+                dirty.count,
+                self._memory_bytes,
+            )
+        groups = group_segments(
+            [source.facts for source in sources],
+            cleanable,
+            lambda number: survivors.superseded(*clean.positions(number)) > 0,
+            self._config,
+            new_horizon_ms=horizon_of(self._latest_ms, self._config.delete_retention_ms),
+            now_ms=self._now_ms,
+            max_input_bytes=self._group_bytes,
+        )
+        for group in groups:
+            if group.is_dirty:
+                chosen = range(group.start - cleanable.clean, group.stop - cleanable.clean)
+                yield self._rewrite(group, dirty, chosen, survivors.of_dirty)
+            else:
+                chosen = range(group.start, group.stop)
+                yield self._rewrite(group, clean, chosen, survivors.of_clean)
+
+    def _read_keys(self, side: _Side) -> Iterator[tuple[int, pa.Array]]:
+        for _, position, batch in self._read(side, range(len(side.sources)), ["key"]):
+            yield position, batch.records.column("key")
+
+    def _rewrite(
+        self, group: Group, side: _Side, chosen: range, survive: Callable[[int, int], Mask]
+    ) -> CompactedGroup:
+        facts = [side.sources[number].facts for number in chosen]
+        writer = SpanWriter(
+            self._storage,
+            self._spec,
+            self._partition,
+            self._clock,
+            start=facts[0].base_offset,
+            delete_horizon_ms=group.delete_horizon_ms,
+        )
+        before = after = 0
+        try:
+            for source, position, batch in self._read(side, chosen, RECORD_SCHEMA.names):
+                stays = survive(position, position + batch.record_count)
+                if not group.is_dirty and is_due(source.facts.delete_horizon_ms, self._now_ms):
+                    stays &= np.asarray(batch.records.column("value").is_valid())
+                records, offsets = _choose(source, batch, stays)
+                before += batch.record_count
+                after += records.num_rows
+                writer.append(records, offsets)
+            spans = writer.finish(facts[-1].end_offset)
+        except BaseException:
+            writer.discard()
+            raise
+        return CompactedGroup(
+            start=group.start,
+            stop=group.stop,
+            spans=tuple(spans),
+            records_before=before,
+            records_after=after,
+            bytes_before=sum(fact.size_bytes for fact in facts),
+            bytes_after=sum(span.segment.size_bytes for span in spans if span.segment),
+        )
+
+    def _read(
+        self, side: _Side, chosen: range, columns: Sequence[str]
+    ) -> Iterator[tuple[Source, int, SegmentBatch]]:
+        """The batches of some sources, each with the position of its first record."""
+        numbers = [number for number in chosen if side.sources[number].part is not None]
+        parts = [part for number in numbers if (part := side.sources[number].part) is not None]
+        with closing(read_stored(self._storage, parts, columns)) as reads:
+            for number, (part, batches) in zip(numbers, reads, strict=True):
+                position, stop = side.positions(number)
+                for batch in batches:
+                    if position + batch.record_count > stop:
+                        raise CorruptRecord(
+                            f"segment {part.paths.log} has more records than the "
+                            f"{part.segment.record_count} that the log has placed; restore it "
+                            "from a backup"
+                        )
+                    yield side.sources[number], position, batch
+                    position += batch.record_count
+
+
+class _Side:
+    """The clean or the dirty part: its segments, and the positions of their records."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+        self._ends = list(accumulate(source.most_records for source in sources))
+
+    @property
+    def count(self) -> int:
+        """The positions are below."""
+        return self._ends[-1] if self._ends else 0
+
+    def positions(self, number: int) -> tuple[int, int]:
+        """The positions [start, stop) of the records of one source."""
+        return (self._ends[number - 1] if number else 0), self._ends[number]
+
+
+def _choose(source: Source, batch: SegmentBatch, stays: Mask) -> tuple[pa.RecordBatch, Int64Array]:
+    """The records of a batch that stay, and the partition's own offsets of them."""
+    assert source.part is not None
+    offsets = batch.offsets() + source.part.segment.offset_shift
+    records = pa.RecordBatch.from_arrays(batch.records.columns, schema=RECORD_SCHEMA)
+    if stays.all():
+        return records, offsets
+    return records.filter(pa.array(stays)), offsets[stays]

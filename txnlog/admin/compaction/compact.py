@@ -1,0 +1,177 @@
+"""Compaction of a topic: what is due is cleaned, and new segments are put into its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from txnlog.admin.compaction.cleanable import Cleanable, find_cleanable
+from txnlog.admin.compaction.cleaner import DEFAULT_GROUP_BYTES, Cleaner, CompactedGroup, Source
+from txnlog.admin.compaction.sources import sources_of
+from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
+from txnlog.admin.rewrite_tasks import TaskRunner, run_here
+from txnlog.admin.rewriting import Replacement, Rewriting
+from txnlog.clock import Clock
+from txnlog.config import TopicConfig
+from txnlog.log.open_logs import Logs
+from txnlog.log.uploads import TopicSpec
+from txnlog.read.pinning import pin_topics
+from txnlog.state.placement import Segment
+from txnlog.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """Segments of a partition of which, of each key, the newest record has stayed (or would stay).
+
+    Sizes in bytes, before and after; ``dirty_ratio`` is the part of the partition's bytes that was
+    new when it began. ``compacted_...`` are None where nothing was done yet.
+    """
+
+    topic: str
+    partition: int
+    segment_count: int
+    size_bytes: int
+    dirty_ratio: float
+    record_count: int | None = None
+    compacted_count: int | None = None
+    compacted_bytes: int | None = None
+    compacted_record_count: int | None = None
+
+
+def compact_topic(
+    logs: Logs,
+    topic: str,
+    now_ms: int,
+    latest_ms: int,
+    *,
+    even_clean: bool = False,
+    dry_run: bool = False,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    run_tasks: TaskRunner | None = None,
+) -> Iterator[Compaction]:
+    """Compact the partitions of a topic that its settings say are dirty enough.
+
+    Yields what was done, after each entry of the log. A partition that somebody else has rewritten
+    at the same time is left to the next call.
+
+    Args:
+        logs: of the store.
+        topic: its name; one whose ``cleanup.policy`` does not say compact is left alone.
+        now_ms: the time, by the earliest clock there is.
+        latest_ms: the time, by the latest clock there is.
+        even_clean: compact whatever has something new, however small a part of it that is.
+        dry_run: only tell.
+        memory_bytes: what the keys that are looked at together may take.
+        run_tasks: reads and uploads; None: this process does.
+
+    Raises:
+        UnknownTopicOrPartition: there is no such topic (any more).
+        CorruptRecord: a segment is damaged; its partition stays as it is.
+        StorageError: some of it may be done; a later call goes on.
+    """
+    view = pin_topics(logs, [topic]).views[topic]
+    config = TopicConfig.of(view.config)
+    if not config.compacts:
+        return
+    least_ratio = 0.0 if even_clean else config.min_cleanable_dirty_ratio
+    spec = TopicSpec(topic, view.topic_id, len(view.partitions), dict(view.config))
+    spans = {n: (part.log_start_offset, part.end_offset) for n, part in enumerate(view.partitions)}
+    placed = view.placed(spans)
+    tasks = []
+    for partition, segments in placed.segments.items():
+        sources = sources_of(view, partition, segments, placed.hidden_entries)
+        stable_offset = view.partitions[partition].end_offset
+        facts = [source.facts for source in sources]
+        cleanable = find_cleanable(facts, config, stable_offset=stable_offset, now_ms=now_ms)
+        if cleanable.is_worth_while(least_ratio):
+            chosen = tuple(segments[: cleanable.clean + cleanable.dirty])
+            times = now_ms, latest_ms
+            tasks.append(
+                _CleanTask(spec, partition, chosen, tuple(sources), cleanable, times, memory_bytes)
+            )
+    if dry_run:
+        yield from (task.describe() for task in tasks)
+        return
+    run_tasks = run_tasks or run_here(logs.storage, logs.clock)
+    for task, groups in zip(tasks, run_tasks(tasks), strict=True):
+        for group in groups:
+            if not _put(logs, task, group):
+                break
+            yield task.describe(group)
+
+
+@dataclass(frozen=True, slots=True)
+class _CleanTask:
+    """A partition that is to be compacted: ``segments`` are its clean and its dirty part.
+
+    ``times`` are the time by the earliest and by the latest clock.
+    """
+
+    spec: TopicSpec
+    partition: int
+    segments: tuple[Segment, ...]
+    sources: tuple[Source, ...]
+    cleanable: Cleanable
+    times: tuple[int, int]
+    memory_bytes: int
+
+    @property
+    def judged_end(self) -> int:
+        """Behind all records that are looked at.
+
+        Of what compaction has left out before, the newer records may lie further on.
+        """
+        known = (s.rewritten.judged_end for s in self.segments if s.rewritten)
+        return max(self.segments[-1].end_offset, *known, 0)
+
+    def run(self, storage: Storage, clock: Clock) -> Iterator[CompactedGroup]:
+        """Read and upload, in bounded memory; yields group by group."""
+        now_ms, latest_ms = self.times
+        cleaner = Cleaner(
+            storage,
+            clock,
+            self.spec,
+            self.partition,
+            now_ms=now_ms,
+            latest_ms=latest_ms,
+            memory_bytes=self.memory_bytes,
+            group_bytes=DEFAULT_GROUP_BYTES,
+        )
+        return cleaner.clean(self.sources, self.cleanable)
+
+    def describe(self, group: CompactedGroup | None = None) -> Compaction:
+        """What is to be done, or what a group has done of it."""
+        topic, ratio = self.spec.topic, self.cleanable.dirty_ratio
+        if group is None:
+            size_bytes = sum(segment.size_bytes for segment in self.segments)
+            return Compaction(topic, self.partition, len(self.segments), size_bytes, ratio)
+        return Compaction(
+            topic,
+            self.partition,
+            group.stop - group.start,
+            group.bytes_before,
+            ratio,
+            group.records_before,
+            sum(span.segment is not None for span in group.spans),
+            group.bytes_after,
+            group.records_after,
+        )
+
+
+def _put(logs: Logs, task: _CleanTask, group: CompactedGroup) -> bool:
+    """Let the new segments hold the records; False if the old ones do not any more."""
+    rewriting = Rewriting(logs, logs.topic(task.spec.topic), task.spec.topic_id)
+    replacements = [
+        Replacement(
+            span.start,
+            span.end,
+            span.segment,
+            is_compacted=True,
+            delete_horizon_ms=span.delete_horizon_ms,
+            judged_end=task.judged_end,
+        )
+        for span in group.spans
+    ]
+    rewriting.add(task.partition, task.segments[group.start : group.stop], replacements)
+    return rewriting.put()

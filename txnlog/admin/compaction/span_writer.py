@@ -1,0 +1,187 @@
+"""Writes the records that stay of some segments into new ones, which keep their offsets.
+
+New segments stand for the offsets of the old ones, without a gap between them: each for those from
+its base offset to that of the next one, whether there are records or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog import names
+from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
+from txnlog.clock import Clock
+from txnlog.config import TopicConfig
+from txnlog.log.uploads import TopicSpec, UploadedSegment
+from txnlog.segments.identity import tag_of
+from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES
+from txnlog.segments.records import Int64Array, record_sizes
+from txnlog.segments.writer import SegmentWriter
+from txnlog.storage.base import Storage, Upload
+from txnlog.write.segment_uploads import discard_segments
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedSpan:
+    """A new segment for the offsets [start, end) of a partition; None: no record of them is left.
+
+    Offsets in the segment are relative to ``start``. ``delete_horizon_ms`` is the time from which
+    its tombstones may go; -1: it holds none.
+    """
+
+    start: int
+    end: int
+    segment: UploadedSegment | None
+    delete_horizon_ms: int = NO_TOMBSTONES
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A segment that is being written."""
+
+    start: int
+    name: str
+    upload: Upload
+    writer: SegmentWriter
+    begun_ms: int
+    has_tombstones: bool = False
+
+
+class SpanWriter:
+    """Writes the records of the offsets [start, end) of a partition, in their order.
+
+    A segment takes ``segment.bytes`` at most, or one record. Use it once: :meth:`append` any number
+    of times, then :meth:`finish` or :meth:`discard`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: TopicSpec,
+        partition: int,
+        clock: Clock,
+        *,
+        start: int,
+        delete_horizon_ms: int,
+    ) -> None:
+        self._storage = storage
+        self._spec = spec
+        self._partition = partition
+        self._clock = clock
+        self._start = start  # of the span that is next, or being written
+        self._horizon_ms = delete_horizon_ms
+        self._config = TopicConfig.of(spec.config)
+        self._token = clock.token()
+        self._counter = 0
+        self._open: _Open | None = None
+        self._spans: list[CompactedSpan] = []
+
+    def append(self, records: pa.RecordBatch, offsets: Int64Array) -> None:
+        """Add records of RECORD_SCHEMA with the partition's own offsets (int64, ascending)."""
+        row = 0
+        ends: Int64Array | None = None
+        while row < records.num_rows:
+            segment = self._open or self._begin(int(offsets[row]))
+            room_bytes, _ = segment.writer.room()
+            # Offsets in a segment end at 2^31, wherever its records are.
+            stop = int(np.searchsorted(offsets, segment.start + MAX_SEGMENT_BYTES, side="right"))
+            if ends is not None or records.nbytes > room_bytes:
+                if ends is None:
+                    ends = np.cumsum(record_sizes(records))
+                taken = int(ends[row - 1]) if row else 0
+                stop = min(stop, int(np.searchsorted(ends, taken + room_bytes, side="right")))
+            if stop <= row:
+                if segment.writer.record_count:
+                    self._end(int(offsets[row]))
+                    continue
+                stop = row + 1  # larger than a whole segment
+            part = records.slice(row, stop - row)
+            segment.writer.append(part, offsets[row:stop] - segment.start)
+            segment.has_tombstones |= part.column("value").null_count > 0
+            row = stop
+
+    def finish(self, end: int) -> list[CompactedSpan]:
+        """Upload what is open; the spans side by side, up to the offset ``end``."""
+        if self._open is not None:
+            self._end(end)
+        elif self._start < end:
+            self._spans.append(CompactedSpan(self._start, end, None))
+        return self._spans
+
+    def discard(self) -> None:
+        """Delete what was uploaded, best effort."""
+        if self._open is not None:
+            self._open.upload.discard()
+            self._open = None
+        discard_segments(
+            self._storage, [span.segment for span in self._spans if span.segment is not None]
+        )
+        self._spans = []
+
+    def _begin(self, first_offset: int) -> _Open:
+        if first_offset - self._start > MAX_SEGMENT_BYTES:
+            # So far away that no segment from here could count up to it.
+            self._spans.append(CompactedSpan(self._start, first_offset, None))
+            self._start = first_offset
+        name = names.segment_name(self._token, self._counter)
+        self._counter += 1
+        ref = names.SegmentRef(self._spec.topic, self._partition, name)
+        upload = self._storage.upload(ref.paths.log)
+        writer = SegmentWriter(
+            upload,
+            record_format=self._config.record_format,
+            compression=self._config.compression,
+            level=self._config.compression_level,
+            max_record_bytes=_ANY_RECORD,
+            index_interval_bytes=self._config.index_interval_bytes,
+            tag=tag_of(name),
+            segment_bytes=self._config.segment_bytes,
+        )
+        self._open = _Open(self._start, name, upload, writer, self._clock.now_ms())
+        return self._open
+
+    def _end(self, end: int) -> None:
+        """Finish the open segment, which stands for what lies before ``end``."""
+        segment = self._open
+        assert segment is not None
+        uploaded = self._finish(segment)
+        horizon_ms = self._horizon_ms if segment.has_tombstones else NO_TOMBSTONES
+        self._spans.append(CompactedSpan(segment.start, end, uploaded, horizon_ms))
+        self._open = None
+        self._start = end
+
+    def _finish(self, segment: _Open) -> UploadedSegment:
+        summary = segment.writer.finish()
+        uploaded = UploadedSegment(
+            topic=self._spec.topic,
+            topic_id=self._spec.topic_id,
+            partition=self._partition,
+            name=segment.name,
+            record_count=summary.record_count,
+            batch_count=summary.batch_count,
+            size_bytes=summary.size_bytes,
+            min_timestamp_ms=summary.min_timestamp_ms,
+            max_timestamp_ms=summary.max_timestamp_ms,
+            tag=tag_of(segment.name),
+            begun_ms=segment.begun_ms,
+        )
+
+        def requests() -> Iterator[Callable[[], None]]:
+            yield segment.upload.close
+            if summary.batch_count > 1:
+                paths = names.SegmentRef(self._spec.topic, self._partition, segment.name).paths
+                yield partial(self._storage.put, paths.offset_index, summary.index)
+                yield partial(self._storage.put, paths.time_index, summary.time_index)
+
+        self._storage.gather(requests())
+        return uploaded
+
+
+_ANY_RECORD: Final = MAX_SEGMENT_BYTES
+"""Records were taken when max.message.bytes was perhaps larger than it is now."""

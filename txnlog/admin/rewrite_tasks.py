@@ -1,0 +1,39 @@
+"""What of a rewrite can be done anywhere: it reads and uploads, and puts nothing into a log.
+
+Whoever plans the tasks puts what they have made into the log, in their order. They are plain data,
+so Spark can run them on many machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from txnlog.clock import Clock
+from txnlog.storage.base import Storage
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class RewriteTask(Protocol[T_co]):
+    """One task: of one partition."""
+
+    def run(self, storage: Storage, clock: Clock) -> Iterator[T_co]:
+        """Do it; what it makes is yielded bit by bit, to be put into the log in this order."""
+        ...
+
+
+class TaskRunner(Protocol):
+    """Runs tasks somewhere, and yields what each of them makes, in the order of the tasks."""
+
+    def __call__(self, tasks: Sequence[RewriteTask[T]]) -> Iterator[Iterator[T]]: ...
+
+
+def run_here(storage: Storage, clock: Clock) -> TaskRunner:
+    """Runs each task in this process, when its turn comes."""
+
+    def run(tasks: Sequence[RewriteTask[T]]) -> Iterator[Iterator[T]]:
+        return (task.run(storage, clock) for task in tasks)
+
+    return run

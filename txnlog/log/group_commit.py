@@ -1,0 +1,304 @@
+"""Group commit: writers that lose an entry number do not queue for the next one.
+
+Whoever was not the first leaves a proposal beside the log, and looks again. One of those who wait,
+the one whose proposal comes first, puts the next entry, and in it what all of them have proposed;
+the others find themselves placed. Nobody depends on anybody: if nothing comes, the next few in turn
+put it, then all. A writer that is alone does none of this.
+
+It only saves requests. That an append is placed once follows from the log alone, see PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+
+from txnlog import names
+from txnlog.errors import StorageError, TxnlogError
+from txnlog.log.proposals import Proposals
+from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
+from txnlog.log.state_log import StateLog
+from txnlog.names import SegmentRef
+from txnlog.state.proposal import MOST_TOGETHER, Proposal, combine, is_proposable
+from txnlog.state.topic import Append, TopicEntry, TopicState
+
+MOST_AGE_MS = 60_000
+"""A proposal that is so old, by wall clocks, is left to its own writer."""
+_TURNS = (1, 1, 1, 4, 16)
+"""How many of those who wait may put the next entry when nothing has come so many times; then all
+may."""
+_BUSY_S = 2.0
+"""For so long after others were faster an append is proposed at once."""
+_LEAST_PAUSE_S = 0.001
+_MOST_PAUSE_S = 0.25
+
+_logger = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """One append without a transaction, on its way into a topic's log.
+
+    Args:
+        log: the topic's.
+        proposals: those of the topic.
+        build: judges the append and makes it for a state; None if that has it already.
+        begun_ms: when uploads of its segments began, by this process's clock.
+        timeout_ms: how long it goes on while others are faster.
+    """
+
+    def __init__(
+        self,
+        log: StateLog[TopicEntry, TopicState],
+        proposals: Proposals,
+        build: Callable[[TopicState], Append | None],
+        begun_ms: Sequence[int | None],
+        timeout_ms: int,
+    ) -> None:
+        self._log = log
+        self._clock = log.clock
+        self._proposals = proposals
+        self._build = build
+        self._begun_ms = [at_ms for at_ms in begun_ms if at_ms is not None]
+        self._timeout_ms = timeout_ms
+        self._own: Proposal | None = None
+        self._own_name = ""
+        self._is_sent = True
+        self._known: dict[str, Proposal | None] = {}
+        self._round_s = 0.0
+
+    def run(self, *, refreshed: bool = False) -> int | None:
+        """Append it. With ``refreshed`` the log was refreshed just now.
+
+        Returns:
+            The entry's number if this process has put it; None if ``build`` has found it placed.
+
+        Raises what ``StateLog.append`` does. While others may place it, any error is a
+        StorageError: the outcome is unknown.
+        """
+        with self._log.lock:
+            try:
+                return self._go_on(refreshed=refreshed)
+            except StorageError:
+                raise
+            except TxnlogError as error:
+                if self._may_be_placed():
+                    unknown = StorageError(
+                        f"topic {self._log.name!r}: what was proposed to other writers may be "
+                        f"placed, or not: {error}"
+                    )
+                    unknown.retriable = False
+                    raise unknown from error
+                if self._own is not None:
+                    self._proposals.delete([self._own_name])
+                raise
+
+    def _go_on(self, *, refreshed: bool) -> int | None:
+        deadline_s = self._clock.monotonic_s() + self._timeout_ms / 1000
+        lost = quiet = 0
+        if not refreshed:
+            self._propose_if_busy()
+        while True:
+            before = self._log.next_entry
+            shown = [] if refreshed else self._refresh()
+            refreshed = False
+            with self._log.reading() as state:
+                append = self._build(state)
+                if append is None:
+                    self._note_others()
+                    return None
+                self._check_own(state)
+                quiet = 0 if state.next_entry > before else quiet + 1
+                is_my_turn = self._is_my_turn(state, shown, quiet)
+                if is_my_turn:
+                    number = self._put(state, append, shown)
+                    if number is not None:
+                        return number
+                    lost += 1
+                    self._note_others()
+            if self._clock.monotonic_s() > deadline_s:
+                raise self._too_slow(lost)
+            if not is_my_turn:
+                pause_s = self._round_s * (0.5 + self._clock.jitter())
+                self._clock.sleep(min(max(pause_s, _LEAST_PAUSE_S), _MOST_PAUSE_S))
+            elif self._own is None:
+                self._clock.sleep(self._clock.jitter() * min(0.002 * 2**lost, _MOST_PAUSE_S))
+
+    def _too_slow(self, lost: int) -> StorageError:
+        written = "nothing was written" if self._own is None else "it may be placed yet"
+        return StorageError(
+            f"topic {self._log.name!r}: other writers were faster {lost} times in "
+            f"{self._timeout_ms} ms; {written}: try again later"
+        )
+
+    def _note_others(self) -> None:
+        self._proposals.busy_until_s = self._clock.monotonic_s() + _BUSY_S
+
+    # -- its own proposal ------------------------------------------------------------------------
+
+    def _propose_if_busy(self) -> None:
+        """Where others were faster a moment ago, a first attempt would most likely be lost."""
+        if self._log.next_entry == 0 or self._clock.monotonic_s() > self._proposals.busy_until_s:
+            return
+        with self._log.reading() as state:
+            try:
+                append = self._build(state)
+            except StorageError:
+                raise
+            except TxnlogError:
+                return  # as far as was known here; what has come since decides
+            if append is not None:
+                self._propose(state, append)
+
+    def _propose(self, state: TopicState, append: Append) -> None:
+        """Propose an append that was built for a state, beside the next look at the log."""
+        now_ms = self._clock.now_ms()
+        is_young = all(abs(now_ms - at_ms) < RECHECK_AFTER_MS for at_ms in self._begun_ms)
+        if not self._begun_ms or not is_young or not is_proposable(state, append):
+            return
+        assert state.topic_id is not None
+        begun_ms = (min(self._begun_ms), max(self._begun_ms))
+        number, time_ms = state.next_entry, state.append_time_ms
+        self._own = Proposal(state.topic_id, number, time_ms, begun_ms, append)
+        self._own_name = names.proposal(number, append.segments[0].name)
+        self._is_sent = False
+
+    def _check_own(self, state: TopicState) -> None:
+        """Let go of a proposal that nobody will place any more. Raises StorageError."""
+        own = self._own
+        if own is None or own.may_be_placed(state):
+            return
+        if own.append.producer is None and own.may_be_deleted(state):
+            error = StorageError(
+                f"topic {self._log.name!r}: records that were proposed to other writers may have "
+                "been placed, and deleted since"
+            )
+            error.retriable = False
+            raise error
+        self._own = None
+
+    def _may_be_placed(self) -> bool:
+        """Whether somebody else may have placed it, or may do so yet, as far as is known."""
+        if self._own is None:
+            return False
+        try:
+            with self._log.reading() as state:
+                return self._own.may_be_placed(state)
+        except TxnlogError:
+            return True
+
+    # -- those of others -------------------------------------------------------------------------
+
+    def _refresh(self) -> list[str]:
+        """Refresh the log; with a proposal of its own also see which there are, beside that."""
+        if self._own is None:
+            self._log.refresh()
+            return []
+        own, shown = self._own, list[str]()
+        number = self._log.next_entry
+        calls: list[Callable[[], object]] = []
+        if not self._is_sent:
+            self._is_sent = True
+            calls.append(lambda: self._proposals.put(self._own_name, own))
+        calls.append(lambda: shown.extend(self._proposals.names(number)))
+        begun_s = self._clock.monotonic_s()
+        self._log.refresh_beside(*calls)
+        self._round_s = self._clock.monotonic_s() - begun_s
+        return shown
+
+    def _is_my_turn(self, state: TopicState, shown: Sequence[str], quiet: int) -> bool:
+        """Whether it is among the first of those who wait; it always is if it proposes nothing."""
+        if self._own is None or quiet >= len(_TURNS):
+            return True
+        waiting = self._waiting(state, shown)
+        earlier = [name for name in waiting if name < self._own_name]
+        return len(earlier) < _TURNS[quiet]
+
+    def _put(self, state: TopicState, append: Append, shown: Sequence[str]) -> int | None:
+        """Put the next entry, with what others have proposed; None if somebody else was first."""
+        if self._own is None:
+            number = self._log.put_next(append)
+            if number is None:
+                self._propose(state, append)
+            return number
+        others = self._read(self._waiting(state, shown)[:MOST_TOGETHER])
+        entry, taken = combine(
+            state, append, others, nonce=self._clock.token(), at_ms=self._clock.now_ms()
+        )
+        number = self._log.put_next(entry)
+        if number is None:
+            return None
+        self._clean_up(state, shown)
+        self._check_uploads(number, taken)
+        if taken:
+            self._note_others()
+        elif not others and number == self._own.entry:
+            self._proposals.busy_until_s = 0.0  # alone again
+        return number
+
+    def _not_placed(self, state: TopicState, shown: Sequence[str]) -> list[str]:
+        """The proposals of others that were not placed, as far as their names tell."""
+        entries = {name: names.parse_proposal(name) for name in shown if name != self._own_name}
+        oldest = min((found[0] for found in entries.values() if found), default=0)
+        placed = _names_since(state, oldest)
+        return [name for name, found in entries.items() if found and found[1] not in placed]
+
+    def _waiting(self, state: TopicState, shown: Sequence[str]) -> list[str]:
+        """Those of them that this process may place, as far as it has read them."""
+        unread = True
+        return [
+            name
+            for name in self._not_placed(state, shown)
+            if self._known.get(name, unread) is not None
+        ]
+
+    def _read(self, chosen: Sequence[str]) -> list[Proposal]:
+        """Proposals that may be placed, as far as clocks tell; each is read once."""
+        new = [name for name in chosen if name not in self._known]
+        now_ms = self._clock.now_ms()
+        for name, found in zip(new, self._proposals.read(new), strict=True):
+            is_young = (
+                found is not None
+                and abs(now_ms - found.append.at_ms) < MOST_AGE_MS
+                and all(abs(now_ms - at_ms) < RECHECK_AFTER_MS for at_ms in found.begun_ms)
+            )
+            self._known[name] = found if is_young else None
+        return [found for name in chosen if (found := self._known[name]) is not None]
+
+    def _clean_up(self, state: TopicState, shown: Sequence[str]) -> None:
+        """Delete the proposals that nobody needs any more, its own among them."""
+        kept = {
+            name
+            for name in self._not_placed(state, shown)
+            if (found := self._known.get(name)) is None or found.may_be_placed(state)
+        }
+        self._proposals.delete(sorted({self._own_name, *shown} - kept))
+
+    def _check_uploads(self, number: int, taken: Sequence[Proposal]) -> None:
+        """Say so if this process has slept, and vacuum has meanwhile taken what it has placed.
+
+        Their writers find out as well, if they are alive.
+        """
+        segments = [
+            SegmentRef(self._log.name, at.partition, at.name, at.position)
+            for found in taken
+            for at in found.append.segments
+        ]
+        begun_ms = [at_ms for found in taken for at_ms in found.begun_ms]
+        log = self._log.log
+        try:
+            UploadCheck(log.storage, self._clock, self._log.name, segments, begun_ms).after(number)
+        except StorageError as error:
+            _logger.warning("for other writers: %s", error)
+
+
+def _names_since(state: TopicState, first_entry: int) -> set[str]:
+    """The names of the segments that entries from ``first_entry`` on have placed."""
+    found = set()
+    since = takewhile(lambda entry: entry.number >= first_entry, reversed(state.recent))
+    for partition in {number for entry in since for number in entry.first_offsets}:
+        for segment in reversed(state.partitions[partition].segments):
+            if segment.entry < first_entry:
+                break
+            found.add(segment.name)
+    return found
