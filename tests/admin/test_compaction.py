@@ -511,3 +511,36 @@ def test_a_rewrite_that_hides_or_shows_too_much_is_left_aside() -> None:
     assert merged.holds_for(25, [])
     assert merged.holds_for(60, [19, 30])
     assert not merged.holds_for(60, [29])
+
+
+def test_a_view_takes_all_segments_of_a_compaction_or_none(clock: VirtualClock) -> None:
+    """The new ones do not end where the old ones did: some of each would show records twice."""
+    heap = HeapStorage()
+    store = attach(heap, create=True, clock=clock)
+    store.create_topic("t", config={"cleanup.policy": "compact"})
+    store.create_topic("u")
+    hidden = begin(store)
+    hidden.send("t", b"hidden", key=b"hidden")
+    hidden.flush()
+    rng = random.Random(1)
+    for first in range(0, 20, 5):
+        with store.producer() as producer:
+            for number in range(first, first + 5):
+                producer.send("t", rng.randbytes(300), b"k%d" % number)
+    store.alter_topic("t", config={"segment.bytes": 3000})
+    listings = 0
+
+    def meanwhile(text: str) -> None:
+        nonlocal listings
+        listings += text.startswith("list") and "topics/t/log" in text
+        if listings == 2:
+            listings += 1
+            hidden.commit_transaction()
+            (done,) = compact(another(store))
+            assert (done.compacted_count or 0) > 3
+
+    reader = attach(FaultyStorage(heap, before_request=meanwhile), clock=clock)
+    snapshot = reader.snapshot(["t", "u"], isolation_level="snapshot")
+    assert listings >= 3
+    assert snapshot.scan("t").to_arrow()["offset"].to_pylist() == [*range(1, 21)]
+    assert [r.offset for r in read(store)] == [*range(21)]

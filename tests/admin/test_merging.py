@@ -20,10 +20,12 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
+from txnlog.log.retired_segments import UploadCheck
 from txnlog.results import FileDeletion, MaintenanceFailure, Merge
 from txnlog.scan import Scan
 from txnlog.state import envelope
-from txnlog.state.placement import KafkaFile, Segment
+from txnlog.state.placement import KafkaFile, RewrittenFile, Segment
+from txnlog.state.rewrites import Rewrite, still_of_use
 from txnlog.state.topic import CHECKPOINT_DECODER, ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -236,6 +238,80 @@ def test_a_merger_whose_put_is_answered_when_all_is_vacuumed_takes_it_back(
     assert values(another(store)) == expected
     assert data_files(store) == old
     assert no_damage(store)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_merger_that_slept_takes_nothing_back_from_others(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, deletes: bool
+) -> None:
+    """What it has merged was merged again, or deleted, since: the old ones are gone by right."""
+    for number in range(4):
+        append(store, b"%d" % number)
+    check = UploadCheck.after
+
+    def sleep(self: UploadCheck, entry: int | None) -> None:
+        monkeypatch.setattr(UploadCheck, "after", check)
+        for number in range(4, 40):
+            append(another(store), b"%d" % number)
+        if deletes:
+            store.delete_records({T0: 4})
+        merge(store)
+        for _ in range(3):
+            clock.time_ms += WEEK_MS
+            another(store).maintain()
+        check(self, entry)
+
+    monkeypatch.setattr(UploadCheck, "after", sleep)
+    assert len(merge(store)) == 1
+    expected = [b"%d" % number for number in range(4 if deletes else 0, 40)]
+    assert values(another(store)) == expected
+    for _ in range(4):
+        clock.time_ms += WEEK_MS
+        another(store).maintain()
+    assert values(another(store)) == expected
+    assert no_damage(store)
+
+
+def test_old_segments_go_though_the_one_after_them_is_gone(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """A third one holds the records: nothing is lost that the first ones would be kept for."""
+    for number in range(6):
+        append(store, b"%d" % number)
+    old = data_files(store)
+    hooked = HookedStorage(heap)
+    hooked.fail_at("retired")
+    [*merge_topic(another(store, hooked).logs, "t")]
+    for number in range(6, 26):
+        append(store, b"%d" % number)
+    assert len(merge(store)) == 1
+    for _ in range(5):
+        clock.time_ms += WEEK_MS - DAY_MS
+        another(store).maintain()
+    assert {*old}.isdisjoint(data_files(store))
+    assert len(data_files(store)) == 1
+    assert values(another(store)) == [b"%d" % number for number in range(26)]
+
+
+def test_what_later_rewrites_stand_for_together_is_left_out() -> None:
+    """Segments of different generations end at different offsets: none is remembered for ever."""
+
+    def rewrite(entry: int, start: int, end: int) -> Rewrite:
+        special = RewrittenFile(end - start)
+        return Rewrite(
+            entry, 0, Segment(entry, "s", start, 1, 1, 0, 0, 1, -1, -1, -1, rewritten=special)
+        )
+
+    def generation(entry: int) -> list[Rewrite]:
+        ends = [0, *range(entry, 100, 10), 100]
+        return [rewrite(entry, start, end) for start, end in itertools.pairwise(ends)]
+
+    rewrites = [one for entry in range(1, 10) for one in generation(entry)]
+    assert still_of_use(rewrites, [0], 1 << 62) == generation(9)
+    assert still_of_use(rewrites, [0], 8) == [
+        one for entry in (7, 8, 9) for one in generation(entry)
+    ]
+    assert still_of_use(rewrites, [0], 0) == rewrites
 
 
 def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import OWN_FILE, SHARED, FileKey, SegmentRef
 from txnlog.state.placement import Segment
+from txnlog.state.rewrites import resolve
 from txnlog.state.topic import TopicState
 
 
@@ -107,7 +108,8 @@ def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
     """
     kept: set[FileKey] = set()
     for partition, part in enumerate(state.partitions):
-        for rewrite in part.rewrites:
+        # Of those that hold: where a later one stands for it, it may be gone by right.
+        for rewrite in resolve(part.rewrites):
             if rewrite.segment.is_empty or _file_key(partition, rewrite.segment) in there:
                 continue
             older = [r.segment for r in part.rewrites if r.entry < rewrite.entry]

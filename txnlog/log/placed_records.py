@@ -13,7 +13,7 @@ from txnlog.errors import OffsetOutOfRange
 from txnlog.log.manifests import Manifests
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Segment, overlapping
-from txnlog.state.rewrites import Rewrite, held_segments, not_rewritten, resolve
+from txnlog.state.rewrites import Rewrite, held_by_view, held_segments, not_rewritten, resolve
 from txnlog.state.topic import Partition
 
 Spans = Mapping[int, tuple[int, int]]
@@ -85,11 +85,7 @@ def find_records(
 
     def hold(known: Mapping[int, Sequence[Rewrite]]) -> dict[int, list[Rewrite]]:
         return {
-            number: resolve(
-                rewrite
-                for rewrite in of_number
-                if rewrite.holds_for(ends.get(number), hidden.get(number, ()))
-            )
+            number: resolve(held_by_view(of_number, ends.get(number), hidden.get(number, ())))
             for number, of_number in known.items()
         }
 

@@ -70,10 +70,9 @@ def rewrite(
     try:
         uploads.after(number)
     except StorageError as error:
-        if not error.retriable:
-            # The old segments are there still, the new ones are not.
-            _put(log, topic_id, replaced)
-        raise
+        if error.retriable or _take_back(log, topic_id, new, replaced, read):
+            raise
+        # Others have rewritten, or deleted, what it holds since: nothing is lost.
     return number
 
 
@@ -110,14 +109,54 @@ def _emptied(partition: int, segment: Segment) -> Placement:
     return Placement(partition, "", segment.base_offset, 0, 0, -1, -1, 0, rewritten=special)
 
 
-def _put(log: TopicLog, topic_id: str, places: Sequence[Placement]) -> None:
-    nonce = log.clock.token()
+def _take_back(
+    log: TopicLog,
+    topic_id: str,
+    new: Sequence[Placement],
+    old: Sequence[Placement],
+    read: Sequence[ReadRun],
+) -> bool:
+    """Let old segments, which are there still, hold the records again: new ones are not there.
 
-    def build(state: TopicState) -> Rewritten:
+    Only of runs whose records are in the new ones. What others have made of them since stays, and
+    the old ones may be gone by then.
+
+    Returns:
+        Whether any of the new ones held records still.
+    """
+    nonce = log.clock.token()
+    is_needed = False
+
+    def build(state: TopicState) -> Rewritten | None:
+        nonlocal is_needed
         state.check_exists(log.name, topic_id)
-        return Rewritten(nonce, log.clock.now_ms(), tuple(places))
+        is_needed = False
+        places: list[Placement] = []
+        for run in read:
+            log_start = state.partitions[run.partition].log_start_offset
+            if run.end <= log_start:
+                continue
+            span = {run.partition: (max(run.start, log_start), run.end)}
+            found = [segment.name for segment in log.placed(state, span)[run.partition]]
+            made = [place.name for place in _within(new, run, log_start) if place.record_count]
+            is_needed = is_needed or not set(made).isdisjoint(found)
+            if made and found == made:
+                places += _within(old, run, log_start)
+        return Rewritten(nonce, log.clock.now_ms(), tuple(places)) if places else None
 
     log.append(build)
+    return is_needed
+
+
+def _within(places: Sequence[Placement], run: ReadRun, log_start: int) -> list[Placement]:
+    """Those of a run, from the log start on."""
+    return [
+        place
+        for place in places
+        if place.partition == run.partition
+        and run.start <= place.base_offset < run.end
+        and place.end_offset > log_start
+    ]
 
 
 @dataclass(frozen=True, slots=True)

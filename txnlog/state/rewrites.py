@@ -7,7 +7,7 @@ in which transaction. So only readers of records look at rewrites, and nothing e
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -94,6 +94,21 @@ class RewriteRef(msgspec.Struct, frozen=True):
 REWRITE_FILE_DECODER: msgspec.json.Decoder[RewriteFile] = msgspec.json.Decoder(RewriteFile)
 
 
+def held_by_view(
+    rewrites: Sequence[Rewrite], view_end: int | None, unfinished: Sequence[int]
+) -> Sequence[Rewrite]:
+    """The rewrites of one partition that hold for a view; see :meth:`Rewrite.holds_for`.
+
+    If one does not, those of its entry and of later ones do not either. The segments of an entry
+    cover together what they were made of, not each by itself, so a part of them would show records
+    twice; and what is left is what held at some moment.
+    """
+    aside = [rewrite.entry for rewrite in rewrites if not rewrite.holds_for(view_end, unfinished)]
+    if not aside:
+        return rewrites
+    return [rewrite for rewrite in rewrites if rewrite.entry < min(aside)]
+
+
 def resolve(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
     """The rewrites of one partition that hold, in the order of offsets.
 
@@ -168,15 +183,30 @@ def still_of_use(
         starts: the log start offsets by partition; what lies below is let go.
         since_ms: what others stand for since before that time is let go.
     """
-    newest_first: dict[int, list[Rewrite]] = {}
+    # By partition what those that hold for long enough stand for: no two spans touch.
+    in_order = sorted(rewrites, key=lambda rewrite: rewrite.entry)
+    replaced: dict[int, list[tuple[int, int]]] = {}
     kept = []
-    for rewrite in sorted(rewrites, key=lambda rewrite: -rewrite.entry):
+    for rewrite in reversed(in_order):
         if rewrite.end <= starts[rewrite.partition]:
             continue
-        # Newest first: what covers this one has been seen.
-        later = newest_first.setdefault(rewrite.partition, [])
-        covered = [r for r in later if r.start <= rewrite.start and rewrite.end <= r.end]
-        if not covered or max(r.at_ms for r in covered) >= since_ms:
+        spans = replaced.setdefault(rewrite.partition, [])
+        if not _covers(spans, rewrite.start, rewrite.end):
             kept.append(rewrite)
-            later.append(rewrite)
+            if rewrite.at_ms < since_ms:
+                _cover(spans, rewrite.start, rewrite.end)
     return kept[::-1]
+
+
+def _covers(spans: Sequence[tuple[int, int]], start: int, end: int) -> bool:
+    at = bisect_right(spans, start, key=lambda span: span[0]) - 1
+    return at >= 0 and end <= spans[at][1]
+
+
+def _cover(spans: list[tuple[int, int]], start: int, end: int) -> None:
+    """Add a span to others, and make one of those that touch."""
+    first = bisect_left(spans, start, key=lambda span: span[1])
+    stop = bisect_right(spans, end, key=lambda span: span[0])
+    if first < stop:
+        start, end = min(start, spans[first][0]), max(end, spans[stop - 1][1])
+    spans[first:stop] = [(start, end)]
