@@ -9,7 +9,7 @@ from steps import another, append, new_store, values
 from txnlog.errors import CommitStateUnknown, CorruptEntry, InvalidTxnState, StorageError
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing import Fault, FaultyStorage, VirtualClock
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
 EXPIRATION_MS = 1_000_000
 
@@ -103,3 +103,30 @@ def test_a_failed_upload_is_not_forgotten(store: Store, clock: VirtualClock) -> 
             call()
     producer.close()
     assert values(store) == []
+
+
+@pytest.mark.parametrize("wait_ms", [2 * 3_600_000, 15 * 86_400_000])
+def test_an_append_in_doubt_that_was_merged_is_recognised(
+    clock: VirtualClock, wait_ms: int
+) -> None:
+    """Its segments are noted, then gone, and its records are in another one: not written again."""
+    heap = HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store = new_store(heap, clock)
+    for number in range(3):
+        append(store, b"%d" % number)
+    losing = LosingStorage(heap)
+    producer = another(store, losing).producer(delivery_timeout_ms=1000)
+    producer.send("t", b"x")
+    losing.losing = "/log/"
+    with pytest.raises(CommitStateUnknown):
+        producer.flush()
+    losing.losing = ""
+    another(store).maintain()
+    clock.time_ms += wait_ms
+    another(store).maintain()
+    assert len([*heap.list_all("topics/t/data")]) == (5 if wait_ms < 86_400_000 else 1)
+    producer.flush()
+    producer.send("t", b"y")
+    producer.flush()
+    assert values(another(store)) == [b"0", b"1", b"2", b"x", b"y"]

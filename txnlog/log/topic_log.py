@@ -8,7 +8,13 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
-from txnlog.errors import CorruptEntry, InvalidTopic, StorageError, UnknownTopicOrPartition
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidTopic,
+    StorageError,
+    UnknownTopicOrPartition,
+    UploadExpired,
+)
 from txnlog.log.folded_names import check_case
 from txnlog.log.group_commit import GroupCommit
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
@@ -142,7 +148,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         begun_ms = [segment.begun_ms for segment in segments]
         refs = [segment.ref for segment in segments]
         uploads = UploadCheck(self.log.storage, self.clock, self.name, refs, begun_ms)
-        uploads.before()
         nonce = self.clock.token()
         offsets: dict[TopicPartition, range] = {}
         following: dict[int, int] = {}
@@ -151,6 +156,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             counts[segment.partition] = counts.get(segment.partition, 0) + segment.record_count
         first_names = {segment.partition: segment.name for segment in reversed(segments)}
         first_entry = self.next_entry if since_entry is None else since_entry
+        expired: UploadExpired | None = None
+        try:
+            uploads.before()
+        except UploadExpired as error:
+            if since_entry is None:
+                raise
+            # Placed by an earlier call, they may have been let go of since.
+            expired = error
 
         def known(partition: int) -> bool:
             return writer is not None and writer.sequences.get(partition, 0) > 0
@@ -159,6 +172,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             state.check_exists(self.name, segments[0].topic_id)
             state.check_partitions(self.name, counts)
             placed = self._placed_since(state, first_entry, first_names)
+            if expired is not None and not placed:
+                raise expired
             new = {p for p in counts if p in first_of_epoch or (writer and not known(p))}
             new = set() if placed else new
             if owner := transaction or (writer.producer if writer else None):
@@ -205,7 +220,11 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             number = together.run(refreshed=refreshed)
         appended = Appended(number, offsets)
         entries = self._entries_of(offsets) if number is None else {number}
-        uploads.after(max(entries, default=None))
+        try:
+            uploads.after(max(entries, default=None))
+        except StorageError as error:
+            if error.retriable or self._hold_records(refs, offsets):
+                raise (expired or error) from None
         if number is None:
             for entry in sorted(entries):
                 self.log.confirm(entry)
@@ -257,6 +276,26 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         assert number is not None
         uploads.after(number)
         return number
+
+    def _hold_records(
+        self, refs: Iterable[names.SegmentRef], offsets: Mapping[TopicPartition, range]
+    ) -> bool:
+        """Whether segments, which were placed at these offsets, hold records there still.
+
+        Else they were merged, compacted or deleted since, and whoever did that let them go.
+        """
+        self.refresh()
+        with self.reading() as state:
+            starts = [partition.log_start_offset for partition in state.partitions]
+            spans = {
+                where.partition: (start, places.stop)
+                for where, places in offsets.items()
+                if where.partition < len(starts)
+                and (start := max(places.start, starts[where.partition])) < places.stop
+            }
+            found = self.placed(state, spans)
+        holding = {(number, s.name) for number, of_it in found.items() for s in of_it}
+        return any((ref.partition, ref.name) in holding for ref in refs)
 
     def _entries_of(self, offsets: Mapping[TopicPartition, range]) -> set[int]:
         """The entries that have placed these records, to be made durable: others have put them.
