@@ -128,6 +128,10 @@ class _CleanTask:
         known = (s.rewritten.judged_end for s in self.segments if s.rewritten)
         return max(self.segments[-1].end_offset, *known, 0)
 
+    @property
+    def made_type(self) -> type[CompactedGroup]:
+        return CompactedGroup
+
     def run(self, storage: Storage, clock: Clock) -> Iterator[CompactedGroup]:
         """Read and upload, in bounded memory; yields group by group."""
         now_ms, latest_ms = self.times
