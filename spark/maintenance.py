@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from txnlog import errors
 from txnlog.admin.rewrite_tasks import RewriteTask, TaskRunner
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.store_options import store_options
@@ -13,7 +15,7 @@ from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from txnlog.admin.maintenance import MaintenanceStep
 
@@ -21,7 +23,7 @@ T = TypeVar("T")
 
 TASKS_PER_JOB = 256
 """What they have made is put into the log before the next job begins: a crash costs no more."""
-_RESULT = "task int, made binary"
+_RESULT = "task int, failed string, made binary"
 
 
 def maintain(
@@ -82,18 +84,20 @@ def _run_in_spark(spark: SparkSession, store: Store) -> TaskRunner:
                 .mapInArrow(_Worker(store, some), _RESULT)
                 .collect()
             )
-            made = {row["task"]: bytes(row["made"]) for row in rows}
-            for number in range(len(some)):
-                # Not of a store: our own tasks have made it just now.
-                yield _results(pickle.loads(made[number]))  # noqa: S301
+            found = {row["task"]: row for row in rows}
+            for number, task in enumerate(some):
+                yield _results(task, found[number])
 
     return run
 
 
-def _results(made: list[T] | TxnlogError) -> Iterator[T]:
-    if isinstance(made, TxnlogError):
-        raise made
-    yield from made
+def _results(task: RewriteTask[T], row: Row) -> Iterator[T]:
+    if row["failed"]:
+        kind = getattr(errors, row["failed"], errors.TxnlogError)
+        error: TxnlogError = kind.__new__(kind)
+        error.args = (bytes(row["made"]).decode(),)
+        raise error
+    yield from msgspec.msgpack.decode(bytes(row["made"]), type=list[task.made_type])  # type: ignore[name-defined]
 
 
 class _Worker:
@@ -108,13 +112,17 @@ class _Worker:
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                made: list[object] | TxnlogError
+                failed = ""
                 try:
                     logs = self._store.logs
-                    made = [*self._tasks[number].run(logs.storage, logs.clock)]
+                    done = [*self._tasks[number].run(logs.storage, logs.clock)]
+                    made = msgspec.msgpack.encode(done)
                 except TxnlogError as error:
-                    made = error
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int32()), pa.array([pickle.dumps(made)], pa.binary())],
-                    names=["task", "made"],
+                    failed, made = type(error).__name__, str(error).encode()
+                yield pa.record_batch(
+                    {
+                        "task": pa.array([number], pa.int32()),
+                        "failed": pa.array([failed], pa.string()),
+                        "made": pa.array([made], pa.binary()),
+                    }
                 )

@@ -80,11 +80,11 @@ FIELDS: list[Field[Done]] = [
     number("file_count", "FILES", lambda done: len(_paths(done)) or None),
     number("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
     number("merged_count", "MERGED", lambda done: _number(done, "merged_count")),
+    number("merged_bytes", None, lambda done: _number(done, "merged_bytes")),
     number("compacted_count", None, lambda done: _number(done, "compacted_count")),
     number("compacted_bytes", None, lambda done: _number(done, "compacted_bytes")),
     number("record_count", None, lambda done: _number(done, "record_count")),
     number("compacted_record_count", None, lambda done: _number(done, "compacted_record_count")),
-    number("merged_bytes", None, lambda done: _number(done, "merged_bytes")),
     number("delete_after_ms", None, lambda done: _number(done, "delete_after_ms")),
     Field("paths", None, lambda done: [*_paths(done)], names("", None, _paths).show),
 ]

@@ -525,7 +525,7 @@ def test_one_topic_that_fails_stops_no_other(
     storage.put(entry, data[:-9] + b"somewhat}")
     steps = another(store).maintain()
     failed = [(step.part, step.topic) for step in steps if isinstance(step, MaintenanceFailure)]
-    assert failed == [(part, "old") for part in ("retention", "merging", "vacuum")]
+    assert failed == [(part, "old") for part in ("retention", "compaction", "merging", "vacuum")]
     assert {*reasons(steps)} == {"deleted topic", "deleted records", "left behind"}
     assert [path for path, _ in storage.list_all("topics/old/data")] != []
 

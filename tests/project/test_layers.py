@@ -27,7 +27,15 @@ FLOORS = (
 """From the top down. A room imports from rooms below its own, and from itself."""
 INSIDE = {
     "cli": ("__main__", "run", "app", "commands", "verbs", "session", "output", "input"),
-    "spark": ("transactions", "registration", "source", "stream", "batch", "options"),
+    "spark": (
+        "maintenance",
+        "transactions",
+        "registration",
+        "source",
+        "stream",
+        "batch",
+        "options",
+    ),
 }
 """The same for the rooms of a face, each a folder or a module."""
 VOCABULARY = {"clock", "config", "errors", "names"}

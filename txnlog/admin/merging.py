@@ -221,6 +221,10 @@ class _MergeTask:
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
 
+    @property
+    def made_type(self) -> type[list[Replacement]]:
+        return list[Replacement]
+
     def run(self, storage: Storage, clock: Clock) -> Iterator[list[Replacement]]:
         """Read and upload, in bounded memory; yields one list."""
         uploader = SegmentUploader(storage, self.spec, clock)

@@ -19,6 +19,11 @@ T_co = TypeVar("T_co", covariant=True)
 class RewriteTask(Protocol[T_co]):
     """One task: of one partition."""
 
+    @property
+    def made_type(self) -> type[T_co]:
+        """The type of what it makes: plain data, which can be encoded and decoded again."""
+        ...
+
     def run(self, storage: Storage, clock: Clock) -> Iterator[T_co]:
         """Do it; what it makes is yielded bit by bit, to be put into the log in this order."""
         ...

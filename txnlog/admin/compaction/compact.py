@@ -70,6 +70,9 @@ def compact_topic(
         CorruptRecord: a segment is damaged; its partition stays as it is.
         StorageError: some of it may be done; a later call goes on.
     """
+    with logs.topic(topic).reading() as state:
+        if state.exists and not TopicConfig.of(state.config).compacts:
+            return  # as it is known already: most topics cost nothing
     view = pin_topics(logs, [topic]).views[topic]
     config = TopicConfig.of(view.config)
     if not config.compacts:
@@ -124,6 +127,10 @@ class _CleanTask:
         """
         known = (s.rewritten.judged_end for s in self.segments if s.rewritten)
         return max(self.segments[-1].end_offset, *known, 0)
+
+    @property
+    def made_type(self) -> type[CompactedGroup]:
+        return CompactedGroup
 
     def run(self, storage: Storage, clock: Clock) -> Iterator[CompactedGroup]:
         """Read and upload, in bounded memory; yields group by group."""
