@@ -28,7 +28,7 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "contention", "compaction", "week"),
+            *("small", "contention", "compaction", "week", "million"),
         ),
         help="only this part",
     )
@@ -92,6 +92,11 @@ def main() -> None:
 
             records = 1_000_000 if arguments.quick else 10_000_000
             report += ["## Compaction", "", *measure_compaction(Path(folder), records), ""]
+        if arguments.only in (None, "million"):
+            from million import measure as measure_million
+
+            segments = 100_000 if arguments.quick else 1_000_000
+            report += ["## A million segments", "", *measure_million(segments), ""]
         if arguments.only in (None, "week"):
             from week import measure as measure_week
 

@@ -1,7 +1,7 @@
-"""A week in the life of a topic, by virtual time: what it costs hour by hour, as a table and a plot.
+"""A week in the life of a topic, by virtual time: what it costs hour by hour, and a plot.
 
-Commits come at a steady pace, records live for a day, the topic is compacted and merged by an hourly
-``maintain``, readers are pinned for six hours, and writers die in the middle of a commit.
+Commits come at a steady pace, records live for a day, the topic is compacted and merged by an
+hourly ``maintain``, readers are pinned for six hours, and writers die in the middle of a commit.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ def measure(apart_s: int, hours: int, plot: Path | None) -> list[str]:
     found = _live(apart_s, hours)
     if plot is not None:
         plot.write_text(_draw(found))
+    columns = "hour commit requests KB-put idle-poll cold-plan maintain files KB-stored".split()
     lines = [
-        f"One commit (two topics, offsets of a group) every {apart_s} s of virtual time, in memory;",
-        f"`cleanup.policy=compact,delete`, `retention.ms` a day, {KEYS:,} keys, `file.delete.delay.ms`",
-        "and `log.cleanup.age.ms` 6 h, `maintain` every hour, a reader that is pinned for 6 hours, a",
-        "writer that dies in a commit every hour. CPU in ms, of the hour's last commits, polls and",
-        "plans. ![A week](week.svg)" if plot else "plans.",
+        f"One commit (two topics, offsets of a group) every {apart_s} s of virtual time, in",
+        f"memory; `cleanup.policy=compact,delete`, `retention.ms` a day, {KEYS:,} keys,",
+        "`file.delete.delay.ms` and `log.cleanup.age.ms` 6 h, `maintain` every hour, a reader that",
+        "is pinned for 6 hours, a writer that dies in a commit every hour. CPU in ms.",
+        *(["", "![What it costs, hour by hour](week.svg)"] if plot else []),
         "",
-        "| hour | commit | requests | KB put | idle poll | cold plan | maintain | files | KB stored |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| " + " | ".join(name.replace("-", " ") for name in columns) + " |",
+        "|---" * len(columns) + "|",
     ]
     shown = [hour for hour in (2, 12, 24, 48, 96, hours - 1) if hour < hours]
     for number in shown:
@@ -187,7 +188,7 @@ def _draw(hours: Sequence[Hour]) -> str:
     """An SVG: a curve over the hours for each thing that was measured, from zero on."""
     high = _TOP + _HEIGHT * len(_CURVES) + 20
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 20} {high}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 20} {high}"',
         'font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="#fff"/>',
     ]
@@ -202,14 +203,14 @@ def _draw(hours: Sequence[Hour]) -> str:
         )
         parts += [
             f'<text x="8" y="{bottom - (_HEIGHT - 32) / 2}">{name}</text>',
-            f'<text x="{_LEFT - 6}" y="{bottom - _HEIGHT + 40}" text-anchor="end">{most:,.1f}</text>',
+            f'<text x="{_LEFT - 6}" y="{bottom - _HEIGHT + 40}" text-anchor="end">',
+            f"{most:,.1f}</text>",
             f'<line x1="{_LEFT}" y1="{bottom}" x2="{_LEFT + _WIDTH}" y2="{bottom}" stroke="#999"/>',
             f'<polyline points="{points}" fill="none" stroke="#1667b7" stroke-width="1.5"/>',
         ]
     days = range(0, len(hours) + 1, 24)
-    parts += [
-        f'<text x="{_LEFT + day * _WIDTH / max(len(hours) - 1, 1):.0f}" y="{high - 8}" '
-        f'text-anchor="middle">day {day // 24}</text>'
-        for day in days
-    ]
+    for day in days:
+        at = _LEFT + day * _WIDTH / max(len(hours) - 1, 1)
+        place = f'x="{at:.0f}" y="{high - 8}" text-anchor="middle"'
+        parts.append(f"<text {place}>day {day // 24}</text>")
     return "\n".join([*parts, "</svg>", ""])
