@@ -46,7 +46,17 @@ def measure(apart_s: int, hours: int, plot: Path | None) -> list[str]:
     found = _live(apart_s, hours)
     if plot is not None:
         plot.write_text(_draw(found))
-    columns = "hour commit requests KB-put idle-poll cold-plan maintain files KB-stored".split()
+    columns = [
+        "hour",
+        "commit",
+        "requests",
+        "KB-put",
+        "idle-poll",
+        "cold-plan",
+        "maintain",
+        "files",
+        "KB-stored",
+    ]
     lines = [
         f"One commit (two topics, offsets of a group) every {apart_s} s of virtual time, in",
         f"memory; `cleanup.policy=compact,delete`, `retention.ms` a day, {KEYS:,} keys,",
