@@ -42,7 +42,7 @@ def measure(folder: Path, commits: int) -> Iterator[str]:
 
 
 def _grow(storage: Storage, commits: int) -> Iterator[str]:
-    counting = _Weighing(storage)
+    counting = WeighingStorage(storage)
     store = attach(counting, create=True)
     for topic in TOPICS:
         store.create_topic(topic)
@@ -68,7 +68,7 @@ def _grow(storage: Storage, commits: int) -> Iterator[str]:
         )
 
 
-class _Weighing(CountingStorage):
+class WeighingStorage(CountingStorage):
     """Counts requests, and the bytes of small objects that are put."""
 
     put_bytes = 0

@@ -28,7 +28,7 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "contention", "compaction"),
+            *("small", "contention", "compaction", "week", "million"),
         ),
         help="only this part",
     )
@@ -92,6 +92,17 @@ def main() -> None:
 
             records = 1_000_000 if arguments.quick else 10_000_000
             report += ["## Compaction", "", *measure_compaction(Path(folder), records), ""]
+        if arguments.only in (None, "million"):
+            from million import measure as measure_million
+
+            segments = 100_000 if arguments.quick else 1_000_000
+            report += ["## A million segments", "", *measure_million(segments), ""]
+        if arguments.only in (None, "week"):
+            from week import measure as measure_week
+
+            hours = 30 if arguments.quick else 168
+            plot = None if arguments.quick else HERE / "week.svg"
+            report += ["## A week", "", *measure_week(60, hours, plot), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:

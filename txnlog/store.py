@@ -356,7 +356,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             topic: its name.
             dry_run: only tell which partitions have something to compact.
             max_memory_bytes: what the keys that are looked at together may take, at least 1 MiB;
-                96 MiB if left out. With less they are read more often.
+                80 MiB if left out. With less they are read more often.
 
         Returns:
             What was done, one thing after the other.

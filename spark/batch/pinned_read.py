@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from txnlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_isolation_level
@@ -179,7 +181,7 @@ def limit_records(
             count = min(left, part.record_count)
             left -= count
             stop = part.start_offset + count
-            taken.append(replace(part, stop_offset=stop))
+            taken.append(msgspec.structs.replace(part, stop_offset=stop))
         offsets[where] = range(span.start, stop)
     return PinnedRead(tuple(taken), offsets, committed)
 

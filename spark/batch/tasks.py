@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark.options.task_sizes import TaskSizes

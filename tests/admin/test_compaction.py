@@ -173,10 +173,11 @@ def test_tombstones_go_though_a_topic_is_compacted_all_the_time(
     hour_ms = DAY_MS // 24
     born: dict[bytes, int] = {}
     for hour in range(60):
-        put(store, ("hot", str(hour)), (f"gone-{hour}", None), (f"stays-{hour}", "1"))
+        stays = [(f"stays-{hour}-{turn}", "1") for turn in range(20)]
+        put(store, (f"gone-{hour}", None), *stays)
         born[f"gone-{hour}".encode()] = clock.time_ms
-        if hour % 3 == 0:  # touches what came before: it is written again with its neighbours
-            put(store, *((f"stays-{n}", "2") for n in range(0, hour, 2)))
+        if hour % 3 == 0:  # touches all that came before: it is written again with its neighbours
+            put(store, *((f"stays-{n}-{hour // 3}", "2") for n in range(hour)))
         compact(store)
         clock.time_ms += hour_ms
         left = {r.key for r in read(store) if r.value is None}
@@ -230,6 +231,7 @@ def test_an_aborted_record_supersedes_nothing(store: Store) -> None:
     put(store, ("a", "1"))
     producer = begin(store)
     producer.send("t", b"2", b"a")
+    producer.flush()
     producer.abort_transaction()
     compact(store)
     assert pairs(store) == [(0, "a", "1")]
@@ -240,7 +242,8 @@ def test_records_that_were_deleted_stay_so(store: Store) -> None:
     put(store, ("a", "1"), ("b", "1"), ("c", "1"))
     put(store, ("a", "2"))
     store.delete_records({TopicPartition("t", 0): 1})
-    compact(store)
+    (done,) = compact(store)
+    assert (done.record_count, done.compacted_record_count) == (3, 3)
     assert pairs(store) == [(1, "b", "1"), (2, "c", "1"), (3, "a", "2")]
 
 
@@ -434,6 +437,7 @@ def test_a_dict_is_the_model(
                     value = None if rng.random() < 0.2 else rng.randbytes(rng.choice([0, 9, 90]))
                     headers = [("h", rng.randbytes(2))] if rng.random() < 0.3 else None
                     producer.send("t", value, rng.choice(keys), headers=headers)
+                producer.flush()
                 if kind == "put":
                     producer.commit_transaction()
                 else:

@@ -172,3 +172,21 @@ def test_a_producer_that_idles_before_a_completion_does_not_believe_in_a_reused_
     with pytest.raises(ProducerFenced):
         producer.commit_transaction()
     assert values(another(store)) == [b"1"]
+
+
+def test_an_id_of_jobs_that_live_shortly_is_cleaned_up(store: Store, clock: VirtualClock) -> None:
+    """Each begins anew, finds states of all ages, and deletes those that are old."""
+    counts = []
+    for _ in range(16):
+        producer = begin(store, "job")
+        for turn in range(30):
+            producer.send("t", b"%d" % turn)
+            producer.commit_transaction()
+            if turn < 29:
+                producer.begin_transaction()
+            clock.time_ms += CLEANUP_AGE_MS // 120
+        counts.append(len(store.storage.list_names("transactions/job")))
+    # Each leaves 91 states, and five of them end within the cleaning age.
+    assert counts[2] > 250
+    assert max(counts) < 6 * 91
+    assert values(another(store)) == 16 * [b"%d" % turn for turn in range(30)]

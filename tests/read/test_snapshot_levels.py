@@ -269,6 +269,34 @@ def test_a_marker_that_shows_before_the_rest_of_its_transaction(
     assert listings[:2] == ["list topics/u/log", "list topics/t/log"]
 
 
+def test_a_commit_between_two_listings_that_is_settled_in_both_topics_at_once(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """The first reading of ``u`` was before it, that of ``t`` behind it: it shows whole."""
+    producer = begin_at(heap, clock, "p")
+    place(producer, b"x", "t")
+    listings: list[str] = []
+
+    def meanwhile(text: str) -> None:
+        if is_log_listing(text):
+            listings.append(text)
+            if len(listings) == 2:
+                place(producer, b"x", "u")
+                producer.commit_transaction()
+                with process(heap, clock).producer() as plain:
+                    for topic in ("t", "u"):
+                        for _ in range(MANY):
+                            plain.send(topic, b"p")
+                            plain.flush()
+
+    store = process(FaultyStorage(heap, before_request=meanwhile), clock)
+    pinned = pin_topics(store.logs, ["u", "t"], "snapshot", attempts=1)
+    whole = Snapshot(store.storage, pinned, "snapshot")
+    found = [whole.scan(topic).to_arrow()["value"].to_pylist() for topic in ("u", "t")]
+    assert listings[:2] == ["list topics/u/log", "list topics/t/log"]
+    assert [values.count(b"x") for values in found] == [1, 1]
+
+
 @pytest.mark.parametrize("leaves_out", [False, True])
 def test_a_reader_that_sleeps_between_its_readings(
     heap: HeapStorage, clock: VirtualClock, leaves_out: bool

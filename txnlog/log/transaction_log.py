@@ -6,6 +6,7 @@ Every entry is the whole state, so only the newest counts. Knows nothing of topi
 from __future__ import annotations
 
 import shlex
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -292,14 +293,19 @@ class TransactionLog:
         """
         log = self._log(transactional_id)
         entries = log.listing().entries
-        oldest = entries[0]
-        if len(entries) > _KEPT_ENTRIES:
-            number = entries[-_KEPT_ENTRIES]
-            age_ms = self._clock.now_ms() - self._decode(log, number).updated_at_ms
-            if age_ms > self._cleanup_age_ms:
-                log.delete_below(number)
-                oldest = number
-        return Cleaner(log, self._clock, self._cleanup_age_ms, oldest, entries[-1])
+        last = len(entries) - _KEPT_ENTRIES
+
+        def is_young(at: int) -> bool:
+            age_ms = self._clock.now_ms() - self._decode(log, entries[at]).updated_at_ms
+            return age_ms <= self._cleanup_age_ms
+
+        oldest = 0
+        if last > 0:
+            # Those who ran for a short time each have left states of all ages: a few are looked at.
+            oldest = max(bisect_left(range(last + 1), True, key=is_young) - 1, 0)
+            if oldest > 0:
+                log.delete_below(entries[oldest])
+        return Cleaner(log, self._clock, self._cleanup_age_ms, entries[oldest], entries[-1])
 
     def _log(self, transactional_id: str) -> SequenceLog:
         folder = names.transaction_log(transactional_id)

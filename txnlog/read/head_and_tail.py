@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption

@@ -195,13 +195,12 @@ class _FirstReading:
         """Find out which of the transactions that matter had been committed, and were settled."""
         asked = {ref.key for log in opened for ref in log.undecided().values()}
         for log in opened:
-            with log.reading() as state:
-                asked |= {
-                    entry.transaction.key
-                    for entry in state.recent
-                    if entry.transaction is not None
-                    and entry.number >= self._next_entries[log.name]
-                }
+            # What came since may be settled by now, if this process slept.
+            asked |= {
+                entry.transaction.key
+                for entry in log.appends_since(self._next_entries[log.name])
+                if entry.transaction is not None
+            }
         asked -= self._committed | self._undecided
         for log in opened:
             self._committed |= {

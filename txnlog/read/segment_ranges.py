@@ -13,6 +13,7 @@ from functools import partial
 from itertools import accumulate
 
 import crc32c
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -47,9 +48,11 @@ _MOST_TOGETHER_BYTES = 1 << 20
 _STORED_COLUMNS = ("key", "value", "timestamp", "headers")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRange:
-    """The offsets [start_offset, stop_offset) of one partition, all in one segment."""
+class SegmentRange(msgspec.Struct, frozen=True, gc=False):
+    """The offsets [start_offset, stop_offset) of one partition, all in one segment.
+
+    A struct, because a plan may have a million of them.
+    """
 
     topic: str
     partition: int

@@ -23,7 +23,7 @@ from txnlog.admin.compaction.key_table import (
 )
 from txnlog.segments.records import Int64Array
 
-DEFAULT_MEMORY_BYTES: Final = 96 << 20
+DEFAULT_MEMORY_BYTES: Final = 80 << 20
 """A process that compacts grows by 256 MB at most then, measured: with what storages read ahead."""
 
 ReadKeys = Callable[[], Iterator[tuple[int, pa.Array]]]
