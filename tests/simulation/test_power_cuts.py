@@ -165,7 +165,7 @@ def test_an_init_that_finds_its_own_state_confirms_it() -> None:
 
 
 def test_what_a_power_cut_takes() -> None:
-    """Only what nobody has confirmed, and no later put into the same folder."""
+    """Only names in folders that no later put or confirmation has synced."""
     storage = HeapStorage()
     faulty = FaultyStorage(storage, dict.fromkeys((0, 1, 2), Fault.SYNC_FAILS))
     for name in ("a/1", "a/2", "b/1"):
@@ -174,13 +174,14 @@ def test_what_a_power_cut_takes() -> None:
         assert storage.get(name) == b"x"
     assert faulty.put_if_absent("a/1", b"y") is False
     assert storage.unsynced == ["a/1", "a/2", "b/1"]
-    faulty.confirm("a/1")
-    assert storage.unsynced == ["a/2", "b/1"]
     other = storage.copy()
-    assert other.power_cut() == ["a/2", "b/1"]
-    assert [name for name, _ in other.list_all("")] == ["a/1"]
-    faulty.put("a/3", b"z")
+    faulty.confirm("a/1")
     assert storage.unsynced == ["b/1"]
+    assert storage.copy().power_cut() == ["b/1"]
+    other.put("a/3", b"z")
+    assert other.unsynced == ["b/1"]
+    assert other.power_cut() == ["b/1"]
+    assert [name for name, _ in other.list_all("")] == ["a/1", "a/2", "a/3"]
     faulty.faults = {len(faulty.requests): Fault.SYNC_FAILS}
     with pytest.raises(StorageError, match="confirm b/1"):
         faulty.confirm("b/1")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from long_runs.judge import Fate, Intent, Place
+from long_runs.judge import Fate, Intent, Place, Violation
 from long_runs.world import PARTITIONS, TIMEOUT_MS, World, survived
 from txnlog.admin.merging import merge_topic
 from txnlog.consumer import ConsumerRecord
@@ -153,8 +153,9 @@ def consumed_ranges(records: list[ConsumerRecord]) -> dict[Place, range]:
     found: dict[Place, list[int]] = {}
     for record in records:
         found.setdefault((record.topic, record.partition), []).append(record.offset)
-    for offsets in found.values():
-        assert offsets == list(range(offsets[0], offsets[-1] + 1)), "the consumer left a gap"
+    for where, offsets in found.items():
+        if offsets != list(range(offsets[0], offsets[-1] + 1)):
+            raise Violation("gap", f"the consumer got {offsets} of {where}")
     return {place: range(offsets[0], offsets[-1] + 1) for place, offsets in found.items()}
 
 
