@@ -15,7 +15,6 @@ import pytest
 from long_runs.judge import Violation
 from long_runs.run import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_run
 
-from txnlog.clock import Clock
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,
@@ -86,7 +85,7 @@ def check_caught(
 def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> None:
     """Nobody reads back: what was committed is called fenced, and is seen all the same."""
 
-    def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
+    def create_once(storage: Storage, name: str, data: bytes, *_: object) -> bool:
         try:
             return storage.put_if_absent(name, data)
         except StorageError:

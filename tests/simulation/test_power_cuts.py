@@ -142,6 +142,33 @@ def test_a_producer_confirms_that_somebody_else_ended_its_transaction() -> None:
     assert heap.unsynced == []
 
 
+def _producer(storage: FaultyStorage, seed: int) -> Producer:
+    return attach(storage, clock=VirtualClock(seed=seed)).producer()
+
+
+def test_an_entry_that_was_found_to_be_ours_makes_the_one_before_it_durable() -> None:
+    """Else a power cut takes that one alone, and leaves a hole in the log."""
+    heap = HeapStorage()
+    store = attach(heap, create=True, clock=VirtualClock())
+    store.create_topic("t")
+    for seed, fault in enumerate((Fault.STOP_BEFORE, Fault.LOSE_RESPONSE), start=2):
+        faulty = FaultyStorage(heap)
+
+        def before(text: str, faulty: FaultyStorage = faulty, then: Fault = fault) -> None:
+            if text.startswith("put_if_absent topics/t/log/") and not faulty.faults:
+                number = len(faulty.requests)
+                faulty.faults = {number: Fault.SYNC_FAILS}
+                if then is Fault.STOP_BEFORE:
+                    faulty.faults[number + 1] = then
+
+        faulty._before_request = before
+        with suppress(ProcessStopped), _producer(faulty, seed) as one:
+            one.send("t", fault.name)
+    assert heap.unsynced == []
+    assert heap.power_cut() == []
+    assert values(attach(heap, clock=VirtualClock(seed=9))) == [b"STOP_BEFORE", b"LOSE_RESPONSE"]
+
+
 def test_an_init_that_finds_its_own_state_confirms_it() -> None:
     """The put of an earlier call shows, though it failed and could not be read back."""
     heap = HeapStorage()
@@ -165,7 +192,7 @@ def test_an_init_that_finds_its_own_state_confirms_it() -> None:
 
 
 def test_what_a_power_cut_takes() -> None:
-    """Only names in folders that no later put or confirmation has synced."""
+    """Only what nobody has confirmed, and no later put into the same folder."""
     storage = HeapStorage()
     faulty = FaultyStorage(storage, dict.fromkeys((0, 1, 2), Fault.SYNC_FAILS))
     for name in ("a/1", "a/2", "b/1"):
@@ -174,14 +201,13 @@ def test_what_a_power_cut_takes() -> None:
         assert storage.get(name) == b"x"
     assert faulty.put_if_absent("a/1", b"y") is False
     assert storage.unsynced == ["a/1", "a/2", "b/1"]
-    other = storage.copy()
     faulty.confirm("a/1")
+    assert storage.unsynced == ["a/2", "b/1"]
+    other = storage.copy()
+    assert other.power_cut() == ["a/2", "b/1"]
+    assert [name for name, _ in other.list_all("")] == ["a/1"]
+    faulty.put("a/3", b"z")
     assert storage.unsynced == ["b/1"]
-    assert storage.copy().power_cut() == ["b/1"]
-    other.put("a/3", b"z")
-    assert other.unsynced == ["b/1"]
-    assert other.power_cut() == ["b/1"]
-    assert [name for name, _ in other.list_all("")] == ["a/1", "a/2", "a/3"]
     faulty.faults = {len(faulty.requests): Fault.SYNC_FAILS}
     with pytest.raises(StorageError, match="confirm b/1"):
         faulty.confirm("b/1")

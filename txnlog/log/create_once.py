@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from txnlog.clock import Clock
@@ -12,13 +13,23 @@ _PUT_ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.05
 
 
-def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
+def create_once(
+    storage: Storage, name: str, data: bytes, clock: Clock, built_on: Sequence[str] = ()
+) -> bool:
     """Put-if-absent that survives a lost response (hazard 1).
 
     After a conflict or an error the object is read back: if it holds exactly ``data``, which
     carries a nonce of ours, the put was ours, and counts when it is durable for certain: the error
     may have been that it is not. Putting the same bytes again is harmless, also if an earlier
     request lands late.
+
+    Args:
+        storage: where.
+        name: the object's.
+        data: its bytes.
+        clock: for the pauses between attempts.
+        built_on: names beside it that it makes no sense without. A put that went well has made them
+            durable on a disk, with the folder; one that was found to be ours may not have.
 
     Returns:
         True if the object is ours, False if somebody else's.
@@ -39,7 +50,8 @@ def create_once(storage: Storage, name: str, data: bytes, clock: Clock) -> bool:
         try:
             if storage.get(name) != data:
                 return False
-            confirm(storage, name)
+            for found in (*built_on, name):
+                confirm(storage, found)
             return True
         except ObjectNotFound as error:
             if taken:

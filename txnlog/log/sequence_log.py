@@ -151,7 +151,8 @@ class SequenceLog:
 
     def create(self, number: int, data: bytes) -> bool:
         """Put entry ``number``; see :func:`create_once`."""
-        return create_once(self.storage, self.path(number), data, self._clock)
+        before = [self.path(number - 1)] if number else []
+        return create_once(self.storage, self.path(number), data, self._clock, before)
 
     def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
         """Put the control marker of an entry. Idempotent: every writer writes the same outcome.

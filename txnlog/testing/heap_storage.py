@@ -53,8 +53,8 @@ class HeapStorage(Storage):
     """Objects in a dictionary. Put-if-absent and everything else is done under one lock.
 
     It can behave like a disk whose syncs fail (:meth:`failing_sync`): such objects show, and a
-    :meth:`power_cut` may take them, unless somebody has confirmed one in the same folder before, or
-    has put another into it, and so synced its names.
+    :meth:`power_cut` may take them, unless somebody has confirmed them before, or has put another
+    object into the same folder and so synced its names.
 
     Args:
         like_disk: ask for names one by one, as on a disk; see ``lists_whole_folders``.
@@ -103,13 +103,12 @@ class HeapStorage(Storage):
             self._syncs = True
 
     def confirm(self, name: str) -> None:
-        """Make an object that is there durable, and those beside it. Raises ObjectNotFound."""
+        """Make an object that is there durable. Raises ObjectNotFound."""
         folder, _, last = check_name(name).rpartition("/")
         with self._lock:
             if last not in self._folders.get(folder, {}):
                 raise ObjectNotFound(f"there is no {self.url}/{name}")
-            # On a disk it syncs the folder, as a put does: all names in it are durable then.
-            self._unsynced.pop(folder, None)
+            self._unsynced.get(folder, set()).discard(last)
 
     @property
     def unsynced(self) -> list[str]:
