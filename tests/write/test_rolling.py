@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +225,20 @@ class _CountedUploads(FaultyStorage):
         super().__init__(inner)
         self.open: set[int] = set()
         self.most = 0
+        self.rounds: list[int] = []
+        """How many requests were made together, each time."""
+
+    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
+        made = 0
+
+        def counted() -> Iterator[Callable[[], object]]:
+            nonlocal made
+            for call in calls:
+                made += 1
+                yield call
+
+        super().put_round(counted())
+        self.rounds.append(made)
 
     def upload(self, name: str) -> Upload:
         counted, number = self, next(_COUNTER)
@@ -247,12 +262,13 @@ class _CountedUploads(FaultyStorage):
 
 
 def test_a_batch_of_a_thousand_segments_opens_few_files() -> None:
-    """A file begins with its first bytes; full segments are finished before many others begin."""
+    """A file begins with its first bytes; full segments are finished in rounds of several."""
     storage = _CountedUploads(_store(1024).storage)
     store = attach(storage, clock=SystemClock())
     _send(store, _random_records(1, 2000, 300))
     assert len(_segments(store)) > 1000
     assert 1 <= storage.most <= PARALLEL_REQUESTS + 1
+    assert 2 < max(storage.rounds) <= PARALLEL_REQUESTS
     assert not storage.open
 
 
