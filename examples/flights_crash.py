@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from txnlog.clock import SystemClock
-from txnlog.storage.local import LocalStorage
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import attach
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

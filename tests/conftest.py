@@ -16,9 +16,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.adapters.memory import MemoryStorage
 from txnlog.storage.base import Storage
-from txnlog.storage.local import LocalStorage
-from txnlog.storage.memory import MemoryStorage
 from txnlog.storage.probe import probe
 from txnlog.testing import VirtualClock
 

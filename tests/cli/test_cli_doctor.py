@@ -84,7 +84,7 @@ NOT_ALLOWED = """
 import sys
 import txnlog.cli
 from txnlog.storage.failure_messages import failure
-from txnlog.storage.local import LocalStorage
+from txnlog.storage.adapters.local import LocalStorage
 
 get, refused = LocalStorage.get, sys.argv.pop(1)
 

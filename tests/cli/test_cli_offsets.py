@@ -13,8 +13,8 @@ import txnlog
 from txnlog.admin.offsets import ListedOffset
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
-from txnlog.storage.local import LocalStorage
 from txnlog.store import attach
 
 

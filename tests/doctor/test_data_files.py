@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broken_store import SMALL, examine
 
-from txnlog.storage.local import LocalStorage
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import attach
 
 

@@ -19,12 +19,12 @@ from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, ObjectNotFound, PutIfAbsentBroken, StorageError
 from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage, together
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.adapters.s3 import S3Storage
+from txnlog.storage.adapters.single_writer import SingleWriterStorage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.local import LocalStorage
 from txnlog.storage.probe import probe
-from txnlog.storage.s3 import S3Storage
-from txnlog.storage.single_writer import SingleWriterStorage
 from txnlog.testing import HeapStorage
 
 _SINGLE = itertools.count()

@@ -19,7 +19,7 @@ from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile
 from txnlog.producer import Producer
 from txnlog.state.transaction import Outcome
-from txnlog.storage.local import LocalStorage
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 

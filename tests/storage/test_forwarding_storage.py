@@ -11,10 +11,10 @@ import pytest
 
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.local import LocalStorage
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 

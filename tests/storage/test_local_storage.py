@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage import local
-from txnlog.storage.local import LocalStorage
+from txnlog.storage.adapters import local
+from txnlog.storage.adapters.local import LocalStorage
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_slow_filesystem_is_read_in_threads(
         return read(name)
 
     monkeypatch.setattr(storage, "get", noted)
-    monkeypatch.setattr("txnlog.storage.local.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("txnlog.storage.adapters.local.time.monotonic", lambda: next(clock))
     assert storage.get_many(names) == [name.encode() for name in names]
     here = threading.get_ident()
     assert readers[:2] == [here, here]
@@ -309,7 +309,7 @@ def test_syncing_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 _DIES = """
 import os, signal, sys
-from txnlog.storage.local import LocalStorage
+from txnlog.storage.adapters.local import LocalStorage
 upload = LocalStorage(sys.argv[1]).upload("data/half")
 upload.write(b"x" * 100_000)
 os.kill(os.getpid(), signal.SIGKILL)

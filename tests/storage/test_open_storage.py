@@ -15,12 +15,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.errors import InvalidOption, StorageError, UnsupportedFilesystem
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.adapters.memory import MemoryStorage
+from txnlog.storage.adapters.s3 import S3Storage
+from txnlog.storage.adapters.single_writer import SingleWriterStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.failure_messages import redact, redact_url, secrets_of
-from txnlog.storage.local import LocalStorage
-from txnlog.storage.memory import MemoryStorage
-from txnlog.storage.s3 import S3Storage
-from txnlog.storage.single_writer import SingleWriterStorage
 
 
 def test_local_paths_and_file_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

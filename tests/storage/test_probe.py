@@ -19,6 +19,7 @@ from werkzeug.serving import make_server
 
 from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError, StoreNotFound
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.probe import (
@@ -27,7 +28,6 @@ from txnlog.storage.probe import (
     check_before_first_write,
     probe,
 )
-from txnlog.storage.s3 import S3Storage
 from txnlog.storage.server_checks import check_once
 from txnlog.store import attach
 

@@ -20,8 +20,8 @@ from txnlog.errors import (
     StorageError,
     UnsupportedFilesystem,
 )
+from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.probe import probe
-from txnlog.storage.s3 import S3Storage
 
 pytestmark = pytest.mark.s3
 
@@ -161,7 +161,7 @@ def test_an_old_botocore_is_refused(storage: S3Storage) -> None:
     client = storage.client
     unconnected = S3Storage("test/old")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txnlog.storage.s3_client.S3Client", lambda **_: client)
+        patch.setattr("txnlog.storage.adapters.s3_client.S3Client", lambda **_: client)
         with pytest.raises(UnsupportedFilesystem, match="botocore is too old"):
             unconnected.put_if_absent("a", b"x")
 
@@ -169,7 +169,7 @@ def test_an_old_botocore_is_refused(storage: S3Storage) -> None:
 def test_a_missing_s3fs_names_the_package() -> None:
     """The remedy is in the message."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delitem(sys.modules, "txnlog.storage.s3_client", raising=False)
+        patch.delitem(sys.modules, "txnlog.storage.adapters.s3_client", raising=False)
         patch.setitem(sys.modules, "s3fs", None)
         with pytest.raises(UnsupportedFilesystem, match=r"pip install 'txnlog\[s3\]'"):
             S3Storage("test/missing").get("a")

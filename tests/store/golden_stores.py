@@ -16,7 +16,7 @@ from unittest.mock import patch
 from txnlog import TopicPartition
 from txnlog.log import topic_log
 from txnlog.producer import Producer
-from txnlog.storage.local import LocalStorage
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 

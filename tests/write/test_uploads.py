@@ -18,8 +18,10 @@ from txnlog.clock import SystemClock
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.segments.records import normalize
-from txnlog.storage import local, open_storage
+from txnlog.storage import open_storage
+from txnlog.storage.adapters import local
 from txnlog.storage.base import Storage, Upload
+from txnlog.storage.spool import write_all
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 from txnlog.write import segment_uploads as uploads
@@ -156,7 +158,7 @@ def test_a_full_disk_at_the_end_leaves_no_file(
     for topic in ("t", "u"):
         for partition in range(3):
             producer.send(topic, b"x", partition=partition)
-    real, written = local.write_all, []
+    real, written = write_all, []
 
     def write(descriptor: int, data: bytes) -> None:
         written.append(len(data))

@@ -1,36 +1,19 @@
 """The storage primitive and its adapters, one per kind of filesystem.
 
-Adapters, and with them fsspec and s3fs, are imported when a URL asks for them. Knows which URL and
-which options belong to which adapter, and nothing of how they work.
+Knows paths from URLs and which adapter is whose, and nothing of how they work.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
-from txnlog.storage.base import Storage, check_name
+from txnlog.storage.base import Storage
+from txnlog.storage.registry import find_adapter, known_protocols
 
-_NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
-_BOOLEANS = (
-    "anon",
-    "use_ssl",
-    "requester_pays",
-    "version_aware",
-    "skip_instance_cache",
-    "fixed_upload_size",
-    "cache_regions",
-    "local_expiry_check",
-    "use_listings_cache",
-)
-_INTEGERS = ("max_concurrency", "default_block_size")
-_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _CHAIN = re.compile(r"[A-Za-z0-9+.-]+::")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 
@@ -45,7 +28,7 @@ def open_storage(
 
     Args:
         url: a path (``~`` is expanded, a relative one is taken from the working directory), or a
-            ``file://``, ``memory://`` or ``s3://`` (also ``s3a://``) URL.
+            URL: ``file://``, or one that an adapter is known for, see ``registry``.
         storage_options: for the filesystem, as fsspec takes them; values may be strings, nested
             ones JSON, as they come from Spark's options and the command line.
         unsafe_single_writer: take any other fsspec filesystem too, see ``single_writer``.
@@ -64,7 +47,7 @@ def open_storage(
         raise InvalidOption(
             "a chain of filesystems (::) cannot carry a store: caches in it would show old listings"
         )
-    options = _parse_options(storage_options or {})
+    options = dict(storage_options or {})
     match = _SCHEME.match(location)
     if match is None:
         return _open_local(location, options)
@@ -77,34 +60,27 @@ def open_storage(
             f"the store's path begins with {match[0]!r}: a URL has two slashes after the colon, "
             f"as in {protocol}://...; for a local folder of this name write ./{match[0]}..."
         )
-    if protocol == "memory":
-        if options:
-            raise InvalidOption(
-                f"memory:// takes no storage options, but got {_join_names(options)}"
-            )
-        from txnlog.storage.memory import MemoryStorage
-
-        return MemoryStorage(rest)
-    if protocol in ("s3", "s3a"):
-        return _open_s3(rest, options)
+    adapter = find_adapter(protocol)
+    if adapter is not None:
+        return adapter(f"{protocol}://{rest}", options)
     if unsafe_single_writer:
-        from txnlog.storage.single_writer import SingleWriterStorage
+        from txnlog.storage.adapters.single_writer import SingleWriterStorage
 
         return SingleWriterStorage(location, options)
     raise UnsupportedFilesystem(
-        f"{protocol}:// has no atomic put-if-absent that txnlog knows how to use yet. Supported "
-        "are local paths, s3:// (and s3a://) and memory://; Google Cloud Storage, Azure and HDFS "
-        "are to come. With unsafe_single_writer=True any fsspec filesystem is taken, if you make "
-        "sure that only one process ever writes at a time"
+        f"{protocol}:// has no atomic put-if-absent that txnlog knows how to use. Supported are "
+        f"local paths, {known_protocols()}, and what packages register as txnlog.storage. With "
+        "unsafe_single_writer=True any fsspec filesystem is taken, if you make sure that only one "
+        "process ever writes at a time"
     )
 
 
 def _open_local(path: str, options: Mapping[str, object]) -> Storage:
-    from txnlog.storage.local import LocalStorage
+    from txnlog.storage.adapters.local import LocalStorage
 
     if options:
         raise InvalidOption(
-            f"a local path takes no storage options, but got {_join_names(options)}"
+            f"a local path takes no storage options, but got {', '.join(sorted(options))}"
         )
     try:
         return LocalStorage(str(Path(path).expanduser()))
@@ -125,55 +101,3 @@ def _path_in_url(match: re.Match[str], rest: str) -> str:
     if not below and not slash and not rest.startswith("/"):
         raise InvalidOption("a file URL needs a path, as in file:///data/store")
     return "/" + below
-
-
-def _open_s3(path: str, options: dict[str, Any]) -> Storage:
-    if "@" in path.partition("/")[0] or "?" in path:
-        raise InvalidOption(
-            "credentials and queries do not belong into an S3 URL: use storage_options"
-        )
-    if not path.strip("/") or path.startswith("/"):
-        raise InvalidOption("an S3 URL needs a bucket, as in s3://bucket/folder")
-    check_name(path.rstrip("/"))
-    client_options = options.get("client_kwargs")
-    nested = client_options if isinstance(client_options, Mapping) else {}
-    for endpoint in (options.get("endpoint_url"), nested.get("endpoint_url")):
-        if endpoint and urlsplit(str(endpoint)).username is not None:
-            # They would show in every error of the HTTP client.
-            raise InvalidOption(
-                "credentials do not belong into endpoint_url: use the options key and secret"
-            )
-    from txnlog.storage.s3 import S3Storage
-
-    return S3Storage(path, options)
-
-
-def _parse_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """Options with strings made what fsspec needs. Messages name options and never their values."""
-    return {key: _parse_value(key, value) for key, value in options.items()}
-
-
-def _parse_value(key: str, value: object) -> object:
-    if key in _NESTED:
-        try:
-            nested = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            nested = None
-        if not isinstance(nested, Mapping):
-            raise InvalidOption(f"storage option {key} must be a JSON object")
-        return dict(nested)
-    if not isinstance(value, str):
-        return value
-    if key in _BOOLEANS:
-        if value.strip().lower() not in _TRUTH:
-            raise InvalidOption(f"storage option {key} must be true or false")
-        return _TRUTH[value.strip().lower()]
-    if key in _INTEGERS:
-        if not value.strip().isdecimal():
-            raise InvalidOption(f"storage option {key} must be a whole number")
-        return int(value)
-    return value
-
-
-def _join_names(options: Mapping[str, object]) -> str:
-    return ", ".join(sorted(options))

@@ -12,8 +12,6 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from txnlog.storage.local import write_all
-
 
 class Spool:
     """Bytes in a file that is deleted when it is closed, or when nobody holds it any more."""
@@ -51,3 +49,10 @@ def _remove(descriptor: int, name: str, process_id: int) -> None:
     if os.getpid() == process_id:
         with suppress(OSError):
             Path(name).unlink()
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte; one write takes at most 2 GiB, and may be interrupted."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -23,6 +23,7 @@ from typing import Self
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failure_messages import failure
+from txnlog.storage.spool import write_all
 
 _TEMPORARY = ".tmp"
 _ONE_BY_ONE_S = 0.002
@@ -437,13 +438,6 @@ class _LocalUpload(Upload):
                 os.close(descriptor)
             with suppress(OSError):
                 self._temporary.unlink()
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte; one write takes at most 2 GiB, and may be interrupted."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _make_folder(folder: Path) -> None:

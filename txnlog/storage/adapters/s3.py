@@ -11,23 +11,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from txnlog.errors import (
-    ObjectNotFound,
-    PutIfAbsentBroken,
-    StorageError,
-    UnsupportedFilesystem,
-)
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.probe import FOLDER, check_before_first_write
-from txnlog.storage.server_checks import check_once, mark_passed, was_probed
+from txnlog.storage.option_types import parse_options
+from txnlog.storage.server_storage import ServerStorage
 from txnlog.storage.spool import Spool
 
 if TYPE_CHECKING:
-    from txnlog.storage.s3_client import S3Client
+    from txnlog.storage.adapters.s3_client import S3Client
 
 _CONFLICTS = 10
 """A 409 says that another conditional PUT of the name is under way: neither has won yet. It is over
@@ -68,7 +64,47 @@ _RETRIABLE_STATUSES = frozenset({408, 409, 429, 500})
 _PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 
-class S3Storage(Storage):
+_NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
+_BOOLEANS = (
+    "anon",
+    "use_ssl",
+    "requester_pays",
+    "version_aware",
+    "skip_instance_cache",
+    "fixed_upload_size",
+    "cache_regions",
+    "local_expiry_check",
+    "use_listings_cache",
+)
+_INTEGERS = ("max_concurrency", "default_block_size")
+
+
+def open_url(url: str, options: Mapping[str, object]) -> Storage:
+    """The storage at ``s3://bucket/folder``, or ``s3a://``; see ``registry``."""
+    path = url.partition("://")[2]
+    if "@" in path.partition("/")[0] or "?" in path:
+        raise InvalidOption(
+            "credentials and queries do not belong into an S3 URL: use storage_options"
+        )
+    if not path.strip("/") or path.startswith("/"):
+        raise InvalidOption("an S3 URL needs a bucket, as in s3://bucket/folder")
+    check_name(path.rstrip("/"))
+    parsed = parse_options(options, nested=_NESTED, booleans=_BOOLEANS, integers=_INTEGERS)
+    if urlsplit(_endpoint(parsed)).username is not None:
+        # They would show in every error of the HTTP client.
+        raise InvalidOption(
+            "credentials do not belong into endpoint_url: use the options key and secret"
+        )
+    return S3Storage(path, parsed)
+
+
+def _endpoint(options: Mapping[str, Any]) -> str:
+    """Where the server is; "" is AWS."""
+    nested = options.get("client_kwargs") or {}
+    return str(options.get("endpoint_url") or nested.get("endpoint_url") or "")
+
+
+class S3Storage(ServerStorage):
     """Objects below ``s3://bucket/prefix``.
 
     Args:
@@ -105,7 +141,7 @@ class S3Storage(Storage):
 
     def _connect(self) -> S3Client:
         try:
-            from txnlog.storage.s3_client import S3Client
+            from txnlog.storage.adapters.s3_client import S3Client
         except ImportError as error:
             raise UnsupportedFilesystem(
                 f"{self.url} needs s3fs: pip install 'txnlog[s3]'"
@@ -130,7 +166,7 @@ class S3Storage(Storage):
         return f"{self._key(folder)}/" if folder else self._prefix
 
     def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
-        from txnlog.storage.s3_client import code_of, status_of
+        from txnlog.storage.adapters.s3_client import code_of, status_of
 
         status = status_of(error)
         hint = _HINTS_BY_CODE.get(code_of(error)) or _HINTS_BY_STATUS.get(status or 0)
@@ -147,27 +183,9 @@ class S3Storage(Storage):
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def trust(self, *, probed: bool = False) -> None:
-        mark_passed(self._server, probed=probed)
-
-    def was_probed(self) -> bool:
-        return was_probed(self._server)
-
     @property
-    def _server(self) -> tuple[str, str, str]:
-        """What one check covers: an endpoint and a bucket."""
-        nested = self._options.get("client_kwargs") or {}
-        endpoint = self._options.get("endpoint_url") or nested.get("endpoint_url") or ""
-        return "s3", str(endpoint), self._bucket
-
-    def _probe_before_first_write(self) -> None:
-        try:
-            check_before_first_write(self)
-        except PutIfAbsentBroken as error:
-            raise PutIfAbsentBroken(
-                f"{error}. Nothing was written. Stop whoever else writes there, run `txnlog "
-                "doctor` through a server that can be relied on, and start this process anew"
-            ) from error
+    def server(self) -> tuple[str, str, str]:
+        return "s3", _endpoint(self._options), self._bucket
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See Storage. False may also be said of our own object.
@@ -177,11 +195,10 @@ class S3Storage(Storage):
         botocore repeats a PUT whose answer was lost, and the server refuses the repetition; the
         caller reads the object back to find out.
         """
-        from txnlog.storage.s3_client import status_of
+        from txnlog.storage.adapters.s3_client import status_of
 
         key, client = self._key(name), self.client
-        if not name.startswith(f"{FOLDER}/"):
-            check_once(self._server, self._probe_before_first_write)
+        self.check_before_write(name)
         for attempt in range(1, _CONFLICTS + 1):
             try:
                 client.call_s3(
@@ -252,7 +269,7 @@ class S3Storage(Storage):
         return self._read(name, None)
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
-        from txnlog.storage.s3_client import status_of
+        from txnlog.storage.adapters.s3_client import status_of
 
         if stop <= start:
             check_name(name)
@@ -288,7 +305,7 @@ class S3Storage(Storage):
             raise self._read_failure(name, error) from error
 
     def _read_failure(self, name: str, error: BaseException) -> StorageError:
-        from txnlog.storage.s3_client import code_of, status_of
+        from txnlog.storage.adapters.s3_client import code_of, status_of
 
         # A missing bucket is a 404 too, but nothing that a reader of one object should expect.
         if status_of(error) == 404 and code_of(error) != "NoSuchBucket":

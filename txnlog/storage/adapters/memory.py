@@ -7,17 +7,26 @@ has a memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from txnlog.errors import ObjectNotFound
+from txnlog.errors import InvalidOption, ObjectNotFound
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 _LOCK = ForkSafeLock()
+
+
+def open_url(url: str, options: Mapping[str, object]) -> Storage:
+    """The storage at ``memory://path``. Raises InvalidOption if there are options."""
+    if options:
+        raise InvalidOption(
+            f"memory:// takes no storage options, but got {', '.join(sorted(options))}"
+        )
+    return MemoryStorage(url.removeprefix("memory://"))
 
 
 class MemoryStorage(Storage):

@@ -1,0 +1,58 @@
+"""Storage options that came as strings, as from Spark and command lines, made what clients take.
+
+Knows types, and no option's meaning. Messages name options and never their values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from txnlog.errors import InvalidOption
+
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def parse_options(
+    options: Mapping[str, object],
+    *,
+    nested: Collection[str] = (),
+    booleans: Collection[str] = (),
+    integers: Collection[str] = (),
+) -> dict[str, Any]:
+    """Options with strings made what their names call for; what is no string stays as it is.
+
+    Args:
+        options: as they were given.
+        nested: names of those that are JSON objects.
+        booleans: names of those that are true or false.
+        integers: names of those that are whole numbers.
+
+    Raises InvalidOption: a value cannot be read.
+    """
+    parsed: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in nested:
+            parsed[name] = _parse_nested(name, value)
+        elif isinstance(value, str) and name in booleans:
+            if value.strip().lower() not in _TRUTH:
+                raise InvalidOption(f"storage option {name} must be true or false")
+            parsed[name] = _TRUTH[value.strip().lower()]
+        elif isinstance(value, str) and name in integers:
+            if not value.strip().isdecimal():
+                raise InvalidOption(f"storage option {name} must be a whole number")
+            parsed[name] = int(value)
+        else:
+            parsed[name] = value
+    return parsed
+
+
+def _parse_nested(name: str, value: object) -> dict[str, Any]:
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, Mapping):
+        raise InvalidOption(f"storage option {name} must be a JSON object")
+    return dict(found)

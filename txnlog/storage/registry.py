@@ -1,0 +1,53 @@
+"""Which adapter opens which URL. Adapters, and with them s3fs and the like, are imported only then.
+
+A package adds its own by an entry point of the group ``txnlog.storage``: its name is the protocol,
+its object a function that takes the URL and the storage options, and returns a
+:class:`txnlog.storage.base.Storage`. What stands here cannot be replaced that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from txnlog.errors import UnsupportedFilesystem
+from txnlog.storage.base import Storage
+
+Adapter = Callable[[str, Mapping[str, Any]], Storage]
+"""Opens a URL, whose protocol is in lower case, with options that may all be strings.
+
+Raises InvalidOption: the URL or an option is malformed.
+"""
+GROUP = "txnlog.storage"
+
+_ADAPTERS = {
+    "memory": "memory",
+    "s3": "s3",
+    "s3a": "s3",
+}
+"""The module in ``txnlog.storage.adapters`` for each protocol; its ``open_url`` is an Adapter."""
+
+
+def find_adapter(protocol: str) -> Adapter | None:
+    """The adapter for the URLs of a protocol, in lower case.
+
+    Raises UnsupportedFilesystem: the package that has registered it cannot be imported.
+    """
+    if protocol in _ADAPTERS:
+        module = import_module(f"txnlog.storage.adapters.{_ADAPTERS[protocol]}")
+        return cast("Adapter", module.open_url)
+    for found in entry_points(group=GROUP, name=protocol):
+        try:
+            return cast("Adapter", found.load())
+        except (ImportError, AttributeError) as error:
+            raise UnsupportedFilesystem(
+                f"{protocol}:// was registered as {found.value}, which cannot be imported: {error}"
+            ) from error
+    return None
+
+
+def known_protocols() -> str:
+    """For messages: the protocols that txnlog itself has adapters for."""
+    return ", ".join(f"{protocol}://" for protocol in _ADAPTERS)

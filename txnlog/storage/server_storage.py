@@ -1,0 +1,49 @@
+"""What storages on a server share: the server is checked once before a process first writes there.
+
+Another endpoint than the one that the store was made through may keep no promise: each process
+finds out for itself. Knows the probe, and no server.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+
+from txnlog.errors import PutIfAbsentBroken
+from txnlog.storage.base import Storage
+from txnlog.storage.probe import FOLDER, check_before_first_write
+from txnlog.storage.server_checks import check_once, mark_passed, was_probed
+
+
+class ServerStorage(Storage):
+    """A storage whose ``put_if_absent`` begins with :meth:`check_before_write`."""
+
+    @property
+    @abstractmethod
+    def server(self) -> Hashable:
+        """What one check covers, as an endpoint and a bucket. Without secrets."""
+
+    def trust(self, *, probed: bool = False) -> None:
+        mark_passed(self.server, probed=probed)
+
+    def was_probed(self) -> bool:
+        return was_probed(self.server)
+
+    def check_before_write(self, name: str) -> None:
+        """Make sure that the server keeps the promise, unless this process has done so.
+
+        Raises:
+            PutIfAbsentBroken: it does not.
+            StorageError: the check could not be made.
+        """
+        if not name.startswith(f"{FOLDER}/"):  # the probe's own objects
+            check_once(self.server, self._probe_before_first_write)
+
+    def _probe_before_first_write(self) -> None:
+        try:
+            check_before_first_write(self)
+        except PutIfAbsentBroken as error:
+            raise PutIfAbsentBroken(
+                f"{error}. Nothing was written. Stop whoever else writes there, run `txnlog "
+                "doctor` through a server that can be relied on, and start this process anew"
+            ) from error
