@@ -80,6 +80,7 @@ def test_a_piece_of_the_log_costs_a_piece(huge: HeapStorage) -> None:
         assert counts["get"] <= 128
 
 
+@pytest.mark.more
 def test_the_whole_log_streams(huge: HeapStorage) -> None:
     """All entries pass by, once each, while memory stays that of their names."""
     store, counting = opened(huge)

@@ -142,6 +142,7 @@ def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
     )
 
 
+@pytest.mark.more
 def test_hazard_4_a_zombie_shares_the_next_outcome(monkeypatch: Patch) -> None:
     """An entry is decided by the newest state of its id, whichever transaction that is of."""
 
@@ -170,6 +171,7 @@ def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, CALM, "torn", "bank")
 
 
+@pytest.mark.more
 def test_hazard_6_nobody_ends_what_hangs(monkeypatch: Patch) -> None:
     """Transactions never time out: readers wait for who has stopped."""
 

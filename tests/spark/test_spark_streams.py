@@ -110,6 +110,7 @@ def test_several_topics_are_one_transaction(spark: SparkSession, topics: Store) 
     assert transaction.number == 1
 
 
+@pytest.mark.more
 def test_a_fresh_checkpoint_with_an_old_id_is_refused(spark: SparkSession, topics: Store) -> None:
     """Batch 0 of a new query is neither skipped as the old one's nor written again."""
     first = run(sink(copy(spark, topics), topics, "out", transactional_id="mine"))

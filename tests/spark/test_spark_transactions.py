@@ -446,6 +446,7 @@ def test_a_read_that_timed_out_cannot_be_written(spark: SparkSession, topics: St
     assert "g" not in topics.groups()
 
 
+@pytest.mark.more
 @pytest.mark.condition(28)
 def test_a_write_never_commits_the_offsets_of_another_read(
     spark: SparkSession, topics: Store

@@ -434,6 +434,7 @@ def test_who_made_the_store_checks_no_more(
     assert count_probes(s3_requests, since) == 0
 
 
+@pytest.mark.more
 @pytest.mark.s3
 def test_a_short_check_is_not_enough_to_make_a_store(
     s3_options: dict[str, Any], s3_requests: list[Any], bucket: str
