@@ -69,7 +69,7 @@ def building() -> Iterator[None]:
 
 
 def run_tool(
-    command: Sequence[str | Path],
+    command: Sequence[object],
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -119,14 +119,14 @@ def cargo_install(crate: str, version: str, *, features: Sequence[str] = ()) -> 
         chosen = ["--features", ",".join(features)] if features else []
         with building():
             if not (folder / "bin").exists():
-                what: list[str | Path] = [*chosen, "--root", folder, f"{crate}@{version}"]
+                what: list[object] = [*chosen, "--root", folder, f"{crate}@{version}"]
                 run_tool(["cargo", "install", "--locked", *what])
     return folder / "bin"
 
 
 @contextmanager
 def running(
-    command: Sequence[str | Path],
+    command: Sequence[object],
     folder: Path,
     *,
     ready: Callable[[], bool],
