@@ -28,6 +28,7 @@ from stores_report import Report
 import txnlog
 from txnlog.errors import PutIfAbsentBroken, TxnlogError
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.probe import check_before_first_write, probe
 from txnlog.store import Store, attach
@@ -187,6 +188,33 @@ def test_crash_points(server: StoreServer, fault: Fault) -> None:
         check_whole_transactions(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, context)
+
+
+def test_an_upload_that_was_killed(server: StoreServer, report: Report) -> None:
+    """Its parts are listed with their age, below the store's folder alone, and aborted."""
+    url, options = place(server)
+    storage, beside = open_storage(url, options), open_storage(f"{url}-beside", options)
+    if not isinstance(storage, S3Storage) or not isinstance(beside, S3Storage):
+        pytest.skip("its adapter leaves no parts, see the tests of the adapter")
+    for one in (storage, beside):
+        key = {"Bucket": "test", "Key": one._key("data/killed.log")}
+        begun = one.client.call_s3("create_multipart_upload", **key)
+        one.client.call_s3(
+            "upload_part", PartNumber=1, Body=b"part", UploadId=begun["UploadId"], **key
+        )
+    assert list(storage.list_all("")) == []
+    found = list(storage.list_unfinished_uploads())
+    what = "uploads that were killed"
+    if not found:
+        report.add(server, what, "are not listed by a folder: the server's own expiry aborts them")
+        return
+    (left,) = found
+    assert (left.name, left.size_bytes) == ("data/killed.log", 4)
+    assert abs(left.begun_ms - time.time() * 1000) < 60_000
+    storage.abort_uploads(found)
+    assert list(storage.list_unfinished_uploads()) == []
+    assert len(list(beside.list_unfinished_uploads())) == 1
+    report.add(server, what, "are listed with their age and size, and aborted by vacuum")
 
 
 def test_commits(server: StoreServer, report: Report) -> None:

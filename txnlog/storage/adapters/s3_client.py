@@ -33,6 +33,15 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         settings.setdefault("max_pool_connections", 64)
         return settings
 
+    def _get_s3_method_kwargs(
+        self, method: Any, *defaults: dict[str, Any], **arguments: Any
+    ) -> dict[str, Any]:
+        # Older releases say only in some requests who pays.
+        found: dict[str, Any] = super()._get_s3_method_kwargs(
+            method, self.req_kw, *defaults, **arguments
+        )
+        return found
+
     async def _read_object(self, bucket: str, key: str, byte_range: str | None) -> bytes:
         """The object, or a part such as ``bytes=0-9``.
 
