@@ -91,10 +91,11 @@ def test_it_conforms(server: StoreServer, report: Report) -> None:
     assert isinstance(speed, Speed)
     report.add(server, "race of 16 in 4 processes", raced)
     report.add(server, "single requests", speed)
-    report.add(
-        server, "cut connections", results["creates_over_cut_connections_are_found_out"].detail
-    )
-    report.add(server, "conformance", f"{len(results)} checks")
+    cut = results["creates_over_cut_connections_are_found_out"]
+    if cut.state == "passed":
+        report.add(server, "cut connections", cut.detail)
+    passed = sum(result.state == "passed" for result in results.values())
+    report.add(server, "conformance", f"{passed} checks passed")
 
 
 def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
@@ -110,7 +111,7 @@ def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
         check(counting)
         took_ms = (time.perf_counter() - begun_s) * 1000
         requests = counting.counts.total()
-        assert requests > 100
+        assert requests > 10
         report.add(server, what, f"{requests} requests, {took_ms:.0f} ms")
 
 
@@ -274,7 +275,7 @@ def test_a_scan_of_small_files(server: StoreServer, report: Report) -> None:
     """Many small commits and a scan of them all; deltalake does the same, where it knows how."""
     url, options = place(server)
     report.add(server, small_files.WHAT.format("txnlog"), small_files.run_txnlog(url, options))
-    if url.startswith("s3://"):
+    if small_files.deltalake_knows(url):
         figure = small_files.run_deltalake(f"{url}-delta", options)
         report.add(server, small_files.WHAT.format("deltalake"), figure)
 
