@@ -7,6 +7,7 @@ run there, as a script: ``python small_files.py URL OPTIONS``.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -50,8 +51,11 @@ def deltalake_knows(url: str) -> bool:
 
 
 def run_deltalake(url: str, options: Mapping[str, object]) -> str:
-    """The same with deltalake, in its own environment; returns the figure."""
-    from servers import CannotStart, building, cache_folder, run_tool
+    """The same with deltalake, in its own environment; returns the figure.
+
+    Raises CannotStart: it cannot be had here, or fails.
+    """
+    from servers import building, cache_folder, run_tool
 
     folder = cache_folder() / f"deltalake-{_DELTALAKE}"
     python = folder / "bin" / "python"
@@ -65,15 +69,12 @@ def run_deltalake(url: str, options: Mapping[str, object]) -> str:
             "AWS_ALLOW_HTTP": "true",
             "conditional_put": "etag",
         }
-    try:
-        with building():
-            if not (folder / "installed").exists():
-                run_tool([sys.executable, "-m", "venv", folder])
-                run_tool([python, "-m", "pip", "install", f"deltalake=={_DELTALAKE}", "pyarrow"])
-                (folder / "installed").touch()
-        return run_tool([python, _SCRIPT, url, json.dumps(given)]).strip()
-    except CannotStart as why:
-        return f"could not be run: {why}"
+    with building():
+        if not (folder / "installed").exists():
+            run_tool([sys.executable, "-m", "venv", folder])
+            run_tool([python, "-m", "pip", "install", f"deltalake=={_DELTALAKE}", "pyarrow"])
+            (folder / "installed").touch()
+    return run_tool([python, _SCRIPT, url, json.dumps(given)], nice=False).strip()
 
 
 def _main(url: str, options: dict[str, str]) -> None:
@@ -90,6 +91,8 @@ def _main(url: str, options: dict[str, str]) -> None:
     rows = DeltaTable(url, storage_options=options).to_pyarrow_table().num_rows
     scanned_s = time.perf_counter() - begun_s
     sys.stdout.write(_figure(rows, written_s, scanned_s) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # its threads may crash an interpreter that ends
 
 
 if __name__ == "__main__":

@@ -74,18 +74,22 @@ def run_tool(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = BUILD_S,
+    nice: bool = True,
 ) -> str:
     """What a tool that ships packages, or builds, has written to stdout.
+
+    With ``nice`` whatever else runs on the machine goes first.
 
     Raises CannotStart: it is not installed, fails, or takes too long.
     """
     tool = str(command[0])
     if shutil.which(tool) is None:
         raise CannotStart(f"{Path(tool).name} is not installed")
-    given = ["nice", "-n", "19", *map(str, command)]
+    given = [str(word) for word in command]
+    shown = " ".join(given[:3])  # what follows may hold keys
     try:
         done = subprocess.run(
-            given,
+            ["nice", "-n", "19", *given] if nice else given,
             cwd=cwd,
             env={**os.environ, **(env or {})},
             capture_output=True,
@@ -94,10 +98,10 @@ def run_tool(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise CannotStart(f"`{' '.join(given[3:])}` took more than {timeout_s:.0f} s") from error
+        raise CannotStart(f"`{shown}` took more than {timeout_s:.0f} s") from error
     if done.returncode:
         last = " / ".join(done.stderr.strip().splitlines()[-3:])
-        raise CannotStart(f"`{' '.join(given[3:])}` failed: {last}")
+        raise CannotStart(f"`{shown}` failed: {last}")
     return done.stdout
 
 
