@@ -20,7 +20,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-more test-matrix lint format bench soak venv wheel java clean
+.PHONY: help demo test test-more test-stores test-matrix lint format bench soak venv wheel java clean
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%)
 
 help:  ## Show this list
@@ -30,17 +30,20 @@ demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
 
 test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them
-	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more and not stores" $(ARGS)
 
 test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
-	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not stores" $(ARGS)
+
+test-stores: java venv  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them
+	.venv/bin/pytest -n 0 -m stores tests/stores $(ARGS)
 
 test-matrix: $(SPARK_VERSIONS:%=test-spark-%)  ## Run the Spark tests on each supported version of Spark
 
 $(SPARK_VERSIONS:%=test-spark-%): test-spark-%: java .venv-%/.installed
 	PYSPARK_PYTHON=$(CURDIR)/.venv-$*/bin/python \
 	    PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-$*/bin/python \
-	    .venv-$*/bin/pytest -n auto --dist loadgroup -m "spark and not slow" $(ARGS)
+	    .venv-$*/bin/pytest -n auto --dist loadgroup -m "spark and not slow and not stores" $(ARGS)
 
 lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
@@ -56,7 +59,7 @@ bench: java venv  ## Run the benchmarks
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
 soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100,000 transactions, 32 processes
-	.venv/bin/pytest -n auto --dist loadgroup -m slow $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not stores" $(ARGS)
 
 venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
 

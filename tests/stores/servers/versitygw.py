@@ -1,0 +1,32 @@
+"""versitygw: an S3 gateway over a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from servers import StoreServer, free_port, go_install, listens, running
+from servers.s3_buckets import KEY, SECRET, URL, make_bucket, options_for
+
+VERSION = "1.8.0"
+
+
+@contextmanager
+def run(folder: Path) -> Iterator[StoreServer]:
+    """Run it over a folder below ``folder``."""
+    program = go_install("github.com/versity/versitygw/cmd/versitygw", f"v{VERSION}")
+    data, kept_apart = folder / "data", folder / "attributes"
+    for made in (data, kept_apart):
+        made.mkdir()
+    port = free_port()
+    command = [program, "--port", f"127.0.0.1:{port}", "--access", KEY, "--secret", SECRET]
+    # Without it every request has a connection of its own.
+    command += ["--keep-alive", "--quiet"]
+    # Not every filesystem has extended attributes for everybody.
+    command += ["posix", "--sidecar", kept_apart, data]
+    with running(command, folder, ready=partial(listens, port)):
+        options = options_for(port)
+        make_bucket(options)
+        yield StoreServer("versitygw", VERSION, URL, options)

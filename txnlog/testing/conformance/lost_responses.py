@@ -1,0 +1,105 @@
+"""Creates over a way on which connections are cut: none is lost, none is taken for another's.
+
+Hazard 1 of docs/PROTOCOL.md. The client below repeats what it believes has failed, and the server
+refuses the repetition; only reading the object back tells whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from txnlog.clock import SystemClock
+from txnlog.errors import StorageError
+from txnlog.log.create_once import create_once
+from txnlog.storage.base import Storage
+from txnlog.testing.conformance.expectations import expect
+from txnlog.testing.conformance.fault_proxy import FaultProxy, ProxyFaults
+
+T = TypeVar("T")
+
+CREATES = 40
+_FAULTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
+_PORTS = {"http": 80, "https": 443}
+_READ_ATTEMPTS = 10
+ENDPOINT = "endpoint_url"
+"""The storage option that is replaced by the proxy's address."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostResponses:
+    """``creates`` were made; of so many the outcome stayed unknown. ``cut`` says how often."""
+
+    creates: int
+    unknown: int
+    cut: str
+
+    def __str__(self) -> str:
+        unknown = f", {self.unknown} reported as unknown" if self.unknown else ""
+        return f"{self.creates} creates over connections that are cut ({self.cut}){unknown}"
+
+
+def create_over_cut_connections(
+    storage: Storage, disturbed: Storage, creates: int = CREATES
+) -> tuple[int, int]:
+    """Create by a disturbed way and judge by the other; returns how many were made, and unknown.
+
+    Raises NotConforming.
+    """
+    clock = SystemClock()
+    disturbed.trust()
+    unknown = 0
+    for number in range(creates):
+        name = f"lossy/{number:04d}"
+        body = b"mine %04d\n" % number * (1 if number % 4 else 2000)
+        try:
+            mine = create_once(disturbed, name, body, clock)
+        except StorageError:
+            unknown += 1
+            continue
+        expect(mine, f"{name}: a create whose response was lost was taken for somebody else's")
+        expect(storage.get(name) == body, f"{name}: created, and something else is there")
+        again = _until_known(partial(create_once, disturbed, name, b"other\n", clock))
+        expect(not again, f"{name}: created twice")
+        expect(storage.get(name) == body, f"{name}: a refused create changed the object")
+        read = _until_known(partial(disturbed.get, name))
+        expect(read == body, f"{name}: {len(read)} bytes were read of {len(body)}")
+    expect(unknown < creates, "none of the creates became known")
+    return creates, unknown
+
+
+def _until_known(call: Callable[[], T]) -> T:
+    for _ in range(_READ_ATTEMPTS - 1):
+        try:
+            return call()
+        except StorageError:
+            continue
+    return call()
+
+
+@contextmanager
+def through_proxy(
+    options: Mapping[str, object], faults: ProxyFaults = _FAULTS, seed: int = 0
+) -> Iterator[tuple[dict[str, object], FaultProxy] | None]:
+    """Storage options that lead through a proxy which cuts connections.
+
+    None if no option names an unencrypted endpoint, which could be replaced.
+    """
+    parts = urlsplit(str(options.get(ENDPOINT) or ""))
+    if parts.scheme != "http" or parts.hostname is None:
+        yield None
+        return
+    port = parts.port or _PORTS[parts.scheme]
+    with FaultProxy(parts.hostname, port, faults, seed).running() as proxy:
+        yield {**options, ENDPOINT: f"http://127.0.0.1:{proxy.port}{parts.path}"}, proxy
+
+
+def describe_cuts(proxy: FaultProxy) -> str:
+    """What a proxy has done, for people."""
+    kinds = ("refused", "lost", "truncated")
+    cuts = ", ".join(f"{proxy.counts[kind]} {kind}" for kind in kinds)
+    return f"{proxy.counts['requests']} requests: {cuts}"

@@ -1,0 +1,149 @@
+"""All checks over the storage at a URL, each in a folder of its own, and what came of each."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+from txnlog.testing.conformance.forks import a_connection_survives_a_fork
+from txnlog.testing.conformance.interface import CHECKS
+from txnlog.testing.conformance.lost_responses import (
+    ENDPOINT,
+    LostResponses,
+    create_over_cut_connections,
+    describe_cuts,
+    through_proxy,
+)
+from txnlog.testing.conformance.races import ROUNDS, race
+from txnlog.testing.conformance.speed import measure_speed
+
+State = Literal["passed", "failed", "skipped"]
+
+
+class _Skipped(Exception):
+    """A check that cannot be made here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one check. ``figures`` are what it has measured, by a class of its own."""
+
+    check: str
+    state: State
+    detail: str
+    took_s: float
+    figures: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The checks of one filesystem or server.
+
+    Args:
+        url: a folder below which the checks make theirs, as ``txnlog.open`` takes it.
+        options: the storage options.
+        proxy_url: the same folder by a way on which connections are cut; "" for a proxy of the
+            suite's own, where the option ``endpoint_url`` names an unencrypted endpoint.
+        rounds: of the race.
+    """
+
+    url: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    proxy_url: str = ""
+    rounds: int = ROUNDS
+
+    def names(self) -> list[str]:
+        """The names of the checks, in the order in which they run."""
+        return list(self._calls())
+
+    def run(self, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[Result]:
+        """Run the checks whose names are chosen; yield what came of each."""
+        for name, call in self._calls().items():
+            if chosen(name):
+                yield self._run(name, call)
+
+    def _calls(self) -> dict[str, Callable[[Storage], object]]:
+        calls: dict[str, Callable[[Storage], object]] = {c.__name__: c for c in CHECKS}
+        return calls | {
+            "a_connection_survives_a_fork": self._shared(a_connection_survives_a_fork),
+            "processes_that_race_have_one_winner": self._shared(self._race),
+            "creates_over_cut_connections_are_found_out": self._lose_responses,
+            "speed": measure_speed,
+        }
+
+    def _run(self, name: str, call: Callable[[Storage], object]) -> Result:
+        begun_s = time.perf_counter()
+        folder = f"conformance-{secrets.token_hex(8)}"
+        figures: object = None
+        state: State = "passed"
+        try:
+            storage = self._open(folder)
+            try:
+                figures = call(storage)
+                detail = str(figures) if figures is not None else ""
+            finally:
+                storage.delete([path for path, _ in storage.list_all("")])
+        except _Skipped as why:
+            state, detail = "skipped", str(why)
+        # Whatever a storage of somebody else's raises is a finding about it.
+        except Exception as error:  # noqa: BLE001
+            state, detail = "failed", f"{type(error).__name__}: {error}"
+        return Result(name, state, detail, time.perf_counter() - begun_s, figures)
+
+    def _open(self, folder: str, *, url: str = "", options: object = None) -> Storage:
+        given = self.options if not isinstance(options, Mapping) else options
+        storage = open_storage(f"{(url or self.url).rstrip('/')}/{folder}", given)
+        # What the shorter check before a first write looks at is checked here in full.
+        storage.trust()
+        return storage
+
+    def _shared(self, check: Callable[[Storage], object]) -> Callable[[Storage], object]:
+        """A check that needs other processes."""
+
+        def run(storage: Storage) -> object:
+            if storage.url.startswith("memory:"):
+                raise _Skipped("it is in this process alone")
+            return check(storage)
+
+        return run
+
+    def _race(self, storage: Storage) -> object:
+        figures = race(storage, self.rounds)
+        figures.judge()
+        return figures
+
+    def _lose_responses(self, storage: Storage) -> object:
+        folder = storage.url.rpartition("/")[2]
+        if self.proxy_url:
+            creates, unknown = create_over_cut_connections(
+                storage, self._open(folder, url=self.proxy_url)
+            )
+            return LostResponses(creates, unknown, "as the proxy that was given does")
+        with through_proxy(self.options) as found:
+            if found is None:
+                raise _Skipped(
+                    f"no option {ENDPOINT} names an unencrypted endpoint; give --proxy, a URL that "
+                    "leads to the same folder through a proxy which cuts connections"
+                )
+            options, proxy = found
+            creates, unknown = create_over_cut_connections(
+                storage, self._open(folder, options=options)
+            )
+            return LostResponses(creates, unknown, describe_cuts(proxy))
+
+
+def verdict(results: list[Result]) -> tuple[bool, str]:
+    """Whether the storage conforms, and a sentence that says so."""
+    failed = [result for result in results if result.state == "failed"]
+    skipped = sum(result.state == "skipped" for result in results)
+    beside = f"; {skipped} could not be made" if skipped else ""
+    if failed:
+        return False, f"does NOT conform: {len(failed)} of {len(results)} checks failed{beside}"
+    if len(results) == skipped:
+        return False, "was not checked: no check was chosen that can be made"
+    return True, f"conforms: {len(results) - skipped} checks passed{beside}"
