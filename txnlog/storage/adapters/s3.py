@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
-from txnlog.storage.failure_messages import failure, secrets_of
+from txnlog.storage.failure_messages import failure, redact, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.option_types import parse_options
 from txnlog.storage.server_storage import ServerStorage
@@ -132,7 +132,9 @@ class S3Storage(ServerStorage):
 
         An event loop does not survive a fork, nor may two processes share a socket.
 
-        Raises UnsupportedFilesystem: s3fs is missing, or botocore is too old.
+        Raises:
+            UnsupportedFilesystem: s3fs is missing, or botocore is too old.
+            InvalidOption: there is no such storage option.
         """
         connected = self._connected
         if connected is None or connected[0] != os.getpid():
@@ -150,6 +152,12 @@ class S3Storage(ServerStorage):
             with _CONNECT_LOCK.mutex:
                 client = S3Client(**{**self._options, "use_listings_cache": False})
                 conditional = client.knows_conditional_create()
+        except TypeError as error:
+            why = redact(str(error), self._secrets)
+            raise InvalidOption(
+                f"{self.url}: s3fs or botocore does not know a storage option, or not its type: "
+                f"{why}"
+            ) from error
         except Exception as error:
             raise self._failure("connecting to", "", error) from error
         if not conditional:

@@ -87,7 +87,7 @@ class FaultProxy:
                 threading.Thread(target=work, args=(pair,), daemon=True).start()
 
     def _pass_requests(self, pair: _Pair) -> None:
-        with self._both_ended(pair):
+        with self._ending(pair, pair.server):
             while data := pair.client.recv(_CHUNK_BYTES):
                 if pair.answering:
                     pair.answering = False
@@ -97,7 +97,7 @@ class FaultProxy:
                 pair.server.sendall(data)
 
     def _pass_answers(self, pair: _Pair) -> None:
-        with self._both_ended(pair):
+        with self._ending(pair, pair.client):
             while data := pair.server.recv(_CHUNK_BYTES):
                 pair.answering = True
                 if pair.fault == "truncated":
@@ -124,15 +124,24 @@ class FaultProxy:
         return ""
 
     @contextmanager
-    def _both_ended(self, pair: _Pair) -> Iterator[None]:
+    def _ending(self, pair: _Pair, receiver: socket.socket) -> Iterator[None]:
+        """Hand on that one side has nothing more to say; cut both if something went wrong."""
+        failed = False
         try:
-            with suppress(OSError):
-                yield
-        finally:
-            for connection in (pair.client, pair.server):
-                _cut(connection)
-            with self._lock:
+            yield
+            receiver.shutdown(socket.SHUT_WR)
+        except OSError:
+            failed = True
+        with self._lock:
+            pair.directions -= 1
+            ended = failed or bool(pair.fault) or not pair.directions
+            if ended:
                 self._open -= {pair.client, pair.server}
+        for connection in (pair.client, pair.server) if ended else ():
+            if failed or pair.fault:
+                _cut(connection)
+            else:
+                connection.close()
 
 
 @dataclass(slots=True)
@@ -144,6 +153,8 @@ class _Pair:
     answering: bool = True
     """The server has spoken since the client did: what the client says next is a request."""
     fault: str = ""
+    directions: int = 2
+    """In so many of them bytes may still come."""
 
 
 def _cut(connection: socket.socket) -> None:
