@@ -164,8 +164,8 @@ class SftpClient:
             except _MISSING:
                 return None
             try:
-                data = await file.read(-1 if stop is None else stop - start, start)
-                return data if isinstance(data, bytes) else data.encode()
+                data: Any = await file.read(-1 if stop is None else stop - start, start)
+                return bytes(data)
             finally:
                 await file.close()
 
