@@ -59,7 +59,8 @@ class Cloud:
 
     Attributes:
         asked: methods and paths with queries, in order.
-        plans: for the next requests, one each; None is the truth. Then the last one, if ``forever``.
+        plans: for the next requests, one each; None is the truth.
+        forever: for all that follow.
     """
 
     def __init__(self) -> None:
@@ -371,7 +372,6 @@ def _azure_put(cloud: Cloud, request: Request, name: str) -> Reply:
             cloud.put(name, b"".join(blocks[block_id] for block_id in ids))
         else:
             cloud.put(name, request.body)
-        del cloud.pending[name]
     return Reply(201, b"", done)
 
 
@@ -383,7 +383,7 @@ def _azure_list(cloud: Cloud, request: Request) -> Reply:
     begin = int(query.get("marker") or 0)
     shown = "".join(
         f"<Blob><Name>{escape(name)}</Name><Properties><Content-Length>{sizes[name]}"
-        "</Content-Length></Properties></Blob>"
+        "</Content-Length><BlobType>BlockBlob</BlobType></Properties></Blob>"
         for name in names[begin : begin + PAGE]
     )
     if begin == 0:

@@ -14,9 +14,13 @@ from typing import Any
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
 from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
 from txnlog.storage.base import Storage, check_name
-from txnlog.storage.failure_messages import secrets_of
+from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.option_types import parse_options
 
+_CONNECT_HINT = (
+    "name the account in the URL or as account_name, and give account_key, sas_token, "
+    "connection_string, a service principal, or anon=False for the identity of this machine"
+)
 _BOOLEANS = (
     "anon",
     "assume_container_exists",
@@ -96,7 +100,9 @@ class AzureStorage(ObjectStore):
         try:
             return AzureClient(self._container, self._client_options)
         except Exception as error:
-            raise self._failure("connecting to", "", error) from error
+            raise failure(
+                "connecting to", self.url, "", error, hint=_CONNECT_HINT, secrets=self._secrets
+            ) from error
 
 
 def _account_options(host: str, options: Mapping[str, Any]) -> dict[str, str]:

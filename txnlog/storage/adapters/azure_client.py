@@ -222,7 +222,8 @@ os.register_at_fork(after_in_child=_forget_closers)
 
 
 def _judge(error: Exception) -> RequestFailed:
-    text = str(error).partition("\nRequestId:")[0].strip() or type(error).__name__
+    # Then come the request's number, the time, and all of it again in XML.
+    text = str(error).strip().partition("\n")[0] or type(error).__name__
     response: Any = getattr(error, "response", None)
     if not isinstance(error, HttpResponseError) or response is None:
         if isinstance(error, ClientAuthenticationError):

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
 from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
 from txnlog.storage.base import Storage, check_name
-from txnlog.storage.failure_messages import secrets_of
+from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.option_types import parse_options
 
+_CONNECT_HINT = "check the storage options token and project"
 _BOOLEANS = ("skip_instance_cache", "use_listings_cache")
 
 
@@ -95,4 +96,6 @@ class GcsStorage(ObjectStore):
         try:
             return GcsClient(self._bucket, self._options)
         except Exception as error:
-            raise self._failure("connecting to", "", error) from error
+            raise failure(
+                "connecting to", self.url, "", error, hint=_CONNECT_HINT, secrets=self._secrets
+            ) from error

@@ -7,9 +7,9 @@ not know the library. Knows no server and no stores.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from enum import Enum, auto
+from time import sleep
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def patiently(request: Callable[[], T]) -> T:
             if error.answer is not Answer.BUSY or error.pause_s > _LONGEST_PAUSE_S:
                 raise
             # Spread, so that those who were refused together do not come back together.
-            time.sleep(max(error.pause_s, pause_s) * random.uniform(0.7, 1.3))
+            sleep(max(error.pause_s, pause_s) * random.uniform(0.7, 1.3))
     return request()
 
 
