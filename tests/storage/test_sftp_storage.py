@@ -101,7 +101,7 @@ def test_a_lost_connection_is_made_again(storage: Storage, server: SftpServer) -
 def test_a_rename_whose_answer_was_lost_is_found_out(storage: Storage, server: SftpServer) -> None:
     """Hazard 1: nothing is repeated beneath; the object is read back, and is ours."""
     server.lose_renames = 2
-    with pytest.raises(StorageError, match="creating .*/a failed") as caught:
+    with pytest.raises(StorageError, match=r"creating .*/a failed") as caught:
         storage.put_if_absent("a", b"x")
     assert caught.value.retriable
     assert storage.get("a") == b"x"

@@ -94,14 +94,18 @@ def run_sftp_server(folder: Path, *, honest: bool = True) -> Iterator[SftpServer
     class Sessions(_Passwords):
         def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
             server.connections.append(conn)
+            everybody.append(conn)
 
     key = asyncssh.generate_private_key("ssh-ed25519")
     ready = threading.Event()
+    listeners: list[asyncssh.SSHAcceptor] = []
+    everybody: list[asyncssh.SSHServerConnection] = []
 
     async def serve() -> None:
         listener = await asyncssh.listen(
             "127.0.0.1", 0, server_host_keys=[key], server_factory=Sessions, sftp_factory=Files
         )
+        listeners.append(listener)
         server.port = listener.get_port()
         ready.set()
 
@@ -116,9 +120,17 @@ def run_sftp_server(folder: Path, *, honest: bool = True) -> Iterator[SftpServer
     server.known_hosts = folder / "known_hosts"
     public = key.export_public_key().decode()
     server.known_hosts.write_text(f"[127.0.0.1]:{server.port} {public}")
+
+    async def end() -> None:
+        listeners.pop().close()
+        for connection in everybody:
+            connection.abort()
+        await asyncio.gather(*(connection.wait_closed() for connection in everybody))
+
     try:
         yield server
     finally:
-        server.cut()
+        asyncio.run_coroutine_threadsafe(end(), server.loop).result(30)
         server.loop.call_soon_threadsafe(server.loop.stop)
         thread.join()
+        server.loop.close()

@@ -101,7 +101,10 @@ class SftpStorage(ServerStorage):
 
     @property
     def client(self) -> SftpClient:
-        """The connection: made when first used, and anew after a fork, or if it was lost."""
+        """The connection: made when first used, and anew after a fork, or if it was lost.
+
+        Storages of one user on one server share it.
+        """
         connected = self._connected
         if connected is None or connected[0] != os.getpid() or connected[1].is_lost:
             with _CONNECT_LOCK.mutex:
@@ -122,10 +125,14 @@ class SftpStorage(ServerStorage):
         port = int(given.pop("port", parts.port or 22))
         if parts.username is not None:
             given["username"] = parts.username
-        try:
-            return SftpClient(str(parts.hostname), port, given)
-        except Exception as error:
-            raise self._failure("connecting to", "", error) from error
+        key = (os.getpid(), str(parts.hostname), port, repr(sorted(given.items())))
+        shared = _CLIENTS.get(key)
+        if shared is None or shared.is_lost:
+            try:
+                shared = _CLIENTS[key] = SftpClient(str(parts.hostname), port, given)
+            except Exception as error:
+                raise self._failure("connecting to", "", error) from error
+        return shared
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{check_name(name)}"
@@ -308,5 +315,7 @@ def _parts_of(path: str) -> Iterator[bytes]:
             yield part
 
 
+_CLIENTS: dict[tuple[int, str, int, str], SftpClient] = {}
+"""By process, server and options."""
 _CONNECT_LOCK = ForkSafeLock()
 """Sixteen threads that begin at once make one connection, not sixteen."""
