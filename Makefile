@@ -35,6 +35,7 @@ test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments 
 test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
 	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not stores" $(ARGS)
 
+test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers
 test-stores: java venv  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them
 	.venv/bin/pytest -n 0 -m stores tests/stores $(ARGS)
 

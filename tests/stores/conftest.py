@@ -1,12 +1,39 @@
-"""Tests on real servers are for `make test-stores` alone."""
+"""Tests on real servers, for `make test-stores` alone: what starts, and what becomes of figures.
+
+Each module of ``servers/`` with a ``run`` is a server; ``LIES = True`` in it says that it must be
+refused. What the tests measure goes into benchmarks/STORES.md.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from servers import CannotStart, StoreServer
+from stores_report import Report
 
 _HERE = Path(__file__).parent
+_REPORT = pytest.StashKey[Report]()
+
+
+def _modules() -> dict[str, bool]:
+    """The servers by the names of their modules, and whether each must be refused."""
+    found = {}
+    for path in sorted((_HERE / "servers").glob("*.py")):
+        module = import_module(f"servers.{path.stem}") if path.stem != "__init__" else None
+        if hasattr(module, "run"):
+            found[path.stem] = bool(getattr(module, "LIES", False))
+    return found
+
+
+_SERVERS = _modules()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin a report."""
+    config.stash[_REPORT] = Report()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
@@ -15,3 +42,54 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.stores)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes ``server`` runs on each honest one, one that takes ``liar`` on the rest."""
+    for fixture, lies in (("server", False), ("liar", True)):
+        if fixture in metafunc.fixturenames:
+            names = [name for name, found in _SERVERS.items() if found == lies]
+            metafunc.parametrize(fixture, names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Report:
+    """Takes what tests have measured of a server."""
+    return request.config.stash[_REPORT]
+
+
+@pytest.fixture(scope="session")
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, report: Report
+) -> Iterator[StoreServer]:
+    """A real server; the tests of one that cannot be had are skipped, with the reason."""
+    name: str = request.param
+    module = import_module(f"servers.{name}")
+    running = module.run(tmp_path_factory.mktemp(name))
+    try:
+        started = running.__enter__()
+    except CannotStart as why:
+        report.missing[name] = str(why)
+        pytest.skip(f"{name} cannot be started: {why}")
+    try:
+        report.begin(started)
+        yield started
+    finally:
+        running.__exit__(None, None, None)
+
+
+liar = server
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """What ran, and what could not be started and why."""
+    for line in config.stash[_REPORT].summary():
+        terminalreporter.write_line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep what was measured, if all went well."""
+    if session.testsfailed == 0:
+        session.config.stash[_REPORT].write()

@@ -11,6 +11,7 @@ from servers import StoreServer, cargo_install, free_port, listens, running
 from servers.s3_buckets import BUCKET, KEY, SECRET, URL, options_for
 
 VERSION = "0.14.1"
+LIES = True
 
 
 @contextmanager

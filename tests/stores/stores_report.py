@@ -1,0 +1,98 @@
+"""What was measured of servers, as benchmarks/STORES.md: a section for each, newest figures only.
+
+The sections of servers that did not run stay as they are.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from servers import StoreServer
+
+REPORT = Path(__file__).parents[2] / "benchmarks" / "STORES.md"
+_HEAD = """# Filesystems and servers
+
+Measured by `make test-stores`, which starts each server on the machine of the tests, with its data
+on a local disk: what they share is the machine, so the figures compare adapters and protocols, not
+services. docs/STORAGE.md says what they mean.
+"""
+_CLIENTS = ("s3fs", "aiobotocore", "gcsfs", "adlfs", "hdfs-native", "paramiko", "deltalake")
+
+
+@dataclass
+class Report:
+    """Rows by server, what did not run, and why."""
+
+    rows: dict[str, dict[str, str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    _versions: dict[str, str] = field(default_factory=dict)
+
+    def begin(self, server: StoreServer) -> None:
+        """A server runs."""
+        self.rows.setdefault(server.name, {})
+        self._versions[server.name] = server.version
+
+    def add(self, server: StoreServer, what: str, figure: object) -> None:
+        """Something was measured."""
+        self.rows[server.name][what] = str(figure)
+
+    def summary(self) -> list[str]:
+        """For people, at the end of a run."""
+        lines = [
+            f"{name} {self._versions[name]}: {len(rows)} figures"
+            for name, rows in self.rows.items()
+        ]
+        return [*lines, *(f"{name} did not run: {why}" for name, why in self.missing.items())]
+
+    def write(self, path: Path = REPORT) -> None:
+        """Put the sections of what was measured in place of older ones."""
+        if not any(self.rows.values()):
+            return
+        text = path.read_text() if path.exists() else ""
+        sections = {
+            part.partition("\n")[0].split()[0]: part.strip()
+            for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+        }
+        for name, rows in self.rows.items():
+            # A part of the figures, of a narrowed run, does not replace all of them.
+            if rows and rows.keys() >= _measured_before(sections.get(name, "")):
+                sections[name] = self._section(name, rows)
+        body = "\n\n".join(f"## {sections[name]}" for name in sorted(sections))
+        path.write_text(f"{_HEAD}\n{body}\n")
+
+    def _section(self, name: str, rows: dict[str, str]) -> str:
+        today = dt.datetime.now(dt.UTC).date()
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        machine = f"{os.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB"
+        lines = [
+            f"{name} {self._versions[name]}",
+            "",
+            f"{today}, {machine}; {platform.system()}, Python {platform.python_version()}, "
+            + ", ".join(_installed()),
+            "",
+            "| what | figure |",
+            "|---|---|",
+            *(f"| {what} | {figure} |" for what, figure in sorted(rows.items())),
+        ]
+        return "\n".join(lines)
+
+
+def _measured_before(section: str) -> set[str]:
+    """What the rows of a section are about."""
+    return set(re.findall(r"^\| (?!what )(.+?) \|", section, flags=re.MULTILINE))
+
+
+def _installed() -> list[str]:
+    found = []
+    for name in _CLIENTS:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,271 @@
+"""Each real server: it conforms, or is refused; jobs that are killed on it lose and tear nothing.
+
+How far a process is when it is killed is up to the machine; the judges count what is there in the
+end. Figures go into benchmarks/STORES.md.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+import small_files
+from bank import LEAST_AGE, open_banks, open_for_business
+from copy_job import PREPARED, TOTAL, check_whole_transactions, copy_all, judge
+from servers import StoreServer
+from stores_report import Report
+
+import txnlog
+from txnlog.errors import PutIfAbsentBroken, TxnlogError
+from txnlog.storage import open_storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.storage.probe import check_before_first_write, probe
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from txnlog.testing.conformance.races import RaceFigures, race
+from txnlog.testing.conformance.speed import Speed
+from txnlog.testing.conformance.suite import Suite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROBES = 40
+COMMITS = 60
+MILLION = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A local session; nothing but the options of a store tells its tasks who they are."""
+    from pyspark.sql import SparkSession
+
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delenv(name, raising=False)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+def place(server: StoreServer) -> tuple[str, dict[str, Any]]:
+    """A new folder on the server, and how to reach it."""
+    return f"{server.url}/{uuid4().hex}", dict(server.options)
+
+
+def new_store(server: StoreServer, **config: object) -> Store:
+    url, options = place(server)
+    return txnlog.open(url, create=True, storage_options=options, config=config)
+
+
+def test_it_conforms(server: StoreServer, report: Report) -> None:
+    """The shipped suite: the interface, 200 races of four processes, cut connections, forks."""
+    url, options = place(server)
+    results = {result.check: result for result in Suite(url, options).run()}
+    failed = [result for result in results.values() if result.state == "failed"]
+    assert not failed
+    raced = results["processes_that_race_have_one_winner"].figures
+    speed = results["speed"].figures
+    assert isinstance(raced, RaceFigures)
+    assert isinstance(speed, Speed)
+    report.add(server, "race of 16 in 4 processes", raced)
+    report.add(server, "single requests", speed)
+    report.add(
+        server, "cut connections", results["creates_over_cut_connections_are_found_out"].detail
+    )
+    report.add(server, "conformance", f"{len(results)} checks")
+
+
+def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
+    """At creation and before a first write, in requests and time; both pass."""
+    url, options = place(server)
+    for what, check in (
+        ("probe at creation", probe),
+        ("check before a first write", check_before_first_write),
+    ):
+        counting = CountingStorage(open_storage(f"{url}/{what.split()[0]}", options))
+        counting.trust()
+        begun_s = time.perf_counter()
+        check(counting)
+        took_ms = (time.perf_counter() - begun_s) * 1000
+        requests = counting.counts.total()
+        assert requests > 100
+        report.add(server, what, f"{requests} requests, {took_ms:.0f} ms")
+
+
+@pytest.mark.parametrize("check", [probe, check_before_first_write])
+def test_a_liar_is_refused(liar: StoreServer, check: Any, report: Report) -> None:
+    """Each time, 40 of 40, at creation and before a first write."""
+    refused, took_ms = 0, []
+    for _ in range(PROBES):
+        url, options = place(liar)
+        storage = open_storage(url, options)
+        storage.trust()
+        begun_s = time.perf_counter()
+        with suppress(PutIfAbsentBroken):
+            try:
+                check(storage)
+            finally:
+                took_ms.append((time.perf_counter() - begun_s) * 1000)
+            continue
+        refused += 1
+    figure = f"refused {refused} of {PROBES}, in {statistics.median(took_ms):.0f} ms each"
+    report.add(liar, f"`{check.__name__}`", figure)
+    assert refused == PROBES
+
+
+def test_a_liar_is_seen_by_the_race(liar: StoreServer, report: Report) -> None:
+    """The measure of how much it lies, which says whether the probe's rounds are enough."""
+    url, options = place(liar)
+    figures = race(open_storage(url, options))
+    report.add(liar, "race of 16 in 4 processes", figures)
+    assert figures.exclusive < figures.rounds
+
+
+def test_no_store_is_made_on_a_liar(liar: StoreServer) -> None:
+    """Whoever creates one is told why, and nothing is there."""
+    url, options = place(liar)
+    with pytest.raises(PutIfAbsentBroken, match="cannot carry a store"):
+        txnlog.open(url, create=True, storage_options=options)
+    assert list(open_storage(url, options).list_all("")) == []
+
+
+def test_a_bank_whose_processes_are_killed(
+    server: StoreServer, tmp_path: Path, report: Report
+) -> None:
+    """Kill -9, stops and zombies: nothing torn, nothing acknowledged lost, nothing doubled."""
+    url, options = place(server)
+    with open_banks(tmp_path) as opened:
+        bank = opened(11, url, options, LEAST_AGE)
+        bank.kill = 0.08
+        open_for_business(bank, 3, 12)
+    assert bank.done["transfers"] > 10
+    assert bank.done["killed"] >= 2
+    done = bank.done
+    report.add(
+        server,
+        "bank",
+        f"{done['transfers']} transfers, {done['killed']} kills, {done['stopped']} stops, "
+        f"{done['saw']} snapshots: none torn, none lost",
+    )
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
+def test_crash_points(server: StoreServer, fault: Fault) -> None:
+    """A job that stops, or loses a response, at every twelfth request; the next one finishes it."""
+    for number in range(0, TOTAL, 12):
+        url, options = place(server)
+        storage = open_storage(url, options)
+        storage.trust()
+        storage.gather(
+            [partial(storage.put, name, PREPARED.get(name)) for name, _ in PREPARED.list_all("")]
+        )
+        faulty = FaultyStorage(storage, {number: fault})
+        with suppress(ProcessStopped, TxnlogError):
+            copy_all(attach(faulty, clock=VirtualClock(seed=2)), abort_once=True)
+        context = f"{fault.value}: request {number}"
+        check_whole_transactions(storage, context)
+        copy_all(attach(storage, clock=VirtualClock(seed=3)))
+        judge(storage, context)
+
+
+def test_commits(server: StoreServer, report: Report) -> None:
+    """Transactions over two topics, and plain flushes, one after the other."""
+    store = new_store(server)
+    for topic in ("a", "b"):
+        store.create_topic(topic)
+    transactions, flushes = [], []
+    with store.producer(transactional_id="job") as producer:
+        producer.init_transactions()
+        for number in range(COMMITS):
+            begun_s = time.perf_counter()
+            with producer.transaction():
+                for topic in ("a", "b"):
+                    producer.send(topic, b"%d" % number)
+            transactions.append((time.perf_counter() - begun_s) * 1000)
+    with store.producer() as producer:
+        for number in range(COMMITS):
+            begun_s = time.perf_counter()
+            producer.send("a", b"%d" % number)
+            producer.flush()
+            flushes.append((time.perf_counter() - begun_s) * 1000)
+    assert store.scan("a").to_arrow().num_rows == 2 * COMMITS
+    report.add(server, "transaction over two topics", quantiles(transactions))
+    report.add(server, "flush of one record", quantiles(flushes))
+
+
+def quantiles(times_ms: list[float]) -> str:
+    ordered = sorted(times_ms)
+    p99 = ordered[int(len(ordered) * 0.99)]
+    return f"{statistics.median(ordered):.0f} ms, p99 {p99:.0f} ms ({len(ordered)} times)"
+
+
+def test_a_scan_of_a_million_records(server: StoreServer, report: Report) -> None:
+    """Written in one transaction, read back as Arrow."""
+    store = new_store(server)
+    store.create_topic("t", partitions=4)
+    # Bytes that no codec makes smaller.
+    noise = random.Random(1).randbytes(100_000 * 90)
+    values = pa.array([noise[at : at + 90] for at in range(0, len(noise), 90)], pa.binary())
+    begun_s = time.perf_counter()
+    with store.producer(transactional_id="w") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            for _ in range(MILLION // len(values)):
+                producer.send_batch("t", pa.table({"value": values}))
+    written_s = time.perf_counter() - begun_s
+    begun_s = time.perf_counter()
+    rows = sum(batch.num_rows for batch in store.scan("t").to_batches())
+    scanned_s = time.perf_counter() - begun_s
+    assert rows == MILLION
+    report.add(server, "write 1,000,000 records of 90 random bytes", f"{written_s:.2f} s")
+    report.add(server, "scan 1,000,000 records of 90 random bytes", f"{scanned_s:.2f} s")
+
+
+def test_a_scan_of_small_files(server: StoreServer, report: Report) -> None:
+    """Many small commits and a scan of them all; deltalake does the same, where it knows how."""
+    url, options = place(server)
+    report.add(server, small_files.WHAT.format("txnlog"), small_files.run_txnlog(url, options))
+    if url.startswith("s3://"):
+        figure = small_files.run_deltalake(f"{url}-delta", options)
+        report.add(server, small_files.WHAT.format("deltalake"), figure)
+
+
+def test_a_transaction_of_spark(server: StoreServer, spark: SparkSession) -> None:
+    """With the keys in the open store alone: Spark's tasks get them from there."""
+    from txnlog.spark import transaction
+
+    if not server.spark:
+        pytest.skip("Spark is not tried on it")
+    store = new_store(server)
+    for topic in ("in", "out"):
+        store.create_topic(topic, partitions=2)
+    with store.producer() as producer:
+        for number in range(1000):
+            producer.send("in", b"%d" % number)
+    with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
+        new = txn.read("in")
+        txn.write(new.drop("partition").repartition(3), topic="out")
+    found = store.scan("out").to_arrow().column("value").to_pylist()
+    assert sorted(map(int, found)) == list(range(1000))
+    assert sum(offset.offset or 0 for offset in store.describe_group("g").offsets) == 1000
