@@ -299,6 +299,26 @@ def test_a_conflict_of_two_creates_is_asked_again(gcs: Kind, pauses: list[float]
     assert storage.put_if_absent("a", b"x")
 
 
+def test_folders_of_azure_are_no_objects(azure: Kind) -> None:
+    """Accounts with real folders list them among the blobs, with a mark."""
+    storage = azure.open("test/folders")
+    folder = (
+        "<Blob><Name>folders/a/b</Name><Properties><Content-Length>0</Content-Length>"
+        "<BlobType>BlockBlob</BlobType></Properties><Metadata><hdi_isfolder>true</hdi_isfolder>"
+        "</Metadata></Blob>"
+    )
+    blob = folder.replace("a/b", "a/c").replace(">true<", ">false<")
+    listing = (
+        "<?xml version='1.0' encoding='utf-8'?><EnumerationResults><Blobs>"
+        f"{folder}{blob}</Blobs><NextMarker/></EnumerationResults>"
+    )
+    listed = Reply(200, listing.encode(), {"Content-Type": "application/xml"})
+    azure.cloud.plans.extend([listed, listed])
+    assert list(storage.list_all("")) == [("a/c", 0)]
+    assert storage.list_names("a") == ["c"]
+    assert "include=metadata" in azure.cloud.asked[-1][1]
+
+
 # -- parts ---------------------------------------------------------------------------------------
 
 

@@ -21,10 +21,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from fsspec.asyn import sync
 from gcsfs.core import GCSFileSystem
-from gcsfs.retry import HttpError
-from google.auth.exceptions import GoogleAuthError, TransportError
-from requests.exceptions import RequestException
-from yarl import URL
+from gcsfs.retry import HttpError, is_retriable
 
 from txnlog.storage.adapters.http_answers import (
     BUSY_STATUSES,
@@ -259,9 +256,9 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
         timeout: aiohttp.ClientTimeout,
     ) -> _Response:
         """One request, whatever its status. Raises RequestFailed: there was no answer."""
-        query = urlencode(self._get_params({k: v for k, v in parameters.items() if v}))
+        given = self._get_params({k: v for k, v in parameters.items() if v})
         url = path if "://" in path else f"{self._location}/{path}"
-        target = URL(f"{url}?{query}" if query else url, encoded=True)
+        target = f"{url}?{urlencode(given, quote_via=quote)}" if given else url
         try:
             await self._set_session()
             async with self.session.request(
@@ -273,12 +270,13 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
                 allow_redirects=False,
             ) as answer:
                 return _Response(answer.status, answer.headers, await answer.read())
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             text = str(error) or type(error).__name__
             raise RequestFailed(Answer.BUSY, text, _NO_ANSWER) from error
-        except (TransportError, RequestException) as error:
-            raise RequestFailed(Answer.BUSY, str(error), _NO_ANSWER) from error
-        except (GoogleAuthError, HttpError) as error:
+        # Of google.auth and requests, where credentials are renewed.
+        except Exception as error:
+            if is_retriable(error) and not isinstance(error, HttpError):
+                raise RequestFailed(Answer.BUSY, str(error), _NO_ANSWER) from error
             raise RequestFailed(Answer.REFUSED, str(error), _NO_CREDENTIALS) from error
 
 

@@ -71,12 +71,15 @@ class SftpStorage(ServerStorage):
     Args:
         url: without a password.
         options: username, password, port, client_keys (a path), passphrase, known_hosts (a path).
+        fsync: make every object durable before it shows, and its name before it is told.
 
     Folders come with their first object and go with their last. An object is durable when it shows
     as far as the server keeps its promise about ``fsync@openssh.com``, see :meth:`_publish`.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, fsync: bool = True
+    ) -> None:
         parts = urlsplit(url)
         self.url = url
         self._options = dict(options or {})
@@ -84,10 +87,14 @@ class SftpStorage(ServerStorage):
             str(self._options[name]) for name in ("password", "passphrase") if name in self._options
         )
         self._root = parts.path.rstrip("/")
+        self._fsync = fsync
         self._connected: tuple[int, SftpClient] | None = None
 
-    def __reduce__(self) -> tuple[type[SftpStorage], tuple[str, dict[str, Any]]]:
-        return SftpStorage, (self.url, self._options)
+    def __reduce__(self) -> tuple[type[SftpStorage], tuple[str, dict[str, Any], bool]]:
+        return SftpStorage, (self.url, self._options, self._fsync)
+
+    def relaxed(self) -> SftpStorage:
+        return SftpStorage(self.url, self._options, fsync=False) if self._fsync else self
 
     def address(self) -> Address:
         return Address(self.url, self._options)
@@ -190,9 +197,10 @@ class SftpStorage(ServerStorage):
             with client.writing(temporary) as file:
                 for part in parts():
                     file.write(part)
-                file.sync()
+                if self._fsync:
+                    file.sync()
                 file.is_renamed = self._rename(client, temporary, path)
-                if file.is_renamed:
+                if file.is_renamed and self._fsync:
                     file.sync()
                 return file.is_renamed
         except Exception as error:
