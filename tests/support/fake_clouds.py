@@ -255,7 +255,7 @@ def _gcs_session(cloud: Cloud, request: Request) -> Reply:
         assert found, request.headers["Content-Range"]
         if found[1] is not None:
             assert len(request.body) == int(found[2]) - int(found[1]) + 1
-            if int(found[1]) > len(data):
+            if int(found[1]) > len(data):  # the service ignores bytes that it has
                 return gcs_error(400, "bytes are missing before these")
             data[int(found[1]) :] = request.body
         if len(data) == int(found[3]):

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import aiohttp
 from adlfs import AzureBlobFileSystem
 from azure.core.exceptions import (
     AzureError,
@@ -180,7 +181,8 @@ class AzureClient(ObjectClient):
         """One request; raises RequestFailed."""
         try:
             answer: T = sync(self._files.loop, request)
-        except (AzureError, OSError) as error:
+        # The library lets errors of the connection below through, where a body breaks off.
+        except (AzureError, aiohttp.ClientError, OSError) as error:
             raise _judge(error) from error
         return answer
 
