@@ -36,6 +36,7 @@ from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError, Unsup
 from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import azure_client, gcs_client, http_answers, object_store
+from txnlog.storage.adapters.azure import AzureStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
@@ -437,9 +438,9 @@ def test_signatures_of_azure_stay_secret(azure: Kind) -> None:
     """Of a SAS token, in options and in any text."""
     token = "sv=2026-01-01&sp=racwdl&sig=c2lnbmF0dXJl%2Bc2ln"
     storage = open_storage("az://test/secret", {"account_name": "a", "sas_token": token})
-    error = storage._failure(
-        "reading", "x", OSError(f"{token}: c2lnbmF0dXJl%2Bc2ln; sig=another%2Bone")
-    )  # type: ignore[attr-defined]
+    assert isinstance(storage, AzureStorage)
+    said = OSError(f"{token}: c2lnbmF0dXJl%2Bc2ln; sig=another%2Bone")
+    error = storage._failure("reading", "x", said)
     for secret in (token, "c2lnbmF0dXJl", "another"):
         assert secret not in f"{error} {storage!r} {storage.address()!r}"
 
