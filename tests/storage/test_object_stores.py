@@ -390,6 +390,17 @@ def test_an_upload_that_fails_leaves_nothing(kind: Kind, pauses: list[float]) ->
 
 
 @pytest.mark.usefixtures("small_parts")
+def test_an_upload_that_was_forgotten_is_no_missing_object(gcs: Kind) -> None:
+    """The service drops sessions after a week, and now and then earlier."""
+    storage = gcs.open()
+    gcs.cloud.plans.extend([None, None, gcs_error(404, "Not Found")])
+    with pytest.raises(StorageError, match=r"uploading .*/large failed") as caught:
+        upload(storage, "large")
+    assert not isinstance(caught.value, ObjectNotFound)
+    assert caught.value.retriable
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_gets_nowhere_ends(gcs: Kind, pauses: list[float]) -> None:
     """A server that takes no byte of a part, and says so, is not asked for ever."""
     storage = gcs.open()

@@ -22,6 +22,7 @@ from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.server_storage import ServerStorage
 from txnlog.storage.spool import Spool
 
+_READING = "reading"
 PART_BYTES = 8 << 20
 """Larger objects are uploaded in parts of this size."""
 
@@ -144,7 +145,7 @@ class ObjectStore(ServerStorage):
     def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
         if not isinstance(error, RequestFailed):
             return failure(operation, self.url, name, error, secrets=self._secrets)
-        if error.answer is Answer.MISSING:
+        if error.answer is Answer.MISSING and operation == _READING:
             return ObjectNotFound(f"there is no {self.url}/{name}")
         return failure(
             operation,
@@ -153,7 +154,8 @@ class ObjectStore(ServerStorage):
             error,
             hint=error.hint or None,
             secrets=self._secrets,
-            retriable=error.answer is Answer.BUSY,
+            # What is missing in an upload is the upload: another one may succeed.
+            retriable=error.answer in (Answer.BUSY, Answer.MISSING),
         )
 
     # -- writing ---------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class ObjectStore(ServerStorage):
         try:
             return patiently(partial(client.read, key))
         except RequestFailed as error:
-            raise self._failure("reading", name, error) from error
+            raise self._failure(_READING, name, error) from error
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         key, client = self._key(name), self.client
@@ -226,7 +228,7 @@ class ObjectStore(ServerStorage):
         except RequestFailed as error:
             if error.answer is Answer.PAST_END:
                 return b""
-            raise self._failure("reading", name, error) from error
+            raise self._failure(_READING, name, error) from error
 
     def size(self, name: str) -> int:
         return self._describe(name)[0]
@@ -239,7 +241,7 @@ class ObjectStore(ServerStorage):
         try:
             return patiently(partial(client.describe, key))
         except RequestFailed as error:
-            raise self._failure("reading", name, error) from error
+            raise self._failure(_READING, name, error) from error
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         prefix = self._folder_prefix(folder)
