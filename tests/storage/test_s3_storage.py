@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -354,6 +356,50 @@ def test_a_server_that_is_gone_is_noticed_quickly(s3_options: dict[str, Any]) ->
     ):
         storage.get("a")
     assert time.monotonic() - begin < 8
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Takes connections and requests, and never answers: a machine that hangs."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.condition(55)
+def test_a_server_that_is_silent_is_not_waited_for_without_end(s3_options: dict[str, Any]) -> None:
+    """Whatever is asked of it, also with a body: botocore would ask whether that may come."""
+    config = {"read_timeout": 0.2, "retries": {"total_max_attempts": 1}}
+    with silent_server() as endpoint:
+        given = {**s3_options, "endpoint_url": endpoint, "config_kwargs": config}
+        storage = S3Storage("test/silent", given)
+        storage.trust()
+        upload = storage.upload("c")
+        upload.write(b"x")
+        calls = [
+            lambda: storage.put_if_absent("a", b"x"),
+            lambda: storage.put("b", b"x"),
+            upload.close,
+            lambda: storage.get("a"),
+            lambda: storage.list_names(""),
+            lambda: storage.delete(["a"]),
+        ]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            for future in [pool.submit(call) for call in calls]:
+                with pytest.raises(StorageError, match="the server took too long"):
+                    future.result(30)
+
+
+def test_bodies_are_sent_without_asking(storage: S3Storage) -> None:
+    """Asking costs a round trip, and no timeout counts while the server thinks about it."""
+    asked: list[bool] = []
+    storage.client.s3.meta.events.register(
+        "before-send.s3", lambda request, **_: asked.append("Expect" in request.headers)
+    )
+    storage.put_if_absent("a", b"x")
+    with storage.upload("large") as upload:
+        upload.write(bytes(17 << 20))
+    storage.delete(["a", "large"])
+    assert asked == [False] * 7
 
 
 def test_a_missing_bucket_is_not_a_missing_object(s3_options: dict[str, Any]) -> None:

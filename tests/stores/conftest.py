@@ -89,7 +89,7 @@ def pytest_terminal_summary(
         terminalreporter.write_line(line)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keep what was measured, if all went well."""
-    if session.testsfailed == 0:
+    if exitstatus == pytest.ExitCode.OK:
         session.config.stash[_REPORT].write()

@@ -44,20 +44,27 @@ def _figure(rows: int, written_s: float, scanned_s: float) -> str:
     return f"{written_s * 1000 / COMMITS:.0f} ms a commit; scanned in {scanned_s * 1000:.0f} ms"
 
 
+def deltalake_knows(url: str) -> bool:
+    """Whether its side can be run there."""
+    return url.startswith(("s3://", "/"))
+
+
 def run_deltalake(url: str, options: Mapping[str, object]) -> str:
     """The same with deltalake, in its own environment; returns the figure."""
     from servers import CannotStart, building, cache_folder, run_tool
 
     folder = cache_folder() / f"deltalake-{_DELTALAKE}"
     python = folder / "bin" / "python"
-    given = {
-        "AWS_ACCESS_KEY_ID": options["key"],
-        "AWS_SECRET_ACCESS_KEY": options["secret"],
-        "AWS_ENDPOINT_URL": options["endpoint_url"],
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-        "conditional_put": "etag",
-    }
+    given = {}
+    if "endpoint_url" in options:
+        given = {
+            "AWS_ACCESS_KEY_ID": options["key"],
+            "AWS_SECRET_ACCESS_KEY": options["secret"],
+            "AWS_ENDPOINT_URL": options["endpoint_url"],
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+            "conditional_put": "etag",
+        }
     try:
         with building():
             if not (folder / "installed").exists():

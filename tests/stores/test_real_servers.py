@@ -28,6 +28,7 @@ from stores_report import Report
 import txnlog
 from txnlog.errors import PutIfAbsentBroken, TxnlogError
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.probe import check_before_first_write, probe
 from txnlog.store import Store, attach
@@ -90,10 +91,11 @@ def test_it_conforms(server: StoreServer, report: Report) -> None:
     assert isinstance(speed, Speed)
     report.add(server, "race of 16 in 4 processes", raced)
     report.add(server, "single requests", speed)
-    report.add(
-        server, "cut connections", results["creates_over_cut_connections_are_found_out"].detail
-    )
-    report.add(server, "conformance", f"{len(results)} checks")
+    cut = results["creates_over_cut_connections_are_found_out"]
+    if cut.state == "passed":
+        report.add(server, "cut connections", cut.detail)
+    passed = sum(result.state == "passed" for result in results.values())
+    report.add(server, "conformance", f"{passed} checks passed")
 
 
 def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
@@ -109,7 +111,7 @@ def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
         check(counting)
         took_ms = (time.perf_counter() - begun_s) * 1000
         requests = counting.counts.total()
-        assert requests > 100
+        assert requests > 10
         report.add(server, what, f"{requests} requests, {took_ms:.0f} ms")
 
 
@@ -189,6 +191,33 @@ def test_crash_points(server: StoreServer, fault: Fault) -> None:
         judge(storage, context)
 
 
+def test_an_upload_that_was_killed(server: StoreServer, report: Report) -> None:
+    """Its parts are listed with their age, below the store's folder alone, and aborted."""
+    url, options = place(server)
+    storage, beside = open_storage(url, options), open_storage(f"{url}-beside", options)
+    if not isinstance(storage, S3Storage) or not isinstance(beside, S3Storage):
+        pytest.skip("its adapter leaves no parts, see the tests of the adapter")
+    for one in (storage, beside):
+        key = {"Bucket": "test", "Key": one._key("data/killed.log")}
+        begun = one.client.call_s3("create_multipart_upload", **key)
+        one.client.call_s3(
+            "upload_part", PartNumber=1, Body=b"part", UploadId=begun["UploadId"], **key
+        )
+    assert list(storage.list_all("")) == []
+    found = list(storage.list_unfinished_uploads())
+    what = "uploads that were killed"
+    if not found:
+        report.add(server, what, "are not listed by a folder: the server's own expiry aborts them")
+        return
+    (left,) = found
+    assert (left.name, left.size_bytes) == ("data/killed.log", 4)
+    assert abs(left.begun_ms - time.time() * 1000) < 60_000
+    storage.abort_uploads(found)
+    assert list(storage.list_unfinished_uploads()) == []
+    assert len(list(beside.list_unfinished_uploads())) == 1
+    report.add(server, what, "are listed with their age and size, and aborted by vacuum")
+
+
 def test_commits(server: StoreServer, report: Report) -> None:
     """Transactions over two topics, and plain flushes, one after the other."""
     store = new_store(server)
@@ -246,7 +275,7 @@ def test_a_scan_of_small_files(server: StoreServer, report: Report) -> None:
     """Many small commits and a scan of them all; deltalake does the same, where it knows how."""
     url, options = place(server)
     report.add(server, small_files.WHAT.format("txnlog"), small_files.run_txnlog(url, options))
-    if url.startswith("s3://"):
+    if small_files.deltalake_knows(url):
         figure = small_files.run_deltalake(f"{url}-delta", options)
         report.add(server, small_files.WHAT.format("deltalake"), figure)
 

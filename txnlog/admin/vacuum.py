@@ -41,7 +41,13 @@ be wrong by the rest of this."""
 _PER_DELETION = 1_000
 
 Reason = Literal[
-    "deleted records", "rewritten", "never placed", "deleted topic", "left behind", "superseded"
+    "deleted records",
+    "rewritten",
+    "never placed",
+    "deleted topic",
+    "left behind",
+    "superseded",
+    "unfinished upload",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -55,7 +61,8 @@ class FileDeletion:
     were merged or compacted; ``never placed``: uploads
     that nobody has made a part of the topic; ``deleted topic``; ``superseded``: manifests that the
     newest list does not need; ``left behind``: by jobs and processes, outside of topics (``topic``
-    is None), or proposals of a topic's writers. ``paths`` are the files' names within the store.
+    is None), or proposals of a topic's writers; ``unfinished upload``: parts on an object store,
+    whose upload was killed (``topic`` is None). ``paths`` are the files' names within the store.
     """
 
     topic: str | None
@@ -211,6 +218,32 @@ def vacuum_loose_files(
     """
     found = ((path, size_bytes) for _, path, size_bytes in list_loose_files(storage))
     yield from _delete_old(found, None, ages, orphan_age_ms, dry_run=dry_run)
+    yield from _abort_old_uploads(storage, ages, orphan_age_ms, dry_run=dry_run)
+
+
+def _abort_old_uploads(
+    storage: Storage, ages: Ages, orphan_age_ms: int, *, dry_run: bool
+) -> Iterator[FileDeletion]:
+    """Abort uploads of which nobody has heard for so long. Whoever still is at one gets an error.
+
+    Not every server lists them, nor may everybody: then they are left to the bucket's own rules.
+    """
+    if ages.now_ms is None:
+        return
+    latest_ms = ages.now_ms - orphan_age_ms
+    try:
+        old = [found for found in storage.list_unfinished_uploads() if found.begun_ms <= latest_ms]
+    except StorageError as error:
+        if error.retriable:
+            raise
+        _logger.warning("unfinished uploads were not looked for: %s", error)
+        return
+    if not old:
+        return
+    if not dry_run:
+        storage.abort_uploads(old)
+    paths = tuple(sorted(found.name for found in old))
+    yield FileDeletion(None, "unfinished upload", sum(found.size_bytes for found in old), paths)
 
 
 def _delete_old(

@@ -55,6 +55,20 @@ class Address:
     unsafe_single_writer: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """Parts of an object that were uploaded and not put together: somebody is at it, or was killed.
+
+    They show in no listing, and cost what they take. ``upload_id`` is the storage's own.
+    """
+
+    name: str
+    upload_id: str
+    begun_ms: int
+    """When it was begun, by the storage's clock."""
+    size_bytes: int
+
+
 class Upload(ABC):
     """One large object on its way. Nothing is visible before :meth:`close`; memory is bounded."""
 
@@ -216,6 +230,18 @@ class Storage(ABC):
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; one that is not there is no error."""
+
+    def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        """What uploads have left below the root that neither showed nor were discarded. Lazy.
+
+        None where an upload leaves nothing but objects that :meth:`list_all` shows.
+        """
+        return iter(())
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        """Drop the parts; whoever is still at it gets an error. One that is over is no error."""
+        for upload in uploads:
+            raise InvalidOption(f"{self.url} has no uploads to abort, such as {upload.name}")
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         """Run calls in parallel and return their results in order.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Self, TypeVar
 
 from txnlog.storage.ahead import SizedCall
-from txnlog.storage.base import Address, Storage, Upload
+from txnlog.storage.base import Address, Storage, UnfinishedUpload, Upload
 
 T = TypeVar("T")
 
@@ -96,6 +96,12 @@ class ForwardingStorage(Storage):
 
     def delete(self, names: Iterable[str]) -> None:
         self.inner.delete(names)
+
+    def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        return self.inner.list_unfinished_uploads()
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        self.inner.abort_uploads(uploads)
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return self.inner.gather(calls)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.base import Address, Storage, Upload, check_name
+from txnlog.storage.base import Address, Storage, UnfinishedUpload, Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, redact, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
@@ -39,6 +39,7 @@ _HINTS_BY_CODE = {
     "NoSuchBucket": "create the bucket, or correct the URL or the endpoint",
     "InvalidAccessKeyId": "the server does not know this access key: check storage_options",
     "SignatureDoesNotMatch": "the secret does not fit the key: check storage_options",
+    "RequestTimeTooSkewed": "the clock of this machine and the server's differ by too much: set it",
     "ExpiredToken": "the session has expired: get new credentials",
     "NoCredentialsError": "give key and secret in storage_options, or configure a profile",
     "EndpointConnectionError": "nothing answers: check endpoint_url, and that the server runs",
@@ -49,7 +50,8 @@ _HINTS_BY_STATUS = {
     301: "the bucket is in another region: set client_kwargs={'region_name': ...}",
     400: "the server did not understand the request: check region and endpoint_url",
     403: "permission is denied: the credentials need s3:GetObject, PutObject, DeleteObject, "
-    "ListBucket and AbortMultipartUpload on this bucket",
+    "ListBucket and AbortMultipartUpload on this bucket, and vacuum "
+    "ListBucketMultipartUploads and ListMultipartUploadParts",
     409: "another create of this name is under way: try again",
     429: "the server asks for fewer requests: try again later",
     500: "the server has a problem: try again later",
@@ -267,6 +269,60 @@ class S3Storage(ServerStorage):
                 reason = OSError(f"{refused.get('Code')} {refused.get('Message')}")
                 name = self._name_of(refused.get("Key", ""))
                 raise self._failure("deleting", name, reason) from reason
+
+    def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        arguments: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix}
+        while True:
+            page = self._ask("listing uploads", "", "list_multipart_uploads", **arguments)
+            for found in page.get("Uploads", ()):
+                key = found["Key"]
+                # Some servers ignore the prefix: another store's uploads are none of ours.
+                if key.startswith(self._prefix):
+                    yield UnfinishedUpload(
+                        name=self._name_of(key),
+                        upload_id=found["UploadId"],
+                        begun_ms=int(found["Initiated"].timestamp() * 1000),
+                        size_bytes=self._uploaded_bytes(key, found["UploadId"]),
+                    )
+            if not page.get("IsTruncated"):
+                return
+            arguments["KeyMarker"] = page["NextKeyMarker"]
+            arguments["UploadIdMarker"] = page["NextUploadIdMarker"]
+
+    def _uploaded_bytes(self, key: str, upload_id: str) -> int:
+        """How large the parts are that are there; 0 if the upload is over."""
+        arguments: dict[str, Any] = {"Bucket": self._bucket, "Key": key, "UploadId": upload_id}
+        size_bytes = 0
+        while True:
+            page = self._ask("listing parts of", self._name_of(key), "list_parts", **arguments)
+            size_bytes += sum(int(part["Size"]) for part in page.get("Parts", ()))
+            if not page.get("IsTruncated"):
+                return size_bytes
+            arguments["PartNumberMarker"] = page["NextPartNumberMarker"]
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        for upload in uploads:
+            self._ask(
+                "aborting an upload of",
+                upload.name,
+                "abort_multipart_upload",
+                Bucket=self._bucket,
+                Key=self._key(upload.name),
+                UploadId=upload.upload_id,
+            )
+
+    def _ask(self, operation: str, name: str, request: str, **arguments: Any) -> dict[str, Any]:
+        """An answer about uploads; an empty one if the upload is over."""
+        from txnlog.storage.adapters.s3_client import code_of
+
+        client = self.client
+        try:
+            answer: dict[str, Any] = client.call_s3(request, **arguments)
+        except Exception as error:
+            if code_of(error) == "NoSuchUpload":
+                return {}
+            raise self._failure(operation, name, error) from error
+        return answer
 
     def _name_of(self, key: str) -> str:
         return key.removeprefix(self._prefix)

@@ -33,6 +33,27 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         settings.setdefault("max_pool_connections", 64)
         return settings
 
+    async def get_s3(self, bucket: str | None = None) -> Any:
+        """The client of botocore, whose requests with a body do not ask whether they may come.
+
+        A server that stalls when it is asked (``Expect: 100-continue``) is waited for without any
+        timeout; asked or not, a body costs a round trip less without.
+        """
+        client = await super().get_s3(bucket)
+        client.meta.events.register_last(
+            "before-call.s3", _send_body_at_once, unique_id="txnlog-send-body-at-once"
+        )
+        return client
+
+    def _get_s3_method_kwargs(
+        self, method: Any, *defaults: dict[str, Any], **arguments: Any
+    ) -> dict[str, Any]:
+        # Older releases say only in some requests who pays.
+        found: dict[str, Any] = super()._get_s3_method_kwargs(
+            method, self.req_kw, *defaults, **arguments
+        )
+        return found
+
     async def _read_object(self, bucket: str, key: str, byte_range: str | None) -> bytes:
         """The object, or a part such as ``bytes=0-9``.
 
@@ -63,6 +84,10 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         """
         operation = self.s3.meta.service_model.operation_model("PutObject")
         return "IfNoneMatch" in operation.input_shape.members
+
+
+def _send_body_at_once(params: dict[str, Any], **_: object) -> None:
+    params["headers"].pop("Expect", None)
 
 
 def status_of(error: BaseException | None) -> int | None:
