@@ -14,7 +14,14 @@ import txnlog
 from txnlog import Consumer, Producer, Snapshot, Store, results
 from txnlog.kafka.progress import Progress
 
-PUBLIC = ("txnlog", "txnlog.errors", "txnlog.results", "txnlog.spark", "txnlog.testing")
+PUBLIC = (
+    "txnlog",
+    "txnlog.errors",
+    "txnlog.results",
+    "txnlog.spark",
+    "txnlog.storage",
+    "txnlog.testing",
+)
 INTERNAL = {
     "Logs": "Store.logs is for the parts of txnlog that build on a store, and says so",
     "Storage": "Store.storage is one of the storages, whose interface is txnlog.storage's",

@@ -22,7 +22,7 @@ Measured by `make test-stores`, which starts each server on the machine of the t
 on a local disk: what they share is the machine, so the figures compare adapters and protocols, not
 services. docs/STORAGE.md says what they mean.
 """
-_CLIENTS = ("s3fs", "aiobotocore", "gcsfs", "adlfs", "hdfs-native", "paramiko", "deltalake")
+_CLIENTS = ("s3fs", "aiobotocore", "gcsfs", "adlfs", "hdfs-native", "asyncssh", "deltalake")
 
 
 @dataclass

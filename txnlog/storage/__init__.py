@@ -1,6 +1,7 @@
 """The storage primitive and its adapters, one per kind of filesystem.
 
-Knows paths from URLs and which adapter is whose, and nothing of how they work.
+Knows paths from URLs and which adapter is whose, and nothing of how they work. The names in
+``__all__`` are what an adapter of somebody else's is made from: docs/STORAGE.md tells how.
 """
 
 from __future__ import annotations
@@ -11,8 +12,30 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
-from txnlog.storage.base import Storage
-from txnlog.storage.registry import find_adapter, known_protocols
+from txnlog.storage.base import Address, Storage, Upload, check_name
+from txnlog.storage.buffered_uploads import BufferedUpload, SpooledUpload
+from txnlog.storage.failure_messages import failure, redact, secrets_of
+from txnlog.storage.option_types import parse_options
+from txnlog.storage.registry import Adapter, find_adapter, known_protocols
+from txnlog.storage.server_storage import ServerStorage
+from txnlog.storage.spool import Spool
+
+__all__ = [
+    "Adapter",
+    "Address",
+    "BufferedUpload",
+    "ServerStorage",
+    "Spool",
+    "SpooledUpload",
+    "Storage",
+    "Upload",
+    "check_name",
+    "failure",
+    "open_storage",
+    "parse_options",
+    "redact",
+    "secrets_of",
+]
 
 _CHAIN = re.compile(r"[A-Za-z0-9+.-]+::")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")

@@ -43,8 +43,8 @@ _NOT_RETRIABLE = frozenset(
 _DEFAULT_HINT = "if it persists, check the storage and the way to it"
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|password|credential|signature|sas|auth")
 _SECRET_IN_TEXT = re.compile(
-    r"(?i)((?:access_?key(?:_?id)?|secret(?:_?access_?key)?|key|token|password|signature|credential)"
-    r"['\"]?\s*[=:]\s*['\"]?)[^\s'\"&,}]+"
+    r"(?i)((?:access_?key(?:_?id)?|secret(?:_?access_?key)?|key|token|password|signature"
+    r"|credential|\bsig)['\"]?\s*[=:]\s*['\"]?)[^\s'\"&,}]+"
 )
 _USER_INFO = re.compile(r"://[^/\s@'\"]+@")
 _SHORTEST_SECRET = 8

@@ -23,9 +23,15 @@ Raises InvalidOption: the URL or an option is malformed.
 GROUP = "txnlog.storage"
 
 _ADAPTERS = {
+    "abfs": "azure",
+    "abfss": "azure",
+    "az": "azure",
+    "gcs": "gcs",
+    "gs": "gcs",
     "memory": "memory",
     "s3": "s3",
     "s3a": "s3",
+    "sftp": "sftp",
 }
 """The module in ``txnlog.storage.adapters`` for each protocol; its ``open_url`` is an Adapter."""
 

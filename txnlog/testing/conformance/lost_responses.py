@@ -6,6 +6,7 @@ refuses the repetition; only reading the object back tells whose it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,11 @@ _FAULTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
 _PORTS = {"http": 80, "https": 443}
 _READ_ATTEMPTS = 10
 ENDPOINT = "endpoint_url"
-"""The storage option that is replaced by the proxy's address."""
+_ENDPOINTS = {
+    ENDPOINT: r"^(http://[^/;]+)",
+    "connection_string": r"(?i)(?:^|;)BlobEndpoint=(http://[^/;]+)",  # Azure's
+}
+"""Storage options, and what of them is replaced by the proxy's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,20 @@ def through_proxy(
 
     None if no option names an unencrypted endpoint, which could be replaced.
     """
-    parts = urlsplit(str(options.get(ENDPOINT) or ""))
-    if parts.scheme != "http" or parts.hostname is None:
+    for option, pattern in _ENDPOINTS.items():
+        given = str(options.get(option) or "")
+        found = re.search(pattern, given)
+        if found:
+            break
+    else:
         yield None
         return
+    parts = urlsplit(found[1])
+    assert parts.hostname is not None
     port = parts.port or _PORTS[parts.scheme]
     with FaultProxy(parts.hostname, port, faults, seed).running() as proxy:
-        yield {**options, ENDPOINT: f"http://127.0.0.1:{proxy.port}{parts.path}"}, proxy
+        way = f"http://127.0.0.1:{proxy.port}"
+        yield {**options, option: given[: found.start(1)] + way + given[found.end(1) :]}, proxy
 
 
 def describe_cuts(proxy: FaultProxy) -> str:

@@ -1,0 +1,183 @@
+"""SFTP over SSH in the test process: the exclusive rename, syncs, lost connections, forks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sftp_server import PASSWORD, SftpServer, run_sftp_server
+
+from txnlog.clock import SystemClock
+from txnlog.errors import (
+    ObjectNotFound,
+    PutIfAbsentBroken,
+    StorageError,
+    UnsupportedFilesystem,
+)
+from txnlog.log.create_once import create_once
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+from txnlog.storage.probe import probe
+from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
+
+_COUNTER = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SftpServer]:
+    with run_sftp_server(tmp_path_factory.mktemp("sftp")) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store's files are."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def storage(server: SftpServer, folder: Path) -> Storage:
+    """An empty storage."""
+    found = open_storage(f"sftp://127.0.0.1:{server.port}{folder}", server.options())
+    found.trust()
+    server.calls.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, marks=[pytest.mark.more] if check is long_listings_are_complete else [])
+        for check in CHECKS
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_it_conforms(storage: Storage, check: Check) -> None:
+    """The suite that every adapter passes; OpenSSH is for `make test-stores`."""
+    check(storage)
+
+
+def test_an_object_and_its_name_are_synced(storage: Storage, server: SftpServer) -> None:
+    """The bytes before it shows, and the name before it is told."""
+    assert storage.put_if_absent("a/b", b"x")
+    assert server.calls[0] == "fsync"
+    assert server.calls[-2:] == ["rename", "fsync"]
+    server.calls.clear()
+    assert storage.relaxed().put_if_absent("a/r", b"x")
+    assert "fsync" not in server.calls
+    server.calls.clear()
+    storage.confirm("a/b")
+    assert server.calls == ["fsync"]
+    with pytest.raises(ObjectNotFound):
+        storage.confirm("a/c")
+
+
+def test_a_refused_create_leaves_no_temporary_file(storage: Storage, folder: Path) -> None:
+    """Nor does one that won."""
+    assert storage.put_if_absent("a", b"x")
+    assert not storage.put_if_absent("a", b"y")
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["a"]
+
+
+def test_a_unique_name_that_is_taken_is_an_error(storage: Storage) -> None:
+    """Nothing is overwritten."""
+    storage.put("a", b"x")
+    with pytest.raises(StorageError, match="should be unique") as caught:
+        storage.put("a", b"y")
+    assert not caught.value.retriable
+    assert storage.get("a") == b"x"
+
+
+def test_a_lost_connection_is_made_again(storage: Storage, server: SftpServer) -> None:
+    """What changes nothing is asked again."""
+    storage.put("a", b"x")
+    server.cut()
+    assert storage.get("a") == b"x"
+    assert storage.put_if_absent("b", b"x")
+
+
+def test_a_rename_whose_answer_was_lost_is_found_out(storage: Storage, server: SftpServer) -> None:
+    """Hazard 1: nothing is repeated beneath; the object is read back, and is ours."""
+    server.lose_renames = 2
+    with pytest.raises(StorageError, match=r"creating .*/a failed") as caught:
+        storage.put_if_absent("a", b"x")
+    assert caught.value.retriable
+    assert storage.get("a") == b"x"
+    assert create_once(storage, "b", b"nonce 1", SystemClock())
+    assert not create_once(storage, "b", b"nonce 2", SystemClock())
+    assert server.lose_renames == 0
+
+
+def test_the_probe_refuses_a_rename_that_overwrites(tmp_path: Path) -> None:
+    """Asyncssh's own server, as many others."""
+    with run_sftp_server(tmp_path, honest=False) as server:
+        url = f"sftp://127.0.0.1:{server.port}{tmp_path}/store"
+        with pytest.raises(PutIfAbsentBroken, match="the same name was created twice"):
+            probe(open_storage(url, server.options()))
+
+
+def test_an_unknown_server_is_refused(server: SftpServer, tmp_path: Path) -> None:
+    """Whoever stands between could say anything; the message says how to make it known."""
+    (tmp_path / "nobody").write_text("")
+    options = {**server.options(), "known_hosts": str(tmp_path / "nobody")}
+    with pytest.raises(StorageError, match="ssh-keyscan") as caught:
+        open_storage(f"sftp://127.0.0.1:{server.port}{tmp_path}", options).get("a")
+    assert not caught.value.retriable
+
+
+def test_a_wrong_password_is_not_shown(server: SftpServer, tmp_path: Path) -> None:
+    """Nor the right one."""
+    options = {**server.options(), "password": "not the password"}
+    storage = open_storage(f"sftp://127.0.0.1:{server.port}{tmp_path}", options)
+    with pytest.raises(StorageError, match="check username, password") as caught:
+        storage.get("a")
+    text = f"{caught.value} {storage!r} {storage.address()!r}"
+    assert "not the password" not in text
+    assert PASSWORD not in text
+
+
+def test_nothing_listens() -> None:
+    """An error that says so."""
+    with pytest.raises(
+        StorageError, match=r"connecting to sftp://127\.0\.0\.1:9/a failed"
+    ) as caught:
+        open_storage("sftp://127.0.0.1:9/a").get("x")
+    assert caught.value.retriable
+
+
+_FORKS = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+from txnlog.storage import open_storage
+storage = open_storage(sys.argv[1], json.loads(sys.argv[2]))
+storage.trust()
+storage.put("before", b"x")
+child = os.fork()
+if child == 0:
+    fine = storage.get("before") == b"x" and storage.put_if_absent("child", b"y")
+    sys.exit(0 if fine else 1)  # with all that is done at exit
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+assert storage.list_names("") == ["before", "child"]
+"""
+
+
+def test_a_connection_survives_a_fork(storage: Storage) -> None:
+    """A child makes a connection of its own; the parent's lives on."""
+    address = storage.address()
+    arguments = [sys.executable, "-c", _FORKS, address.url, json.dumps(dict(address.options))]
+    done = subprocess.run(arguments, check=True, timeout=30, capture_output=True)
+    assert done.stderr == b""
+
+
+def test_a_missing_asyncssh_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy is in the message."""
+    monkeypatch.delitem(sys.modules, "txnlog.storage.adapters.sftp_client", raising=False)
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    with pytest.raises(UnsupportedFilesystem, match=r"pip install 'txnlog\[sftp\]'"):
+        open_storage("sftp://host/a").get("a")

@@ -1,0 +1,139 @@
+"""Storage on Azure Blob Storage and Data Lake Storage, through adlfs.
+
+Put-if-absent is a Put Blob with ``If-None-Match: *``, adlfs's ``overwrite=False``. Knows URLs and
+options, and nothing of requests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
+from txnlog.storage.base import Storage, check_name
+from txnlog.storage.failure_messages import failure, secrets_of
+from txnlog.storage.option_types import parse_options
+
+_CONNECT_HINT = (
+    "name the account in the URL or as account_name, and give account_key, sas_token, "
+    "connection_string, a service principal, or anon=False for the identity of this machine"
+)
+_BOOLEANS = (
+    "anon",
+    "assume_container_exists",
+    "default_fill_cache",
+    "skip_instance_cache",
+    "use_listings_cache",
+    "version_aware",
+)
+_INTEGERS = ("blocksize", "connection_timeout", "max_concurrency", "read_timeout", "timeout")
+_HOST = re.compile(r"(?P<account>[a-z0-9-]+)\.(?:dfs|blob)\.(?P<suffix>[a-z0-9.-]+)")
+_SUFFIX = "core.windows.net"
+
+
+def open_url(url: str, options: Mapping[str, object]) -> Storage:
+    """The storage at ``az://container/folder``, ``abfs://`` or ``abfss://``; see ``registry``.
+
+    The account is an option, or in the URL as Hadoop has it:
+    ``abfss://container@account.dfs.core.windows.net/folder``.
+    """
+    protocol, _, path = url.partition("://")
+    place = path.partition("/")[0]
+    if "?" in path or ":" in place or place.count("@") > 1:
+        raise InvalidOption(
+            "credentials and queries do not belong into an Azure URL: use storage_options"
+        )
+    container, _, host = place.partition("@")
+    if not container:
+        raise InvalidOption(f"an Azure URL needs a container, as in {protocol}://container/folder")
+    if "@" in place and not _HOST.fullmatch(host):
+        raise InvalidOption(
+            "behind the @ of an Azure URL is the account's host, as in "
+            f"{protocol}://container@account.dfs.core.windows.net/folder"
+        )
+    check_name(container + path[len(place) :].rstrip("/"))
+    parsed = parse_options(options, booleans=_BOOLEANS, integers=_INTEGERS)
+    return AzureStorage(url.rstrip("/"), parsed)
+
+
+class AzureStorage(ObjectStore):
+    """Objects below ``az://container/prefix``.
+
+    Args:
+        url: without credentials.
+        options: for adlfs: account_name, account_key, sas_token, connection_string, ...
+
+    Raises InvalidOption: URL and options name different accounts.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        place, _, prefix = url.partition("://")[2].partition("/")
+        self._container, _, host = place.partition("@")
+        given = dict(options or {})
+        super().__init__(url, f"{prefix}/" if prefix else "", given, _secrets_of(given))
+        self._client_options = {**given, **_account_options(host, given)}
+
+    @property
+    def server(self) -> tuple[str, str, str]:
+        given = self._client_options
+        named = given.get("connection_string") or os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+        fields = _fields_of(str(named or ""))
+        account = (
+            fields.get("blobendpoint")
+            or fields.get("accountname")
+            or given.get("account_host")
+            or given.get("account_name")
+            or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+        )
+        return "azure", str(account).partition("?")[0], self._container
+
+    def _connect(self) -> ObjectClient:
+        try:
+            from txnlog.storage.adapters.azure_client import AzureClient
+        except ImportError as error:
+            raise UnsupportedFilesystem(
+                f"{self.url} needs adlfs: pip install 'txnlog[azure]'"
+            ) from error
+        try:
+            return AzureClient(self._container, self._client_options)
+        except Exception as error:
+            raise failure(
+                "connecting to", self.url, "", error, hint=_CONNECT_HINT, secrets=self._secrets
+            ) from error
+
+
+def _account_options(host: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What the host in a URL says of the account."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return {}
+    account, suffix = match["account"], match["suffix"]
+    if options.get("account_name") not in (None, account):
+        raise InvalidOption(
+            f"the URL is of the account {account}, the storage option account_name of another"
+        )
+    found = {"account_name": account}
+    if suffix != _SUFFIX and "account_host" not in options:
+        found["account_host"] = f"{account}.blob.{suffix}"
+    return found
+
+
+def _secrets_of(options: Mapping[str, Any]) -> frozenset[str]:
+    """Also those within a connection string, and the signature within a SAS token."""
+    found = set(secrets_of(options))
+    connection = options.get("connection_string")
+    if isinstance(connection, str):
+        fields = _fields_of(connection)
+        found |= {connection, *(fields.get(n, "") for n in ("accountkey", "sharedaccesssignature"))}
+    for token in tuple(found):
+        found |= set(re.findall(r"sig=([^&\s]+)", token))
+    return frozenset(found - {""})
+
+
+def _fields_of(connection_string: str) -> dict[str, str]:
+    """The fields of a connection string by their names in lower case."""
+    pairs = (field.partition("=") for field in connection_string.split(";"))
+    return {name.strip().lower(): value.strip() for name, _, value in pairs if value}

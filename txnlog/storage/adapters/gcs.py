@@ -1,0 +1,101 @@
+"""Storage on Google Cloud Storage, through gcsfs.
+
+Put-if-absent is an upload with ``ifGenerationMatch=0``, gcsfs's ``mode="create"``. Knows URLs and
+options, and nothing of requests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
+from txnlog.storage.base import Storage, check_name
+from txnlog.storage.failure_messages import failure, secrets_of
+from txnlog.storage.option_types import parse_options
+
+_CONNECT_HINT = "check the storage options token and project"
+_BOOLEANS = ("skip_instance_cache", "use_listings_cache")
+
+
+def open_url(url: str, options: Mapping[str, object]) -> Storage:
+    """The storage at ``gs://bucket/folder``, or ``gcs://``; see ``registry``."""
+    path = url.partition("://")[2]
+    if "@" in path.partition("/")[0] or "?" in path:
+        raise InvalidOption(
+            "credentials and queries do not belong into a GCS URL: use storage_options"
+        )
+    if not path.strip("/") or path.startswith("/"):
+        raise InvalidOption("a GCS URL needs a bucket, as in gs://bucket/folder")
+    check_name(path.rstrip("/"))
+    parsed = parse_options(options, nested=("session_kwargs",), booleans=_BOOLEANS)
+    if "token" in parsed:
+        parsed["token"] = _parse_token(parsed["token"])
+    if "requester_pays" in parsed:  # a project to be billed, or true
+        pays = parsed["requester_pays"]
+        if isinstance(pays, str) and pays.lower() in ("true", "false"):
+            parsed["requester_pays"] = pays.lower() == "true"
+    if "requests_timeout" in parsed:
+        parsed["requests_timeout"] = _parse_seconds(parsed["requests_timeout"])
+    endpoint = str(parsed.get("endpoint_url") or "")
+    if urlsplit(endpoint).username is not None:
+        raise InvalidOption("credentials do not belong into endpoint_url: use the option token")
+    return GcsStorage(f"gs://{path.rstrip('/')}", parsed)
+
+
+def _parse_token(token: object) -> object:
+    """A service account's JSON as a mapping; a path or the name of a method stays as it is."""
+    if not isinstance(token, str) or not token.lstrip().startswith("{"):
+        return token
+    try:
+        found: object = json.loads(token)
+    except ValueError:
+        raise InvalidOption(
+            "storage option token must be a service account's JSON, a path to one, or a method "
+            "such as google_default"
+        ) from None
+    return found
+
+
+def _parse_seconds(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        raise InvalidOption("storage option requests_timeout must be a number of seconds") from None
+
+
+class GcsStorage(ObjectStore):
+    """Objects below ``gs://bucket/prefix``.
+
+    Args:
+        url: without credentials.
+        options: for gcsfs: token, project, endpoint_url, requester_pays, session_kwargs, ...
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self._bucket, _, prefix = url.partition("://")[2].strip("/").partition("/")
+        given = dict(options or {})
+        super().__init__(url, f"{prefix}/" if prefix else "", given, secrets_of(given))
+
+    @property
+    def server(self) -> tuple[str, str, str]:
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+        return "gcs", str(self._options.get("endpoint_url") or emulator), self._bucket
+
+    def _connect(self) -> ObjectClient:
+        try:
+            from txnlog.storage.adapters.gcs_client import GcsClient
+        except ImportError as error:
+            raise UnsupportedFilesystem(
+                f"{self.url} needs gcsfs: pip install 'txnlog[gcs]'"
+            ) from error
+        try:
+            return GcsClient(self._bucket, self._options)
+        except Exception as error:
+            raise failure(
+                "connecting to", self.url, "", error, hint=_CONNECT_HINT, secrets=self._secrets
+            ) from error

@@ -1,0 +1,79 @@
+"""What went wrong with a request over HTTP, in the words that adapters share; and patience.
+
+A client of some library says which of few kinds an error is, so that the storage around it need
+not know the library. Knows no server and no stores.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from enum import Enum, auto
+from time import sleep
+from typing import TypeVar
+
+T = TypeVar("T")
+
+BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+"""With these the same request may succeed later, on any server."""
+
+_PAUSES_S = (0.3, 1.0, 2.5)
+"""About so long is waited before each repetition. What is still refused then is reported; whoever
+commits goes on trying for longer, see ``write/retries``."""
+_LONGEST_PAUSE_S = 20.0
+"""A server may ask for a longer pause: that is reported instead."""
+
+
+class Answer(Enum):
+    """The kinds of errors that make a difference to a storage."""
+
+    TAKEN = auto()
+    """A create was refused: the name has an object."""
+    MISSING = auto()
+    """There is no such object; its bucket or container is there."""
+    PAST_END = auto()
+    """A range begins at the end of the object, or behind it."""
+    BUSY = auto()
+    """The same request may succeed later, or may have succeeded: its answer was lost."""
+    REFUSED = auto()
+    """Somebody has to do something first."""
+
+
+class RequestFailed(Exception):
+    """A request had no answer, or one that is no success.
+
+    Args:
+        answer: of what kind.
+        text: what the server or the library said. It may hold secrets.
+        hint: what to do; "" where the caller knows nothing better.
+        pause_s: how long the server asks to wait.
+    """
+
+    def __init__(self, answer: Answer, text: str, hint: str = "", pause_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.answer = answer
+        self.hint = hint
+        self.pause_s = pause_s
+
+
+def patiently(request: Callable[[], T]) -> T:
+    """Make a request again, after a pause, while the server is busy or does not answer.
+
+    A create whose answer was lost is refused the second time.
+
+    Raises RequestFailed: the last one.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            return request()
+        except RequestFailed as error:
+            if error.answer is not Answer.BUSY or error.pause_s > _LONGEST_PAUSE_S:
+                raise
+            # Spread, so that those who were refused together do not come back together.
+            sleep(max(error.pause_s, pause_s) * random.uniform(0.7, 1.3))
+    return request()
+
+
+def pause_asked(header: str | None) -> float:
+    """The seconds of a Retry-After header; 0 if there is none, or a date."""
+    return float(header) if header is not None and header.strip().isdecimal() else 0.0

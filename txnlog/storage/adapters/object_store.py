@@ -1,0 +1,286 @@
+"""What storages on Google Cloud Storage and Azure share: objects by key, created with a condition.
+
+A client makes the requests, see :class:`ObjectClient`; here they become a Storage: names to keys,
+patience, errors, connections that survive a fork. Knows no library and no server.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
+from txnlog.storage.base import Address, Upload, check_name
+from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.failure_messages import failure
+from txnlog.storage.fork_safe_lock import ForkSafeLock
+from txnlog.storage.server_storage import ServerStorage
+from txnlog.storage.spool import Spool
+
+_READING = "reading"
+PART_BYTES = 8 << 20
+"""Larger objects are uploaded in parts of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a listing: what one request returned, in the order of keys.
+
+    Attributes:
+        objects: keys and sizes in bytes.
+        folders: what objects deeper down begin with, up to and with the next "/".
+        next_page: for the request that goes on; None if there is no more.
+    """
+
+    objects: list[tuple[str, int]]
+    folders: list[str]
+    next_page: str | None
+
+
+class ObjectClient(ABC):
+    """The requests that a store needs, of one bucket. Each method raises RequestFailed."""
+
+    @abstractmethod
+    def create(self, key: str, data: bytes) -> None:
+        """Put an object where there is none, as one step of the server's: else TAKEN."""
+
+    @abstractmethod
+    def write(self, key: str, data: bytes) -> None:
+        """Put an object, whatever is there."""
+
+    @abstractmethod
+    def write_file(self, key: str, path: str) -> None:
+        """Put a local file of more than PART_BYTES; it shows when it is complete.
+
+        Has patience of its own, for each part.
+        """
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """The whole object; else MISSING."""
+
+    @abstractmethod
+    def read_range(self, key: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop), fewer where the object ends; else MISSING or PAST_END."""
+
+    @abstractmethod
+    def describe(self, key: str) -> tuple[int, int]:
+        """Size in bytes, and when it was put, in ms; else MISSING."""
+
+    @abstractmethod
+    def list_page(
+        self, prefix: str, *, start_after: str, deep: bool, next_page: str | None
+    ) -> Page:
+        """Objects whose keys begin with ``prefix``.
+
+        Args:
+            prefix: "" is everything.
+            start_after: keys that are not greater may be left out, if that saves requests.
+            deep: all of them; otherwise those with another "/" are folders.
+            next_page: of the page before; None for the first.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete an object; else MISSING."""
+
+
+class ObjectStore(ServerStorage):
+    """Objects below one prefix of a bucket; a subclass says how to connect.
+
+    Args:
+        url: without credentials; ``open_storage`` takes it again.
+        prefix: of all keys: "", or ending in "/".
+        options: what the client is made with.
+        secrets: what must not show in messages.
+    """
+
+    needs: str
+    """What to install, for the message that it is missing."""
+
+    def __init__(
+        self, url: str, prefix: str, options: Mapping[str, Any], secrets: frozenset[str]
+    ) -> None:
+        self.url = url
+        self._prefix = prefix
+        self._options = dict(options)
+        self._secrets = secrets
+        self._connected: tuple[int, ObjectClient] | None = None
+
+    @abstractmethod
+    def _connect(self) -> ObjectClient:
+        """A new client. Raises UnsupportedFilesystem: its library is missing."""
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, dict[str, Any]]]:
+        return type(self), (self.url, self._options)
+
+    def address(self) -> Address:
+        return Address(self.url, self._options)
+
+    @property
+    def client(self) -> ObjectClient:
+        """The connection: made when first used, and anew after a fork.
+
+        An event loop does not survive a fork, nor may two processes share a socket.
+        """
+        connected = self._connected
+        if connected is None or connected[0] != os.getpid():
+            with _CONNECT_LOCK.mutex:
+                connected = self._connected
+                if connected is None or connected[0] != os.getpid():
+                    connected = self._connected = os.getpid(), self._connect()
+        return connected[1]
+
+    def _key(self, name: str) -> str:
+        return self._prefix + check_name(name)
+
+    def _folder_prefix(self, folder: str) -> str:
+        return f"{self._key(folder)}/" if folder else self._prefix
+
+    def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
+        if not isinstance(error, RequestFailed):
+            return failure(operation, self.url, name, error, secrets=self._secrets)
+        if error.answer is Answer.MISSING and operation == _READING:
+            return ObjectNotFound(f"there is no {self.url}/{name}")
+        return failure(
+            operation,
+            self.url,
+            name,
+            error,
+            hint=error.hint or None,
+            secrets=self._secrets,
+            # What is missing in an upload is the upload: another one may succeed.
+            retriable=error.answer in (Answer.BUSY, Answer.MISSING),
+        )
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See Storage. False may also be said of our own object.
+
+        The first one of a process makes sure that the server keeps the promise, see ``probe``.
+
+        A create whose answer was lost is repeated, and the server refuses the repetition; the
+        caller reads the object back to find out.
+        """
+        key, client = self._key(name), self.client
+        self.check_before_write(name)
+        try:
+            patiently(partial(client.create, key, bytes(data)))
+        except RequestFailed as error:
+            if error.answer is Answer.TAKEN:
+                return False
+            raise self._failure("creating", name, error) from error
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        key, client = self._key(name), self.client
+        try:
+            patiently(partial(client.write, key, bytes(data)))
+        except RequestFailed as error:
+            raise self._failure("creating", name, error) from error
+
+    def upload(self, name: str) -> Upload:
+        return SpooledUpload(self.url, name, partial(self._put_spooled, check_name(name)))
+
+    def _put_spooled(self, name: str, spool: Spool) -> None:
+        if spool.size_bytes <= PART_BYTES:
+            self.put(name, spool.read())
+            return
+        key, client = self._key(name), self.client
+        try:
+            client.write_file(key, spool.name)
+        except RequestFailed as error:
+            raise self._failure("uploading", name, error) from error
+
+    def delete(self, names: Iterable[str]) -> None:
+        checked = [check_name(name) for name in names]
+        self.gather(partial(self._delete_one, name) for name in checked)
+
+    def _delete_one(self, name: str) -> None:
+        key, client = self._key(name), self.client
+        try:
+            patiently(partial(client.delete, key))
+        except RequestFailed as error:
+            if error.answer is not Answer.MISSING:
+                raise self._failure("deleting", name, error) from error
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def get(self, name: str) -> bytes:
+        key, client = self._key(name), self.client
+        try:
+            return patiently(partial(client.read, key))
+        except RequestFailed as error:
+            raise self._failure(_READING, name, error) from error
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        key, client = self._key(name), self.client
+        if stop <= start:
+            return b""
+        try:
+            return patiently(partial(client.read_range, key, start, stop))
+        except RequestFailed as error:
+            if error.answer is Answer.PAST_END:
+                return b""
+            raise self._failure(_READING, name, error) from error
+
+    def size(self, name: str) -> int:
+        return self._describe(name)[0]
+
+    def modified_ms(self, name: str) -> int | None:
+        return self._describe(name)[1]
+
+    def _describe(self, name: str) -> tuple[int, int]:
+        key, client = self._key(name), self.client
+        try:
+            return patiently(partial(client.describe, key))
+        except RequestFailed as error:
+            raise self._failure(_READING, name, error) from error
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        prefix = self._folder_prefix(folder)
+        names: list[str] = []
+        for page in self._pages(folder, deep=False, start_after=start_after):
+            names += [key[len(prefix) :] for key, _ in page.objects]
+        # Some tools leave an object of the folder's own name behind.
+        return sorted(name for name in names if name and name > start_after)
+
+    def list_folders(self, folder: str) -> list[str]:
+        prefix = self._folder_prefix(folder)
+        found: set[str] = set()
+        for page in self._pages(folder, deep=False):
+            found |= {key[len(prefix) : -1] for key in page.folders}
+        return sorted(name for name in found if name)
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        for page in self._pages(folder, deep=True):
+            for key, size_bytes in page.objects:
+                if not key.endswith("/"):
+                    yield key.removeprefix(self._prefix), size_bytes
+
+    def _pages(self, folder: str, *, deep: bool, start_after: str = "") -> Iterator[Page]:
+        prefix, next_page = self._folder_prefix(folder), None
+        client = self.client
+        after = prefix + start_after if start_after else ""
+        while True:
+            ask = partial(
+                client.list_page, prefix, start_after=after, deep=deep, next_page=next_page
+            )
+            try:
+                page = patiently(ask)
+            except RequestFailed as error:
+                raise self._failure("listing", folder, error) from error
+            yield page
+            if page.next_page is None:
+                return
+            next_page = page.next_page
+
+
+_CONNECT_LOCK = ForkSafeLock()
+"""Sixteen threads that begin at once make one client, not sixteen."""

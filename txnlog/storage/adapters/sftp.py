@@ -1,0 +1,329 @@
+"""Storage on an SFTP server, through asyncssh.
+
+An object is written to a temporary file, synced, and renamed to its name by the protocol's plain
+RENAME: it fails if the name is taken. OpenSSH makes it with a hard link; the ``posix-rename`` that
+other clients prefer would overwrite. A server that looks first and renames later is refused by the
+probe. Knows paths and requests, and nothing of what is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.storage.base import Address, Storage, Upload, check_name
+from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.failure_messages import failure, secrets_of
+from txnlog.storage.fork_safe_lock import ForkSafeLock
+from txnlog.storage.server_storage import ServerStorage
+from txnlog.storage.spool import Spool
+
+if TYPE_CHECKING:
+    from txnlog.storage.adapters.sftp_client import SftpClient
+
+T = TypeVar("T")
+
+_TEMPORARY = ".tmp"
+_RENAME_ATTEMPTS = 20
+"""How often a folder may be pruned under a rename before we give up."""
+_OPTIONS = ("username", "password", "port", "client_keys", "passphrase", "known_hosts")
+
+
+def open_url(url: str, options: Mapping[str, object]) -> Storage:
+    """The storage at ``sftp://user@host:port/absolute/path``; see ``registry``."""
+    parts = urlsplit(url)
+    if parts.password is not None or "?" in url or "#" in url:
+        raise InvalidOption(
+            "passwords and queries do not belong into an SFTP URL: use storage_options"
+        )
+    try:
+        port = parts.port
+    except ValueError:
+        raise InvalidOption("the port of an SFTP URL must be a number") from None
+    if not parts.hostname or not parts.path.strip("/"):
+        raise InvalidOption("an SFTP URL needs host and path, as in sftp://user@host/data/store")
+    check_name(parts.path.strip("/"))
+    unknown = sorted(options.keys() - set(_OPTIONS))
+    if unknown:
+        raise InvalidOption(
+            f"sftp:// takes the storage options {', '.join(_OPTIONS)}, not {', '.join(unknown)}"
+        )
+    given = dict(options)
+    if "port" in given and not re.fullmatch(r"\d{1,5}", str(given["port"])):
+        raise InvalidOption("storage option port must be a whole number")
+    for name, told in (("username", parts.username), ("port", port)):
+        if told is not None and str(given.get(name, told)) != str(told):
+            raise InvalidOption(f"URL and storage options name different values of {name}")
+    return SftpStorage(url.rstrip("/"), given)
+
+
+class SftpStorage(ServerStorage):
+    """Objects as files below a folder of the server.
+
+    Args:
+        url: without a password.
+        options: username, password, port, client_keys (a path), passphrase, known_hosts (a path).
+        fsync: make every object durable before it shows, and its name before it is told.
+
+    Folders come with their first object and go with their last. An object is durable when it shows
+    as far as the server keeps its promise about ``fsync@openssh.com``, see :meth:`_publish`.
+    """
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, fsync: bool = True
+    ) -> None:
+        parts = urlsplit(url)
+        self.url = url
+        self._options = dict(options or {})
+        self._secrets = secrets_of(self._options) | frozenset(
+            str(self._options[name]) for name in ("password", "passphrase") if name in self._options
+        )
+        self._root = parts.path.rstrip("/")
+        self._fsync = fsync
+        self._connected: tuple[int, SftpClient] | None = None
+
+    def __reduce__(self) -> tuple[type[SftpStorage], tuple[str, dict[str, Any], bool]]:
+        return SftpStorage, (self.url, self._options, self._fsync)
+
+    def relaxed(self) -> SftpStorage:
+        return SftpStorage(self.url, self._options, fsync=False) if self._fsync else self
+
+    def address(self) -> Address:
+        return Address(self.url, self._options)
+
+    @property
+    def server(self) -> tuple[str, str]:
+        return "sftp", urlsplit(self.url).netloc
+
+    def lists_whole_folders(self) -> bool:
+        return True
+
+    @property
+    def client(self) -> SftpClient:
+        """The connection: made when first used, and anew after a fork, or if it was lost.
+
+        Storages of one user on one server share it.
+        """
+        connected = self._connected
+        if connected is None or connected[0] != os.getpid() or connected[1].is_lost:
+            with _CONNECT_LOCK.mutex:
+                connected = self._connected
+                if connected is None or connected[0] != os.getpid() or connected[1].is_lost:
+                    connected = self._connected = os.getpid(), self._connect()
+        return connected[1]
+
+    def _connect(self) -> SftpClient:
+        try:
+            from txnlog.storage.adapters.sftp_client import SftpClient
+        except ImportError as error:
+            raise UnsupportedFilesystem(
+                f"{self.url} needs asyncssh: pip install 'txnlog[sftp]'"
+            ) from error
+        parts = urlsplit(self.url)
+        given = dict(self._options)
+        port = int(given.pop("port", parts.port or 22))
+        if parts.username is not None:
+            given["username"] = parts.username
+        key = (os.getpid(), str(parts.hostname), port, repr(sorted(given.items())))
+        shared = _CLIENTS.get(key)
+        if shared is None or shared.is_lost:
+            try:
+                shared = _CLIENTS[key] = SftpClient(str(parts.hostname), port, given)
+            except Exception as error:
+                raise self._failure("connecting to", "", error) from error
+        return shared
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_name(name)}"
+
+    def _folder(self, folder: str) -> str:
+        return self._path(folder) if folder else self._root
+
+    def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
+        from txnlog.storage.adapters.sftp_client import hint_for, is_retriable
+
+        return failure(
+            operation,
+            self.url,
+            name,
+            error,
+            hint=hint_for(error),
+            secrets=self._secrets,
+            retriable=is_retriable(error),
+        )
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See Storage. The first one of a process makes sure that the server keeps the promise.
+
+        Nothing is repeated here: after a lost connection the outcome is unknown.
+        """
+        self._path(name)
+        self.check_before_write(name)
+        return self._publish("creating", name, lambda: iter([bytes(data)]))
+
+    def put(self, name: str, data: bytes) -> None:
+        self._put_parts("creating", name, lambda: iter([bytes(data)]))
+
+    def _put_parts(self, operation: str, name: str, parts: Callable[[], Iterator[bytes]]) -> None:
+        if not self._publish(operation, name, parts):
+            taken = FileExistsError("the name is taken, though it should be unique")
+            raise self._failure(operation, name, taken) from taken
+
+    def upload(self, name: str) -> Upload:
+        return SpooledUpload(self.url, name, partial(self._put_spooled, check_name(name)))
+
+    def _put_spooled(self, name: str, spool: Spool) -> None:
+        self._put_parts("uploading", name, partial(_parts_of, spool.name))
+
+    def _publish(self, operation: str, name: str, parts: Callable[[], Iterator[bytes]]) -> bool:
+        """Write, sync, rename, and sync again; False if the name is taken.
+
+        The second sync is for the name: the journals of ext4, XFS and the like write down with a
+        file's inode what has happened to its names. SFTP cannot sync a folder.
+        """
+        path, client = self._path(name), self.client
+        temporary = f"{self._root}/{_TEMPORARY}/{secrets.token_hex(16)}"
+        try:
+            with client.writing(temporary) as file:
+                for part in parts():
+                    file.write(part)
+                if self._fsync:
+                    file.sync()
+                file.is_renamed = self._rename(client, temporary, path)
+                if file.is_renamed and self._fsync:
+                    file.sync()
+                return file.is_renamed
+        except Exception as error:
+            raise self._failure(operation, name, error) from error
+
+    def _rename(self, client: SftpClient, temporary: str, path: str) -> bool:
+        for _ in range(_RENAME_ATTEMPTS):
+            if client.rename(temporary, path):
+                return True
+            # SFTP has one error for a name that is taken and for most other reasons.
+            if client.stat(path) is not None:
+                return False
+            client.make_folders(posixpath.dirname(path))
+        raise OSError("the rename was refused, and the name is free")
+
+    def confirm(self, name: str) -> None:
+        path, client = self._path(name), self.client
+        try:
+            found = client.sync(path)
+        except Exception as error:
+            raise self._failure("syncing", name, error) from error
+        if not found:
+            raise ObjectNotFound(f"there is no {self.url}/{name}")
+
+    def delete(self, names: Iterable[str]) -> None:
+        checked = [check_name(name) for name in names]
+        self.gather(partial(self._delete_one, name) for name in checked)
+        folders = {posixpath.dirname(name) for name in checked} - {""}
+        for folder in sorted(folders, key=len, reverse=True):
+            self._prune(folder)
+
+    def _delete_one(self, name: str) -> None:
+        path, client = self._path(name), self.client
+        try:
+            client.remove(path)
+        except Exception as error:
+            raise self._failure("deleting", name, error) from error
+
+    def _prune(self, folder: str) -> None:
+        """Remove folders that are empty, upwards; whoever puts into one makes it again."""
+        client = self.client
+        try:
+            while folder and client.remove_folder(self._path(folder)):
+                folder = posixpath.dirname(folder)
+        except Exception as error:
+            raise self._failure("deleting", folder, error) from error
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def get(self, name: str) -> bytes:
+        return self._read(name, 0, None)
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        check_name(name)
+        return self._read(name, start, stop) if stop > start else b""
+
+    def _read(self, name: str, start: int, stop: int | None) -> bytes:
+        path = self._path(name)
+        data: bytes | None = self._twice("reading", name, lambda c: c.read(path, start, stop))
+        if data is None:
+            raise ObjectNotFound(f"there is no {self.url}/{name}")
+        return data
+
+    def size(self, name: str) -> int:
+        return self._describe(name)[0]
+
+    def modified_ms(self, name: str) -> int | None:
+        return self._describe(name)[1]
+
+    def _describe(self, name: str) -> tuple[int, int]:
+        path = self._path(name)
+        found: tuple[int, int] | None = self._twice("reading", name, lambda c: c.stat(path))
+        if found is None:
+            raise ObjectNotFound(f"there is no {self.url}/{name}")
+        return found
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        names = [name for name, size in self._entries(folder) if size is not None]
+        return sorted(name for name in names if name > start_after)
+
+    def list_folders(self, folder: str) -> list[str]:
+        return sorted(
+            name
+            for name, size in self._entries(folder)
+            if size is None and (folder or name != _TEMPORARY)
+        )
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        prefix = f"{folder}/" if folder else ""
+        for name, size in sorted(self._entries(folder)):
+            if size is None:
+                yield from self.list_all(prefix + name)
+            else:
+                yield prefix + name, size
+
+    def _entries(self, folder: str) -> list[tuple[str, int | None]]:
+        """Names in a folder with their sizes in bytes; of folders None."""
+        path = self._folder(folder)
+        return self._twice("listing", folder, lambda c: c.list_folder(path))
+
+    def _twice(self, operation: str, name: str, request: Callable[[SftpClient], T]) -> T:
+        """What a request that changes nothing returns; again, if the connection was lost."""
+        client = self.client
+        try:
+            return request(client)
+        except Exception as error:
+            if not client.is_lost:
+                raise self._failure(operation, name, error) from error
+        try:
+            return request(self.client)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise self._failure(operation, name, error) from error
+
+
+def _parts_of(path: str) -> Iterator[bytes]:
+    with Path(path).open("rb") as file:
+        while part := file.read(4 << 20):
+            yield part
+
+
+_CLIENTS: dict[tuple[int, str, int, str], SftpClient] = {}
+"""By process, server and options."""
+_CONNECT_LOCK = ForkSafeLock()
+"""Sixteen threads that begin at once make one connection, not sixteen."""

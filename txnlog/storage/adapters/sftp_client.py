@@ -1,0 +1,259 @@
+"""The requests to an SFTP server. Imports asyncssh; nothing else may.
+
+Knows paths and the protocol; nothing of stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import cycle
+from typing import Any, TypeVar
+
+import asyncssh
+from asyncssh.sftp import (
+    SFTPClient,
+    SFTPClientFile,
+    SFTPError,
+    SFTPFailure,
+    SFTPFileAlreadyExists,
+    SFTPNoSuchFile,
+    SFTPNoSuchPath,
+    SFTPOpUnsupported,
+    SFTPPermissionDenied,
+)
+from fsspec.asyn import get_loop, sync
+
+T = TypeVar("T")
+
+_CHANNELS = 4
+"""A server serves a channel's requests one by one, and each has its own process there."""
+_LOGIN_S = 20
+_ALIVE_S = 15
+_MISSING = (SFTPNoSuchFile, SFTPNoSuchPath)
+_LOST = (asyncssh.ConnectionLost, asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)
+
+
+class SftpClient:
+    """A connection with a few channels, for any number of threads.
+
+    Args:
+        host: its name or address.
+        port: of the SSH server.
+        options: username, password, client_keys, passphrase, known_hosts, as asyncssh takes them.
+    """
+
+    def __init__(self, host: str, port: int, options: Mapping[str, Any]) -> None:
+        given = dict(options)
+        if str(given.get("known_hosts", "")).lower() == "none":
+            given["known_hosts"] = None  # as asyncssh has it: any server is taken for the right one
+        self.is_lost = False
+        self._loop = get_loop()
+        self._connection: asyncssh.SSHClientConnection
+        self._channels: Iterator[SFTPClient] = iter(())
+        sync(self._loop, self._connect, host, port, given)
+
+    async def _connect(self, host: str, port: int, options: dict[str, Any]) -> None:
+        self._connection = await asyncssh.connect(
+            host,
+            port,
+            login_timeout=_LOGIN_S,
+            keepalive_interval=_ALIVE_S,
+            keepalive_count_max=3,
+            **options,
+        )
+        calls = [self._connection.start_sftp_client() for _ in range(_CHANNELS)]
+        self._channels = cycle(await asyncio.gather(*calls))
+
+    def _ask(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            answer: T = sync(self._loop, request)
+        except (*_LOST, ConnectionError):
+            self.is_lost = True
+            raise
+        return answer
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[_NewFile]:
+        """A new file to be written; unless it is renamed meanwhile, it goes again."""
+        channel = next(self._channels)
+        file = _NewFile(self, self._ask(lambda: self._create(channel, path)))
+        try:
+            yield file
+        finally:
+            if not self.is_lost:
+                self._ask(file.close)
+                if not file.is_renamed:
+                    self.remove(path)
+
+    async def _create(self, channel: SFTPClient, path: str) -> SFTPClientFile:
+        try:
+            return await channel.open(path, "xb")
+        except _MISSING:
+            await channel.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return await channel.open(path, "xb")
+
+    def rename(self, old: str, new: str) -> bool:
+        """Give a file a name that is free; False if it was refused, for whatever reason."""
+        channel = next(self._channels)
+
+        async def rename() -> bool:
+            try:
+                await channel.rename(old, new)
+            except (SFTPFailure, SFTPFileAlreadyExists, *_MISSING):
+                return False
+            return True
+
+        return self._ask(rename)
+
+    def make_folders(self, path: str) -> None:
+        channel = next(self._channels)
+
+        async def make() -> None:
+            # Others make the same, or remove it: whoever needs it finds out.
+            with suppress(SFTPFailure, *_MISSING):
+                await channel.makedirs(path, exist_ok=True)
+
+        self._ask(make)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        channel = next(self._channels)
+
+        async def remove() -> None:
+            with suppress(*_MISSING):
+                await channel.remove(path)
+
+        self._ask(remove)
+
+    def remove_folder(self, path: str) -> bool:
+        """Remove a folder if it is empty; whether it was."""
+        channel = next(self._channels)
+
+        async def remove() -> bool:
+            try:
+                await channel.rmdir(path)
+            except (SFTPFailure, *_MISSING):
+                return False
+            return True
+
+        return self._ask(remove)
+
+    def stat(self, path: str) -> tuple[int, int] | None:
+        """Size in bytes and time of the last change in ms; None if there is no such file."""
+        channel = next(self._channels)
+
+        async def look() -> tuple[int, int] | None:
+            try:
+                found = await channel.stat(path)
+            except _MISSING:
+                return None
+            return int(found.size or 0), int(found.mtime or 0) * 1000
+
+        return self._ask(look)
+
+    def read(self, path: str, start: int, stop: int | None) -> bytes | None:
+        """Bytes of a file, fewer where it ends; None if there is no such file."""
+        channel = next(self._channels)
+
+        async def read() -> bytes | None:
+            try:
+                file = await channel.open(path, "rb")
+            except _MISSING:
+                return None
+            try:
+                data: Any = await file.read(-1 if stop is None else stop - start, start)
+                return bytes(data)
+            finally:
+                await file.close()
+
+        return self._ask(read)
+
+    def sync(self, path: str) -> bool:
+        """Make a file durable, if the server can; whether it is there."""
+        channel = next(self._channels)
+
+        async def sync_file() -> bool:
+            try:
+                file = await channel.open(path, "r+b")
+            except _MISSING:
+                return False
+            async with file:
+                await _sync(file)
+            return True
+
+        return self._ask(sync_file)
+
+    def list_folder(self, path: str) -> list[tuple[str, int | None]]:
+        """Names with sizes in bytes, of folders None; nothing of a folder that is not there."""
+        channel = next(self._channels)
+
+        async def look() -> list[tuple[str, int | None]]:
+            found: list[tuple[str, int | None]] = []
+            try:
+                async for entry in channel.scandir(path):
+                    mode = entry.attrs.permissions or 0
+                    if stat.S_ISREG(mode):
+                        found.append((str(entry.filename), int(entry.attrs.size or 0)))
+                    elif stat.S_ISDIR(mode) and entry.filename not in (".", ".."):
+                        found.append((str(entry.filename), None))
+            except _MISSING:
+                return []
+            return found
+
+        return self._ask(look)
+
+
+class _NewFile:
+    """A file that is being written."""
+
+    def __init__(self, client: SftpClient, file: SFTPClientFile) -> None:
+        self.is_renamed = False
+        self._client = client
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        self._client._ask(lambda: self._file.write(data))  # noqa: SLF001
+
+    def sync(self) -> None:
+        """Make it durable under all its names, if the server can."""
+        self._client._ask(lambda: _sync(self._file))  # noqa: SLF001
+
+    async def close(self) -> None:
+        await self._file.close()
+
+
+async def _sync(file: SFTPClientFile) -> None:
+    with suppress(SFTPOpUnsupported):
+        await file.fsync()
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    refused = (
+        SFTPPermissionDenied,
+        asyncssh.PermissionDenied,
+        asyncssh.HostKeyNotVerifiable,
+        FileExistsError,
+    )
+    return not isinstance(error, refused)
+
+
+def hint_for(error: BaseException) -> str | None:
+    """What to do about an error; None if there is nothing special to say."""
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return (
+            "the server's key is not known: add it by `ssh-keyscan HOST >> ~/.ssh/known_hosts` "
+            "after checking it, or name a file as the storage option known_hosts"
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        return "check username, password, client_keys and passphrase in storage_options"
+    if isinstance(error, SFTPPermissionDenied):
+        return "permission is denied: the user needs to write to that folder"
+    if isinstance(error, (*_LOST, TimeoutError)):
+        return "the connection was lost: check the server and the network"
+    if isinstance(error, SFTPError) and "space" in str(error).lower():
+        return "the server's disk is full"
+    return None
