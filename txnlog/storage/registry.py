@@ -23,9 +23,12 @@ Raises InvalidOption: the URL or an option is malformed.
 GROUP = "txnlog.storage"
 
 _ADAPTERS = {
+    "hdfs": "hdfs_native",
     "memory": "memory",
     "s3": "s3",
     "s3a": "s3",
+    "swebhdfs": "webhdfs",
+    "webhdfs": "webhdfs",
 }
 """The module in ``txnlog.storage.adapters`` for each protocol; its ``open_url`` is an Adapter."""
 
