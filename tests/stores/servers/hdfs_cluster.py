@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class HdfsCluster:
     http_port: int
     user: str
     """Whom the cluster belongs to."""
+    process: subprocess.Popen[bytes]
 
 
 @contextmanager
@@ -61,8 +63,10 @@ def run_cluster(
     command += ["-Djava.net.preferIPv4Stack=true", "-cp", f"{folder}:{jars}/*", _LAUNCHER]
     command += [folder / "cluster", rpc_port, http_port, datanodes]
     command += [f"dfs.replication={datanodes}", *settings]
-    with running(command, folder, ready=lambda: b"\nready" in b"\n" + log.read_bytes()[begin:]):
-        yield HdfsCluster(rpc_port, http_port, getpass.getuser())
+    with running(
+        command, folder, ready=lambda: b"\nready" in b"\n" + log.read_bytes()[begin:]
+    ) as made:
+        yield HdfsCluster(rpc_port, http_port, getpass.getuser(), made)
 
 
 def _download() -> Path:
