@@ -17,7 +17,7 @@ import txnlog
 
 pytestmark = pytest.mark.xdist_group("packaging")  # one process builds the wheel, once
 
-OPTIONAL = ("pyspark", "pandas", "s3fs", "typer", "rich")
+OPTIONAL = ("pyspark", "pandas", "s3fs", "requests", "hdfs_native", "typer", "rich")
 
 
 def listing(wheel: Path) -> list[str]:
@@ -69,6 +69,7 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     names = [module.name for module in modules() if module.layer in ("core", "segments")]
     names.remove("pyspark_txnlog")  # loaded by Spark alone
     names.remove("txnlog.storage.adapters.s3_client")  # extends s3fs; loaded for s3:// alone
+    names.remove("txnlog.storage.adapters.webhdfs_client")  # is made of requests
     code = "\n".join(
         (
             "import importlib, sys",

@@ -285,6 +285,6 @@ def _kerberos(options: Mapping[str, Any]) -> Any:
         from requests_kerberos import HTTPKerberosAuth
     except ImportError as error:
         raise UnsupportedFilesystem(
-            "the storage option kerberos needs requests-kerberos: pip install requests-kerberos"
+            "the option kerberos needs requests-kerberos: pip install 'txnlog[hdfs-kerberos]'"
         ) from error
     return HTTPKerberosAuth(**(options.get("kerb_kwargs") or {}))
