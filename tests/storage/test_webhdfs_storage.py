@@ -120,6 +120,23 @@ def test_a_file_that_was_found_is_confirmed_by_an_edit(
         storage.confirm("b")
 
 
+def test_who_may_only_read_confirms_by_an_edit_elsewhere(
+    hdfs: FakeWebHdfs, storage: WebHdfsStorage
+) -> None:
+    """Edits are in one log, so that one in the folder which is everybody's is behind it, too."""
+    storage.put("a", b"x")
+    hdfs.folders.add("/tmp")
+    hdfs.edits.clear()
+    hdfs.fault = faults("name SETTIMES", "AccessControlException")
+    storage.confirm("a")
+    assert [edit.partition("/txnlog-")[0] for edit in hdfs.edits] == ["mkdir /tmp", "delete /tmp"]
+    refused = ("SETTIMES", "MKDIRS")
+    hdfs.fault = lambda r: "AccessControlException" if r.operation in refused else ""
+    with pytest.raises(StorageError, match=r"confirming .*/a failed: .*permission") as caught:
+        storage.confirm("a")
+    assert not caught.value.retriable
+
+
 # -- responses that are lost ---------------------------------------------------------------------
 
 
@@ -337,13 +354,24 @@ def test_what_is_no_namenode_is_recognised(hdfs: FakeWebHdfs) -> None:
 # -- what is given -------------------------------------------------------------------------------
 
 
-def test_who_we_are_goes_with_each_request_to_a_namenode(hdfs: FakeWebHdfs) -> None:
-    """A user and for whom they act, or a delegation token."""
+def test_who_we_are_goes_with_each_request_to_a_namenode(
+    hdfs: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user and for whom they act, or a delegation token; without, who is logged in."""
+    monkeypatch.setenv("HADOOP_USER_NAME", "batch")
+    open_on(hdfs).list_names("")
+    assert hdfs.requests[-1].arguments["user.name"] == "batch"
+    monkeypatch.delenv("HADOOP_USER_NAME")
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    open_on(hdfs).list_names("")
+    assert hdfs.requests[-1].arguments["user.name"] == "me"
     open_on(hdfs, user="etl", proxy_to="alice").list_names("")
     told = hdfs.requests[-1].arguments
     assert (told["user.name"], told["doas"]) == ("etl", "alice")
     open_on(hdfs, token=_TOKEN).list_names("")
-    assert hdfs.requests[-1].arguments["delegation"] == _TOKEN
+    told = hdfs.requests[-1].arguments
+    assert told["delegation"] == _TOKEN
+    assert "user.name" not in told
 
 
 def test_tokens_never_show(hdfs: FakeWebHdfs) -> None:

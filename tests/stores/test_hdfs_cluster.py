@@ -7,6 +7,7 @@ import secrets
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from servers import CannotStart, free_port
 from servers.hdfs_cluster import HdfsCluster, run_cluster
 
+from txnlog.errors import StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.testing.conformance.fault_proxy import FaultProxy, ProxyFaults
@@ -77,6 +79,25 @@ def test_a_confirmation_is_an_edit_that_changes_nothing(kind: str, cluster: Hdfs
     storage.confirm("a")
     assert last_edit(cluster) == before + 1
     assert storage.modified_ms("a") == modified_ms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_may_only_read_can_confirm(
+    kind: str, cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By edits in /tmp, which is everybody's on a cluster."""
+    open_at(kind, cluster, f"read-{kind}").put("a", b"x")
+    everybody = f"op=SETPERMISSION&permission=1777&user.name={cluster.user}"
+    for query in (f"op=MKDIRS&user.name={cluster.user}", everybody):
+        url = f"http://127.0.0.1:{cluster.http_port}/webhdfs/v1/tmp?{query}"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT")).close()
+    monkeypatch.setenv("HADOOP_USER_NAME", "reader")
+    reader = open_at(kind, replace(cluster, user="reader"), f"read-{kind}")
+    with pytest.raises(StorageError, match="Permission denied"):
+        reader.put("b", b"x")
+    before = last_edit(cluster)
+    reader.confirm("a")
+    assert last_edit(cluster) == before + 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

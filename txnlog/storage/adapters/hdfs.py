@@ -30,6 +30,7 @@ from txnlog.storage.spool import Spool
 T = TypeVar("T")
 
 _TEMPORARY = ".tmp"
+_SCRATCH = "/tmp"  # noqa: S108 - of HDFS, where nothing is put that anybody reads
 _RENAME_ATTEMPTS = 100
 """How often a folder may be pruned under a rename before we give up."""
 
@@ -250,7 +251,11 @@ class HdfsStorage(ServerStorage):
         """
         path, client = self._path(name), self.client
         try:
-            client.log_edit(path, client.status(path))
+            found = client.status(path)
+            try:
+                client.log_edit(path, found)
+            except PermissionError:
+                _log_edit_elsewhere(client)
         except FileNotFoundError as error:
             raise self._not_found(name) from error
         except Exception as error:
@@ -347,6 +352,13 @@ class HdfsStorage(ServerStorage):
             return  # a missing folder is empty, and so is one that has gone since its first page
         except Exception as error:
             raise self._failure("listing", folder, error) from error
+
+
+def _log_edit_elsewhere(client: HdfsClient) -> None:
+    """For who may only read a store: an edit in the folder where everybody may write will do."""
+    folder = f"{_SCRATCH}/txnlog-{secrets.token_hex(16)}"
+    client.make_folders(folder)
+    client.delete(folder)
 
 
 def check_url(url: str) -> str:

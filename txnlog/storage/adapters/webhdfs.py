@@ -5,7 +5,10 @@ Knows the storage options and where the NameNodes are; requests are made in ``we
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
 from txnlog.storage.adapters.hdfs import HdfsClient, HdfsStorage, check_url
@@ -36,6 +39,8 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
 
     The options have the names that fsspec's webhdfs gives them, and:
 
+    * ``user``: where neither ``token`` nor ``kerberos`` is given it is ``HADOOP_USER_NAME`` of the
+      environment, or whoever is logged in;
     * ``namenodes``: "host:port,host:port", all of a cluster with several; the URL's host is then
       a name for the cluster. No observers: their listings may be old;
     * ``replication``: of new files; without it the cluster's ``dfs.replication``;
@@ -56,10 +61,19 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
         )
     if "token" in parsed and parsed.keys() & {"user", "proxy_to", "kerberos"}:
         raise InvalidOption("a token says who you are: leave out user, proxy_to and kerberos")
+    if not parsed.keys() & {"user", "token", "kerberos"}:
+        # As Hadoop's own clients do; looked up here, so that Spark's executors are told the same.
+        parsed["user"] = os.environ.get("HADOOP_USER_NAME") or _login()
     verify = parsed.get("session_verify")
     if isinstance(verify, str) and verify.strip().lower() in ("true", "false"):
         parsed["session_verify"] = verify.strip().lower() == "true"
     return WebHdfsStorage(url, parsed)
+
+
+def _login() -> str:
+    with suppress(KeyError, OSError, ImportError):  # where nobody is logged in
+        return getpass.getuser()
+    return ""
 
 
 class WebHdfsStorage(HdfsStorage):
