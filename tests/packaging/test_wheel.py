@@ -17,7 +17,10 @@ import txnlog
 
 pytestmark = pytest.mark.xdist_group("packaging")  # one process builds the wheel, once
 
-OPTIONAL = ("pyspark", "pandas", "s3fs", "gcsfs", "adlfs", "asyncssh", "typer", "rich")
+OPTIONAL = (
+    *("pyspark", "pandas", "typer", "rich"),
+    *("s3fs", "gcsfs", "adlfs", "asyncssh", "requests", "hdfs_native"),
+)
 
 
 def listing(wheel: Path) -> list[str]:
@@ -68,12 +71,8 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     """Without the optional packages all of txnlog outside spark and cli still imports."""
     names = [module.name for module in modules() if module.layer in ("core", "segments")]
     names.remove("pyspark_txnlog")  # loaded by Spark alone
-    for adapter in (
-        "azure",
-        "gcs",
-        "s3",
-        "sftp",
-    ):  # built on the extras; loaded for their URLs alone
+    # Built on the extras; loaded for their URLs alone.
+    for adapter in ("azure", "gcs", "s3", "sftp", "webhdfs"):
         names.remove(f"txnlog.storage.adapters.{adapter}_client")
     code = "\n".join(
         (

@@ -19,13 +19,14 @@ def called_names(module: Module) -> set[str]:
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
-ADAPTED = ("azure", "gcs", "pandas", "s3", "sftp")
+ADAPTED = ("azure", "gcs", "hdfs", "hdfs-kerberos", "pandas", "s3", "sftp")
 """The extras of the core: what adapters are built on, and pandas."""
 
 
 def names_of(requirements: list[str]) -> set[str]:
-    """``pyspark`` of ``pyspark[sql]>=4.1``; our dependencies are imported by their own names."""
-    return {re.split(r"[^A-Za-z0-9_-]", requirement)[0] for requirement in requirements}
+    """``pyspark`` of ``pyspark[sql]>=4.1``, as it is imported."""
+    names = (re.split(r"[^A-Za-z0-9_-]", requirement)[0] for requirement in requirements)
+    return {name.replace("-", "_") for name in names}
 
 
 def test_the_whole_code_is_looked_at() -> None:

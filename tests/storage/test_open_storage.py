@@ -91,7 +91,7 @@ def test_other_types_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["github://org/a", "dropbox://c/a", "hdfs://host/a", "http://u:pass@h/a"]
+    "url", ["github://org/a", "dropbox://c/a", "ftp://host/a", "http://u:pass@h/a"]
 )
 def test_other_filesystems_are_refused(url: str) -> None:
     """The message names the protocol, what is supported, and the flag; not a password."""

@@ -86,7 +86,7 @@ def test_what_a_transaction_needs_is_kept_for_the_longest_timeout(tmp_path: Path
     assert old.log_cleanup_age_ms == 60_000
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "hdfs://namenode/x", "http://host/x"])
+@pytest.mark.parametrize("url", ["ftp://host/x", "github://org:repo@/x", "http://host/x"])
 def test_filesystems_without_put_if_absent_are_refused(url: str) -> None:
     """The message names the protocol, what is supported, and the flag."""
     with pytest.raises(errors.UnsupportedFilesystem, match=r"s3://.*unsafe_single_writer"):

@@ -28,10 +28,13 @@ _ADAPTERS = {
     "az": "azure",
     "gcs": "gcs",
     "gs": "gcs",
+    "hdfs": "hdfs_native",
     "memory": "memory",
     "s3": "s3",
     "s3a": "s3",
     "sftp": "sftp",
+    "swebhdfs": "webhdfs",
+    "webhdfs": "webhdfs",
 }
 """The module in ``txnlog.storage.adapters`` for each protocol; its ``open_url`` is an Adapter."""
 

@@ -1,0 +1,83 @@
+"""An HDFS of one process: Hadoop's own NameNode and DataNodes, as Maven Central has them."""
+
+from __future__ import annotations
+
+import getpass
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers import building, cache_folder, free_port, run_tool, running
+
+VERSION = "3.4.2"
+
+_LAUNCHER = Path(__file__).with_name("HdfsCluster.java")
+_HEAP = "700m"
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>txnlog</groupId><artifactId>test-stores</artifactId><version>1</version>
+  <dependencies><dependency>
+    <groupId>org.apache.hadoop</groupId>
+    <artifactId>hadoop-minicluster</artifactId><version>{VERSION}</version>
+  </dependency></dependencies>
+</project>
+"""
+_LOGGING = """log4j.rootLogger=WARN,out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %p %c: %m%n
+"""
+
+
+@dataclass(frozen=True)
+class HdfsCluster:
+    """A cluster that runs, and the ports of its NameNode."""
+
+    rpc_port: int
+    http_port: int
+    user: str
+    """Whom the cluster belongs to."""
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def run_cluster(
+    folder: Path, datanodes: int, ports: tuple[int, int] | None = None, *settings: str
+) -> Iterator[HdfsCluster]:
+    """Run a cluster with its files below ``folder``; one that has been there goes on.
+
+    Args:
+        folder: of its own.
+        datanodes: how many; each file is kept by all of them.
+        ports: of the NameNode, for RPC and HTTP.
+        settings: Hadoop's, as "name=value".
+    """
+    jars = _download()
+    rpc_port, http_port = ports or (free_port(), free_port())
+    (folder / "log4j.properties").write_text(_LOGGING)
+    log = folder / "server.log"
+    begin = log.stat().st_size if log.exists() else 0
+    command: list[object] = ["java", f"-Xmx{_HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["-Djava.net.preferIPv4Stack=true", "-cp", f"{folder}:{jars}/*", _LAUNCHER]
+    command += [folder / "cluster", rpc_port, http_port, datanodes]
+    command += [f"dfs.replication={datanodes}", *settings]
+    with running(
+        command, folder, ready=lambda: b"\nready" in b"\n" + log.read_bytes()[begin:]
+    ) as made:
+        yield HdfsCluster(rpc_port, http_port, getpass.getuser(), made)
+
+
+def _download() -> Path:
+    folder = cache_folder() / f"hadoop-minicluster-{VERSION}"
+    done = folder / "done"
+    if not done.exists():
+        with building():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "pom.xml").write_text(_POM)
+            goal = "dependency:copy-dependencies"
+            what = ["-DoutputDirectory=jars", "-DincludeScope=runtime"]
+            run_tool(["mvn", "--quiet", "--batch-mode", goal, *what], cwd=folder)
+            done.touch()
+    return folder / "jars"

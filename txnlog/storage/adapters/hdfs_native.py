@@ -1,0 +1,201 @@
+"""Storage on HDFS through its own protocols, ``hdfs://``, with hdfs-native: no Java, no libhdfs.
+
+Data goes straight to the DataNodes, and comes from the nearest. Knows hdfs-native and its options,
+and nothing of what objects mean.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.storage.adapters.hdfs import (
+    HdfsClient,
+    HdfsStorage,
+    Status,
+    check_url,
+    remote_failure,
+)
+from txnlog.storage.base import Storage
+from txnlog.storage.option_types import parse_options
+
+if TYPE_CHECKING:
+    from hdfs_native import Client, FileStatus
+
+_OPTIONS = frozenset(
+    {
+        "config",
+        "config_dir",
+        "replication",
+        "kerberos_principal",
+        "kerberos_keytab",
+        "kerberos_cache",
+    }
+)
+_SETTINGS = {"dfs.client.failover.max.attempts": "3"}
+"""hdfs-native's own 15 keep whoever waits for a NameNode that is down waiting for minutes: our
+callers repeat what may be repeated, and know for how long."""
+_CHUNK_BYTES = 4 << 20
+_RPC_ERROR = re.compile(r'\w*RPCError\("([^"]*)", "(.*)"\)', re.DOTALL)
+"""How hdfs-native shows an exception of the NameNode's: its class, its message and stack."""
+_LEAVES_TIME = 2**64 - 1
+"""What the protocol has for -1: do not change the time of the last access."""
+
+
+def open_url(url: str, options: Mapping[str, object]) -> Storage:
+    """The storage at ``hdfs://host:8020/folder``, or ``hdfs://nameservice/folder``.
+
+    Options:
+
+    * ``config``: Hadoop's settings, as a JSON object; ``config_dir``: a folder with
+      ``core-site.xml`` and ``hdfs-site.xml``. Without, ``HADOOP_CONF_DIR`` is looked at. They say
+      where the NameNodes of a nameservice are;
+    * ``replication``: of new files; without it the cluster's ``dfs.replication``;
+    * ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``: without, ``kinit``'s ticket.
+    """
+    check_url(url)
+    parsed = parse_options(options, nested=("config",), integers=("replication",))
+    unknown = sorted(parsed.keys() - _OPTIONS)
+    if unknown:
+        raise InvalidOption(
+            f"hdfs:// has no storage option {', '.join(unknown)}; it takes "
+            f"{', '.join(sorted(_OPTIONS))}. Who you are, without Kerberos, stands in the "
+            "environment: HADOOP_USER_NAME"
+        )
+    return NativeHdfsStorage(url, parsed)
+
+
+class NativeHdfsStorage(HdfsStorage):
+    """Objects below ``hdfs://host:port/folder``."""
+
+    def lists_whole_folders(self) -> bool:
+        # hdfs-native cannot begin a listing behind a name.
+        return True
+
+    def _connect(self) -> HdfsClient:
+        try:
+            from hdfs_native import Client
+        except ImportError as error:
+            raise UnsupportedFilesystem(
+                f"{self.url} needs hdfs-native: pip install 'txnlog[hdfs]'"
+            ) from error
+        options = self._options
+        settings = {k: str(v) for k, v in (options.get("config") or {}).items()}
+        named = {k: v for k, v in options.items() if k.startswith("kerberos_")}
+        address = f"hdfs://{self._host}"
+        try:
+            client = Client(address, _SETTINGS | settings, options.get("config_dir"), **named)
+        except Exception as error:
+            raise self._failure("connecting to", "", error) from error
+        return NativeHdfsClient(client, options.get("replication"))
+
+
+class NativeHdfsClient(HdfsClient):
+    """One client of hdfs-native, used by all threads of a process."""
+
+    def __init__(self, client: Client, replication: int | None) -> None:
+        self._client = client
+        self._replication = replication
+        _clients.add(self)
+
+    def leak(self) -> None:
+        """Never let go of the client: in a child of a fork its threads are missing.
+
+        Dropping it waits for them for ever, at the latest when the interpreter ends.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._client.inner))
+
+    def create(self, path: str, data: bytes | Path) -> None:
+        from hdfs_native import WriteOptions
+
+        options = WriteOptions(replication=self._replication, overwrite=False, create_parent=True)
+        with _translated():
+            # Not its FileWriter, which closes the file, as if it were whole, when it is let go of.
+            writer = self._client.inner.create(path, options)
+            for chunk in [data] if isinstance(data, bytes) else _read_chunks(data):
+                writer.write(chunk)
+            # Has every DataNode sync the last block too, as it does with each that is full.
+            writer.close()
+
+    def rename(self, source: str, target: str) -> None:
+        with _translated():
+            self._client.rename(source, target, overwrite=False)
+
+    def make_folders(self, path: str) -> None:
+        with _translated():
+            self._client.mkdirs(path, create_parent=True)
+
+    def delete(self, path: str) -> None:
+        with _translated():
+            self._client.delete(path, recursive=False)
+
+    def read(self, path: str, start: int, stop: int | None) -> bytes:
+        with _translated():
+            reader = self._client.read(path)
+            end = len(reader) if stop is None else min(stop, len(reader))
+            return reader.read_range(start, end - start) if start < end else b""
+
+    def status(self, path: str) -> Status:
+        with _translated():
+            return _parse_status(path.rpartition("/")[0], self._client.get_file_info(path))
+
+    def list_folder(self, path: str, start_after: str) -> Iterator[Status]:
+        with _translated():
+            found = self._client.list_status(path)
+        while True:
+            with _translated():
+                status = next(found, None)
+            if status is None:
+                return
+            parsed = _parse_status(path, status)
+            if parsed.name > start_after:
+                yield parsed
+
+    def log_edit(self, path: str, found: Status) -> None:
+        with _translated():
+            self._client.set_times(path, found.modified_ms, _LEAVES_TIME)
+
+
+def _parse_status(folder: str, status: FileStatus) -> Status:
+    name = status.path.removeprefix(folder).lstrip("/")
+    return Status(name, status.isdir, status.length, status.modification_time)
+
+
+def _read_chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK_BYTES):
+            yield chunk
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what HdfsClient says for what hdfs-native raises."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise remote_failure("FileNotFoundException", str(error)) from error
+    except FileExistsError as error:
+        raise remote_failure("FileAlreadyExistsException", str(error)) from error
+    except RuntimeError as error:
+        told = _RPC_ERROR.match(str(error))
+        if told is None:
+            raise
+        raise remote_failure(told[1], told[2].replace("\\n", "\n")) from error
+
+
+_clients: WeakSet[NativeHdfsClient] = WeakSet()
+
+
+def _leak_clients() -> None:
+    for client in list(_clients):
+        client.leak()
+
+
+os.register_at_fork(after_in_child=_leak_clients)
