@@ -24,6 +24,9 @@ RECORD_SCHEMA: Final = pa.schema(
     ]
 )
 
+TIMESTAMP_COLUMNS: Final = ("_timestamp", "timestamp")
+"""Where the times of records are: in typed topics, which may have a column of the second name."""
+
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
@@ -139,7 +142,8 @@ def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterat
 
 def timestamps_ms(batch: pa.RecordBatch) -> Int64Array:
     """The timestamp column as int64 milliseconds, without copying. It must have no nulls."""
-    column = batch.column("timestamp")
+    name = next(name for name in TIMESTAMP_COLUMNS if name in batch.schema.names)
+    column = batch.column(name)
     values: Int64Array = column.view(pa.int64()).to_numpy()
     return values
 

@@ -19,7 +19,7 @@ class SegmentFile:
 
     ``name`` stands in messages. ``base_offset`` is what the indexes count from, as an offset in
     the file: 0 in segments that txnlog writes, absolute in Kafka's. With an ``identity`` every
-    batch must be one of that segment.
+    batch must be one of that segment. ``is_parquet``: it is a Parquet file, not made of batches.
     """
 
     read: ReadRange
@@ -27,3 +27,4 @@ class SegmentFile:
     name: str
     base_offset: int = 0
     identity: SegmentIdentity | None = None
+    is_parquet: bool = False

@@ -13,7 +13,12 @@ from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trimming import trim
-from txnlog.config import check_merged_topic_config, check_topic_changes, check_topic_config
+from txnlog.config import (
+    check_merged_topic_config,
+    check_record_format_change,
+    check_topic_changes,
+    check_topic_config,
+)
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import (
     RecordDeletion,
@@ -114,7 +119,9 @@ class TopicAdmin:
             if partitions is not None:
                 check_partition_count(partitions, len(state.partitions))
             merged = {**state.config, **checked}
-            check_merged_topic_config({k: v for k, v in merged.items() if v is not None})
+            settings = {k: v for k, v in merged.items() if v is not None}
+            check_merged_topic_config(settings)
+            check_record_format_change(state.config, settings)
             return Altered(nonce, self._logs.clock.now_ms(), partitions, checked)
 
         if dry_run:

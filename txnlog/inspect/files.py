@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.kafka.folders import base_offset_of
-from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
+from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
 
 
@@ -29,11 +30,13 @@ def open_segment_file(
     if "://" in path:
         folder, _, name = path.rpartition("/")
         storage = open_storage(folder, storage_options)
-        yield SegmentFile(partial(storage.get_range, name), storage.size(name), path, base_offset)
+        read = partial(storage.get_range, name)
+        yield _segment_file(read, storage.size(name), path, base_offset)
         return
     try:
         with Path(path).open("rb") as file:
-            yield SegmentFile(partial(_read, file), file.seek(0, SEEK_END), path, base_offset)
+            size_bytes = file.seek(0, SEEK_END)
+            yield _segment_file(partial(_read, file), size_bytes, path, base_offset)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -64,6 +67,12 @@ def replace_file(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _segment_file(read: ReadRange, size_bytes: int, path: str, base_offset: int) -> SegmentFile:
+    """What it is, its first bytes tell: that of a batch are its offset."""
+    is_parquet = bytes(read(0, min(len(PARQUET_MAGIC), size_bytes))) == PARQUET_MAGIC
+    return SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> bytes:

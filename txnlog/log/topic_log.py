@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
+from txnlog.config import TopicConfig
 from txnlog.errors import (
     CorruptEntry,
     InvalidTopic,
@@ -432,6 +433,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
     def _entry_version(self, entry: TopicEntry) -> int:
+        config = entry.config if isinstance(entry, Created) else self._state.config
+        if TopicConfig.of(config).is_parquet:
+            return envelope.WITH_PARQUET
         if isinstance(entry, Appends):
             return envelope.WITH_PROPOSALS
         if isinstance(entry, Rewritten):
@@ -440,6 +444,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
 
     def _checkpoint_version(self) -> int:
+        if TopicConfig.of(self._state.config).is_parquet:
+            return envelope.WITH_PARQUET
         if any(
             partition.rewrites or _share_files(partition.segments)
             for partition in self._state.partitions

@@ -90,6 +90,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
             self._ref.label,
             base_offset=segment.base_offset - segment.offset_shift,
             identity=segment.identity,
+            is_parquet=self.paths.is_parquet,
         )
 
     @property
@@ -215,9 +216,12 @@ def _open_run(storage: Storage, run: Sequence[SegmentRange]) -> list[_Opened]:
 def _open(storage: Storage, part: SegmentRange) -> _Opened:
     segment = part.segment
     skip = _load_aborted(storage, part)
-    if part.start_offset <= segment.base_offset:
-        index = None
-        chunk: range | None = range(min(segment.size_bytes, DEFAULT_CHUNK_BYTES))
+    index: OffsetIndex | None = None
+    chunk: range | None
+    if part.paths.is_parquet:
+        chunk = first_chunk(part.open(storage))
+    elif part.start_offset <= segment.base_offset:
+        chunk = range(min(segment.size_bytes, DEFAULT_CHUNK_BYTES))
     else:
         shift = segment.offset_shift
         index = _load_index(storage, part)
@@ -241,7 +245,7 @@ def _is_whole(part: SegmentRange) -> bool:
 def _later_chunks(part: SegmentRange) -> list[range]:
     """The chunks after the first one, as far as it is certain that they will be read."""
     segment = part.segment
-    if segment.size_bytes <= DEFAULT_CHUNK_BYTES:
+    if segment.size_bytes <= DEFAULT_CHUNK_BYTES or part.paths.is_parquet:
         return []
     # Batches that are larger than chunks are read at once, each in one request.
     large = segment.size_bytes > segment.batch_count * (DEFAULT_CHUNK_BYTES // 2)
@@ -383,7 +387,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
 
 def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
     """The offset index, if there is one that can be used. It only saves reading from the start."""
-    if part.segment.batch_count < 2:
+    if not part.paths.needs_indexes(part.segment.batch_count):
         return None
     try:
         return OffsetIndex.decode(storage.get(part.paths.offset_index))
@@ -393,7 +397,7 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
 
 def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
     """The time index, if there is one that can be used."""
-    if part.segment.batch_count < 2:
+    if not part.paths.needs_indexes(part.segment.batch_count):
         return None
     try:
         return TimeIndex.decode(storage.get(part.paths.time_index))

@@ -1,0 +1,243 @@
+"""Reads records of a segment that is a Parquet file: ranges of offsets, a row group at a time.
+
+Offsets are relative to the segment. Row groups that are read whole are checked by the footer's
+checksums, pages by their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.segments.errors import CorruptRecord, TxnlogError, UnsupportedRecordFormat
+from txnlog.segments.parquet.footer import (
+    FOOTER_CHUNK_BYTES,
+    MAGIC,
+    OFFSET_COLUMN,
+    Footer,
+    RowGroup,
+    read_footer,
+)
+from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, Int32Array
+from txnlog.segments.segment_file import SegmentFile
+
+WHOLE_BYTES: Final = 4 << 20
+"""A file up to this is read in one request."""
+_MERGE_BYTES: Final = 1 << 20
+"""Columns with no more between them are read together: a request costs as much."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroupRecords:
+    """The rows of a row group; ``offset_deltas`` is None if their offsets are dense."""
+
+    group: RowGroup
+    records: pa.RecordBatch
+    offset_deltas: Int32Array | None
+
+
+def first_chunk(size_bytes: int) -> range:
+    """The bytes that are read first of a file: all of them, or its end."""
+    if size_bytes <= WHOLE_BYTES:
+        return range(size_bytes)
+    return range(size_bytes - FOOTER_CHUNK_BYTES, size_bytes)
+
+
+class ParquetSegment:
+    """An open file: its footer, and all of its bytes if there are few.
+
+    Raises CorruptRecord where the file is damaged, or not the one it should be.
+    """
+
+    def __init__(self, file: SegmentFile) -> None:
+        self._file = file
+        self._data: bytes | None = None
+        if file.size_bytes <= WHOLE_BYTES:
+            self._data = data = bytes(file.read(0, file.size_bytes))
+            file = replace(file, read=lambda start, stop: data[start:stop])
+        self.footer: Footer = read_footer(file)
+        if self._data is not None and not self._data.startswith(MAGIC):
+            raise CorruptRecord.at(file.name, 0, "a Parquet file begins with PAR1")
+
+    @property
+    def timestamp_column(self) -> str:
+        """The name of the column with the times of records. Raises CorruptRecord."""
+        names = self.footer.metadata.schema.to_arrow_schema().names
+        for name in TIMESTAMP_COLUMNS:
+            if name in names:
+                return name
+        raise CorruptRecord(f"{self._file.name}: no column is called {TIMESTAMP_COLUMNS[1]}")
+
+    def groups(self, start_offset: int, stop_offset: int | None) -> Iterator[RowGroup]:
+        """The row groups with any offset of [start_offset, stop_offset)."""
+        for group in self.footer.groups:
+            if stop_offset is not None and group.header.base_offset >= stop_offset:
+                return
+            if group.header.last_offset >= start_offset:
+                yield group
+
+    def read(
+        self, group: RowGroup, columns: Sequence[str] | None, max_uncompressed_bytes: int
+    ) -> RowGroupRecords:
+        """The rows of a row group: these columns, in that order; None: all.
+
+        Raises CorruptRecord; UnsupportedRecordFormat for a column that the file does not have.
+        """
+        if group.uncompressed_bytes > max_uncompressed_bytes:
+            raise self._damaged(
+                group,
+                f"it claims {group.uncompressed_bytes} bytes, {max_uncompressed_bytes} at most",
+            )
+        names = self.footer.metadata.schema.to_arrow_schema().names
+        wanted = [name for name in names if name != OFFSET_COLUMN] if columns is None else columns
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise UnsupportedRecordFormat(
+                f"{self._file.name}: there is no column {missing[0]!r}, but {', '.join(names)}"
+            )
+        stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
+        source = self._source(group, None if set(stored) == set(names) else stored)
+        try:
+            table = self._decode(source, group, stored)
+        except TxnlogError:
+            raise
+        except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
+            raise self._damaged(group, str(error)) from error
+        if table.num_rows != group.header.record_count:
+            raise self._damaged(
+                group, f"it has {table.num_rows} rows, not {group.header.record_count}"
+            )
+        return self._assemble(group, table, wanted)
+
+    def _decode(self, source: Any, group: RowGroup, stored: Sequence[str]) -> pa.Table:
+        from pyarrow import parquet
+
+        opened = parquet.ParquetFile(
+            source, metadata=self.footer.metadata, page_checksum_verification=True
+        )
+        return opened.read_row_group(group.number, columns=[*stored])
+
+    def _assemble(self, group: RowGroup, table: pa.Table, wanted: Sequence[str]) -> RowGroupRecords:
+        deltas = None
+        if self.footer.stores_offsets:
+            offsets = table.column(OFFSET_COLUMN).to_numpy()
+            table = table.select([*wanted])
+            header = group.header
+            if offsets[0] != header.base_offset or offsets[-1] != header.last_offset:
+                raise self._damaged(group, f"its offsets are {offsets[0]} to {offsets[-1]}")
+            if not bool((np.diff(offsets) > 0).all()):
+                raise self._damaged(group, "its offsets do not ascend")
+            if header.last_offset_delta + 1 > header.record_count:
+                deltas = (offsets - header.base_offset).astype(np.int32)
+        batches = _as_records(table).combine_chunks().to_batches()
+        if len(batches) > 1:
+            raise self._damaged(group, "a column has more than 2 GiB")
+        if batches:
+            return RowGroupRecords(group, batches[0], deltas)
+        nothing = pa.table({"": pa.nulls(group.header.record_count)}).to_batches()[0].select([])
+        return RowGroupRecords(group, nothing, deltas)
+
+    def _source(self, group: RowGroup, columns: Sequence[str] | None) -> Any:
+        """The file, or what of it is needed for some columns of a row group (None: all)."""
+        start, stop, name = group.position, group.position + group.size_bytes, self._file.name
+        if self._data is not None:
+            group.check(memoryview(self._data)[start:stop], name)
+            return pa.BufferReader(self._data)
+        pieces = [(start, stop)] if columns is None else self._pieces(group, columns)
+        held = {first: bytes(self._file.read(first, last)) for first, last in pieces}
+        for first, last in pieces:
+            if len(held[first]) < last - first:
+                at = first + len(held[first])
+                raise CorruptRecord.at(name, at, f"the file has ended, {last} was expected")
+        if columns is None:
+            group.check(held[start], name)
+        return pa.PythonFile(_Pieces(held, self._file.size_bytes), mode="r")
+
+    def _pieces(self, group: RowGroup, columns: Sequence[str]) -> list[tuple[int, int]]:
+        """The bytes of some columns of a row group, as few ranges."""
+        described = self.footer.metadata.row_group(group.number)
+        ranges: list[tuple[int, int]] = []
+        for leaf in range(described.num_columns):
+            chunk = described.column(leaf)
+            if chunk.path_in_schema.partition(".")[0] in columns:
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                ranges.append((start, start + chunk.total_compressed_size))
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(ranges):
+            if merged and start - merged[-1][1] <= _MERGE_BYTES:
+                merged[-1] = merged[-1][0], stop
+            else:
+                merged.append((start, stop))
+        return merged
+
+    def _damaged(self, group: RowGroup, reason: str) -> CorruptRecord:
+        return CorruptRecord.at(
+            self._file.name,
+            group.position,
+            f"row group {group.number}: {reason}",
+            group.header.base_offset,
+        )
+
+
+def _as_records(table: pa.Table) -> pa.Table:
+    """With the very types of RECORD_SCHEMA, where the columns are those: Parquet renames items."""
+    fields = []
+    for field in table.schema:
+        known = RECORD_SCHEMA.get_field_index(field.name)
+        same = known >= 0 and _is_record_column(field.type, RECORD_SCHEMA.field(known).type)
+        fields.append(RECORD_SCHEMA.field(known) if same else field)
+    schema = pa.schema(fields)
+    return table if schema.equals(table.schema, check_metadata=False) else table.cast(schema)
+
+
+def _is_record_column(found: pa.DataType, record: pa.DataType) -> bool:
+    if pa.types.is_list(record):
+        return pa.types.is_list(found) and bool(found.value_type == record.value_type)
+    return bool(found == record)
+
+
+class _Pieces:
+    """Some bytes of a file, at their positions, as pyarrow reads a file."""
+
+    closed = False
+
+    def __init__(self, held: dict[int, bytes], size_bytes: int) -> None:
+        self._held = held
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        base = (0, self._position, self._size_bytes)[whence]
+        self._position = base + position
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, count: int = -1) -> memoryview:
+        stop = self._size_bytes if count < 0 else self._position + count
+        for start, data in self._held.items():
+            if start <= self._position and stop <= start + len(data):
+                found = memoryview(data)[self._position - start : stop - start]
+                self._position = stop
+                return found
+        raise OSError(f"bytes {self._position} to {stop} are of no column of this row group")
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        return self._size_bytes
+
+    def close(self) -> None:
+        self.closed = True
