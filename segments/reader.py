@@ -181,12 +181,14 @@ def _read_row_groups(
     max_uncompressed_bytes: int,
 ) -> Iterator[SegmentBatch]:
     segment = ParquetSegment(file)
-    for group in segment.groups(start_offset, stop_offset):
-        if skip is not None and skip(group.header):
-            continue
-        found = segment.read(group, columns, max_uncompressed_bytes)
-        decoded = DecodedBatch(group.header, found.records, found.offset_deltas)
-        batch = _cut_to_range(decoded, group.position, start_offset, stop_offset)
+    groups = [
+        group
+        for group in segment.groups(start_offset, stop_offset)
+        if skip is None or not skip(group.header)
+    ]
+    for found in segment.read(groups, columns, max_uncompressed_bytes):
+        decoded = DecodedBatch(found.group.header, found.records, found.offset_deltas)
+        batch = _cut_to_range(decoded, found.group.position, start_offset, stop_offset)
         if batch is not None:
             yield batch
 
@@ -266,16 +268,16 @@ def find_timestamp(
 def _find_in_row_groups(
     file: SegmentFile, timestamp_ms: int, start_offset: int, stop_offset: int | None
 ) -> TimestampOffset | None:
-    segment = ParquetSegment(file)
-    for group in segment.groups(start_offset, stop_offset):
-        if group.header.max_timestamp_ms < timestamp_ms:
-            continue
-        found = segment.read(group, [segment.timestamp_column], DEFAULT_MAX_UNCOMPRESSED_BYTES)
-        decoded = DecodedBatch(group.header, found.records, found.offset_deltas)
-        batch = _cut_to_range(decoded, group.position, start_offset, stop_offset)
-        first = None if batch is None else _first_since(batch, timestamp_ms)
-        if first is not None:
-            return first
+    def is_older(header: BatchHeader) -> bool:
+        return header.max_timestamp_ms < timestamp_ms
+
+    columns = [ParquetSegment(file).timestamp_column]
+    for batch in read_segment(
+        file, start_offset=start_offset, stop_offset=stop_offset, columns=columns, skip=is_older
+    ):
+        found = _first_since(batch, timestamp_ms)
+        if found is not None:
+            return found
     return None
 
 

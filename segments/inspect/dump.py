@@ -157,7 +157,7 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
         crc_ok = None if group.crc is None else crc32c.crc32c(data) == group.crc
         decoded, damage = None, None
         try:
-            found = segment.read(group, None, max_uncompressed_bytes)
+            (found,) = segment.read([group], None, max_uncompressed_bytes)
             decoded = DecodedBatch(group.header, found.records, found.offset_deltas)
         except (CorruptRecord, UnsupportedRecordFormat) as error:
             damage = str(error)

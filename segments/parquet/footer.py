@@ -19,6 +19,7 @@ from txnlog.segments.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     BatchHeader,
+    BytesLike,
 )
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
@@ -61,7 +62,7 @@ class RowGroup:
     crc: int | None
     header: BatchHeader
 
-    def check(self, data: bytes | memoryview, name: str) -> None:
+    def check(self, data: BytesLike, name: str) -> None:
         """Raise CorruptRecord unless these are its bytes, as they were written."""
         found = crc32c.crc32c(data)
         if self.crc is not None and found != self.crc:

@@ -6,13 +6,15 @@ checksums, pages by their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.errors import CorruptRecord, TxnlogError, UnsupportedRecordFormat
 from txnlog.segments.parquet.footer import (
     FOOTER_CHUNK_BYTES,
@@ -81,17 +83,15 @@ class ParquetSegment:
                 yield group
 
     def read(
-        self, group: RowGroup, columns: Sequence[str] | None, max_uncompressed_bytes: int
-    ) -> RowGroupRecords:
-        """The rows of a row group: these columns, in that order; None: all.
+        self,
+        groups: Sequence[RowGroup],
+        columns: Sequence[str] | None,
+        max_uncompressed_bytes: int,
+    ) -> Iterator[RowGroupRecords]:
+        """The rows of row groups, one after another: these columns, in that order; None: all.
 
         Raises CorruptRecord; UnsupportedRecordFormat for a column that the file does not have.
         """
-        if group.uncompressed_bytes > max_uncompressed_bytes:
-            raise self._damaged(
-                group,
-                f"it claims {group.uncompressed_bytes} bytes, {max_uncompressed_bytes} at most",
-            )
         names = self.footer.metadata.schema.to_arrow_schema().names
         wanted = [name for name in names if name != OFFSET_COLUMN] if columns is None else columns
         missing = [name for name in wanted if name not in names]
@@ -100,7 +100,33 @@ class ParquetSegment:
                 f"{self._file.name}: there is no column {missing[0]!r}, but {', '.join(names)}"
             )
         stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
-        source = self._source(group, None if set(stored) == set(names) else stored)
+        is_all = set(stored) == set(names)
+        pieces: dict[int, list[range]] = {}
+        if self._data is None:
+            pieces = {group.number: self._pieces(group, stored) for group in groups}
+        fetch = self._file.read_ahead or self._fetch
+        with closing(fetch([piece for some in pieces.values() for piece in some])) as fetched:
+            for group in groups:
+                self._check_size(group, max_uncompressed_bytes)
+                found = [(piece, next(fetched)) for piece in pieces.get(group.number, ())]
+                source = self._source(group, found, is_all=is_all)
+                yield self._read_group(group, wanted, stored, source)
+
+    def _fetch(self, pieces: Sequence[range]) -> Generator[BytesLike]:
+        yield from (self._file.read(piece.start, piece.stop) for piece in pieces)
+
+    def _check_size(self, group: RowGroup, most: int) -> None:
+        if group.uncompressed_bytes > most:
+            reason = f"it claims {group.uncompressed_bytes} bytes, {most} are the most"
+            raise self._damaged(group, reason)
+
+    def _read_group(
+        self,
+        group: RowGroup,
+        wanted: Sequence[str],
+        stored: Sequence[str],
+        source: pa.NativeFile,
+    ) -> RowGroupRecords:
         try:
             table = self._decode(source, group, stored)
         except TxnlogError:
@@ -141,37 +167,39 @@ class ParquetSegment:
         nothing = pa.table({"": pa.nulls(group.header.record_count)}).to_batches()[0].select([])
         return RowGroupRecords(group, nothing, deltas)
 
-    def _source(self, group: RowGroup, columns: Sequence[str] | None) -> Any:
-        """The file, or what of it is needed for some columns of a row group (None: all)."""
-        start, stop, name = group.position, group.position + group.size_bytes, self._file.name
+    def _source(
+        self, group: RowGroup, found: Sequence[tuple[range, BytesLike]], *, is_all: bool
+    ) -> pa.NativeFile:
+        """The file, or what was fetched of it for a row group, checked if that is all."""
+        name = self._file.name
         if self._data is not None:
-            group.check(memoryview(self._data)[start:stop], name)
+            stop = group.position + group.size_bytes
+            group.check(memoryview(self._data)[group.position : stop], name)
             return pa.BufferReader(self._data)
-        pieces = [(start, stop)] if columns is None else self._pieces(group, columns)
-        held = {first: bytes(self._file.read(first, last)) for first, last in pieces}
-        for first, last in pieces:
-            if len(held[first]) < last - first:
-                at = first + len(held[first])
-                raise CorruptRecord.at(name, at, f"the file has ended, {last} was expected")
-        if columns is None:
-            group.check(held[start], name)
+        for piece, data in found:
+            if len(data) < len(piece):
+                reason = f"the file has ended, {piece.stop} bytes were expected"
+                raise CorruptRecord.at(name, piece.start + len(data), reason)
+        if is_all:
+            group.check(found[0][1], name)
+        held = {piece.start: memoryview(data) for piece, data in found}
         return pa.PythonFile(_Pieces(held, self._file.size_bytes), mode="r")
 
-    def _pieces(self, group: RowGroup, columns: Sequence[str]) -> list[tuple[int, int]]:
-        """The bytes of some columns of a row group, as few ranges."""
+    def _pieces(self, group: RowGroup, columns: Sequence[str]) -> list[range]:
+        """The bytes of some columns of a row group, as few ranges; of all columns it is one."""
         described = self.footer.metadata.row_group(group.number)
-        ranges: list[tuple[int, int]] = []
+        found: list[range] = []
         for leaf in range(described.num_columns):
             chunk = described.column(leaf)
             if chunk.path_in_schema.partition(".")[0] in columns:
                 start = chunk.dictionary_page_offset or chunk.data_page_offset
-                ranges.append((start, start + chunk.total_compressed_size))
-        merged: list[tuple[int, int]] = []
-        for start, stop in sorted(ranges):
-            if merged and start - merged[-1][1] <= _MERGE_BYTES:
-                merged[-1] = merged[-1][0], stop
+                found.append(range(start, start + chunk.total_compressed_size))
+        merged: list[range] = []
+        for piece in sorted(found, key=lambda piece: piece.start):
+            if merged and piece.start - merged[-1].stop <= _MERGE_BYTES:
+                merged[-1] = range(merged[-1].start, piece.stop)
             else:
-                merged.append((start, stop))
+                merged.append(piece)
         return merged
 
     def _damaged(self, group: RowGroup, reason: str) -> CorruptRecord:
@@ -205,7 +233,7 @@ class _Pieces:
 
     closed = False
 
-    def __init__(self, held: dict[int, bytes], size_bytes: int) -> None:
+    def __init__(self, held: dict[int, memoryview], size_bytes: int) -> None:
         self._held = held
         self._size_bytes = size_bytes
         self._position = 0
@@ -222,7 +250,7 @@ class _Pieces:
         stop = self._size_bytes if count < 0 else self._position + count
         for start, data in self._held.items():
             if start <= self._position and stop <= start + len(data):
-                found = memoryview(data)[self._position - start : stop - start]
+                found = data[self._position - start : stop - start]
                 self._position = stop
                 return found
         raise OSError(f"bytes {self._position} to {stop} are of no column of this row group")

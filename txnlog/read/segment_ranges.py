@@ -91,6 +91,13 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
             base_offset=segment.base_offset - segment.offset_shift,
             identity=segment.identity,
             is_parquet=self.paths.is_parquet,
+            read_ahead=partial(self._read_ahead, storage),
+        )
+
+    def _read_ahead(self, storage: Storage, pieces: Sequence[range]) -> Generator[bytes]:
+        return storage.run_ahead(
+            (len(piece), partial(self.read_bytes, storage, piece.start, piece.stop))
+            for piece in pieces
         )
 
     @property
