@@ -428,6 +428,20 @@ def check_record_format_change(before: Mapping[str, str], after: Mapping[str, st
         )
 
 
+def check_typed_config(config: Mapping[str, str]) -> None:
+    """Raise InvalidConfig if a topic with a schema cannot have these settings."""
+    settings = TopicConfig.of(config)
+    if not settings.is_parquet:
+        raise InvalidConfig(
+            "topic config record.format: a topic with a schema is stored in Parquet files; leave "
+            "it out, or set it to parquet"
+        )
+    if settings.compacts:
+        raise InvalidConfig(
+            "topic config cleanup.policy: topics with a schema are not compacted yet: use delete"
+        )
+
+
 def check_topic_changes(config: Mapping[str, object | None] | None) -> dict[str, str | None]:
     """Validate changes of a topic's settings one by one; None takes a key back to its default.
 

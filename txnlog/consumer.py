@@ -29,7 +29,7 @@ from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_of
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.read.isolation import check_reading_on
-from txnlog.read.schema import check_columns
+from txnlog.read.schema import scan_columns
 from txnlog.read.segment_ranges import SegmentRange, read_each
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
@@ -299,7 +299,7 @@ class Consumer:
         return ranges
 
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
-        with closing(read_each(self._logs.storage, ranges, check_columns(None))) as reads:
+        with closing(read_each(self._logs.storage, ranges, scan_columns(None))) as reads:
             for part, batches in reads:
                 yield from batches
                 # What came from Kafka may end with what is no record: it is passed over here.

@@ -142,6 +142,10 @@ class InvalidConfig(TxnlogError):
     """A configuration key is unknown, or its value is out of range."""
 
 
+class InvalidSchema(TxnlogError):
+    """A typed topic cannot have such columns, or such a key."""
+
+
 class InvalidPartitions(TxnlogError):
     """A partition count or number is out of range, or would shrink a topic."""
 

@@ -9,7 +9,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import IsolationLevel
 from txnlog.read.pinning import PinnedTopics, pin_topics
-from txnlog.read.schema import check_columns
+from txnlog.read.schema import scan_columns
 from txnlog.read.topic_view import OffsetAndTimestamp, Offsets, TopicView
 from txnlog.scan import Scan
 from txnlog.storage.base import Storage
@@ -76,7 +76,7 @@ class Snapshot:
             InvalidOption: a malformed offset or column.
         """
         view = self.view(topic)
-        chosen = check_columns(columns)
+        chosen = scan_columns(columns, view.schema)
         start, end = view.starting_offsets(starting_offsets), view.ending_offsets(ending_offsets)
         return Scan(self._storage, view.ranges(start, end), chosen, start, end)
 

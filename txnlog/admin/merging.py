@@ -100,7 +100,7 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     # Times are kept, and so are records that were within the limit when they were written.
     config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
     config["max.message.bytes"] = _MAX_RECORD_BYTES
-    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config)
+    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config, view.schema)
     spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
     placed = view.placed(spans)
     limits = _limits(TopicConfig.of(view.config))
@@ -236,8 +236,11 @@ class _MergeTask:
         try:
             for _, batches in read_stored(storage, ranges):
                 for batch in batches:
+                    schema, records = self.spec.schema, batch.records
+                    if schema is not None:
+                        records = schema.restore(records)
                     to = np.full(batch.record_count, self.partition, dtype=np.int32)
-                    uploader.write(batch.records, to)
+                    uploader.write(records, to)
             uploaded = uploader.finish()
         except BaseException:
             uploader.discard()

@@ -5,8 +5,9 @@ What is about all topics goes through a few at a time, so that memory does not g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
@@ -14,12 +15,14 @@ from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trimming import trim
 from txnlog.config import (
+    PARQUET,
     check_merged_topic_config,
     check_record_format_change,
     check_topic_changes,
     check_topic_config,
+    check_typed_config,
 )
-from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import (
     RecordDeletion,
     SegmentDescription,
@@ -34,6 +37,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
+from txnlog.schema import make_schema
 from txnlog.state.topic import (
     ENTRY_DECODER,
     Altered,
@@ -44,6 +48,9 @@ from txnlog.state.topic import (
 )
 from txnlog.storage.base import for_each
 from txnlog.write.segment_uploads import discard_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class TopicAdmin:
@@ -57,18 +64,31 @@ class TopicAdmin:
         *,
         partitions: int = 1,
         config: Mapping[str, object] | None = None,
+        schema: pa.Schema | None = None,
+        key: Sequence[str] | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
         """Create a topic; with ``dry_run`` only tell what it would be.
 
+        With a ``schema`` its records have these columns instead of a key and a value, and are
+        stored in Parquet files. The columns named by ``key`` choose the partition.
+
         Raises:
-            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig.
+            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema.
         """
+        typed = None
+        if schema is not None:
+            typed = make_schema(schema, key)
+            config = {"record.format": PARQUET, **(config or {})}
+        elif key is not None:
+            raise InvalidSchema("key names columns of a schema, and there is none")
         checked = check_topic_config(config)
+        if typed is not None:
+            check_typed_config(checked)
         log = self._logs.topic(topic)
         if dry_run:
-            return describe_topic_state(topic, log.preview_creation(partitions, checked))
-        log.create(partitions, checked)
+            return describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
+        log.create(partitions, checked, typed)
         return describe_topic(log)
 
     def topics(self) -> list[str]:
@@ -122,6 +142,8 @@ class TopicAdmin:
             settings = {k: v for k, v in merged.items() if v is not None}
             check_merged_topic_config(settings)
             check_record_format_change(state.config, settings)
+            if state.schema is not None:
+                check_typed_config(settings)
             return Altered(nonce, self._logs.clock.now_ms(), partitions, checked)
 
         if dry_run:

@@ -27,7 +27,7 @@ from txnlog.errors import (
 )
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
-from txnlog.read.schema import SCAN_SCHEMA, scan_schema
+from txnlog.read.schema import ScanColumns
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
@@ -45,7 +45,6 @@ from txnlog.storage.base import Storage
 
 _MOST_TOGETHER_BYTES = 1 << 20
 """Ranges that lie side by side in a file are read in one request, up to so many bytes and one."""
-_STORED_COLUMNS = ("key", "value", "timestamp", "headers")
 
 
 class SegmentRange(msgspec.Struct, frozen=True, gc=False):
@@ -122,9 +121,9 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_ranges(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
+    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns
 ) -> Iterator[pa.RecordBatch]:
-    """Read ranges one after the other as record batches of exactly ``scan_schema(columns)``.
+    """Read ranges one after the other as record batches of exactly ``columns.schema``.
 
     Their requests are in flight together, where the storage makes that worth while: see
     :meth:`txnlog.storage.base.Storage.run_ahead`.
@@ -139,12 +138,11 @@ def read_ranges(
 
 
 def read_each(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
+    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns
 ) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
     """The same, each range with its own batches, to be read before the next one is asked for."""
-    stored = [name for name in _STORED_COLUMNS if name in columns]
     assemble = _Assembler(columns)
-    with closing(read_stored(storage, parts, stored)) as reads:
+    with closing(read_stored(storage, parts, columns.stored)) as reads:
         for part, batches in reads:
             yield part, map(partial(assemble, part), batches)
 
@@ -447,28 +445,32 @@ class _Assembler:
     The constant columns are made once and sliced, so they cost next to nothing per batch.
     """
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: ScanColumns) -> None:
         self._columns = columns
-        self._schema = scan_schema(columns)
+        self._schema = columns.schema
+        self._stored = frozenset(columns.stored)
         self._constants: dict[str, tuple[object, pa.Array]] = {}
         """By column, the newest value and an array that has nothing else."""
 
     def __call__(self, part: SegmentRange, batch: SegmentBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [self._column(name, part, batch) for name in self._columns], schema=self._schema
+            [self._column(name, part, batch) for name in self._columns.names], schema=self._schema
         )
 
     def _column(self, name: str, part: SegmentRange, batch: SegmentBatch) -> pa.Array:
-        if name == "offset":
+        meaning = self._columns.meaning(name)
+        if meaning == "offset":
             return pa.array(batch.offsets() + part.segment.offset_shift)
-        if name == "timestamp":
-            milliseconds = batch.records.column("timestamp").view(pa.int64()).to_numpy()
-            return pa.array(milliseconds * np.int64(1000)).view(SCAN_SCHEMA.field(name).type)
-        if name in _STORED_COLUMNS:
-            return batch.records.column(name)
-        if name == "topic":
+        if meaning == "timestamp":
+            milliseconds = batch.records.column(name).view(pa.int64()).to_numpy()
+            return pa.array(milliseconds * np.int64(1000)).view(self._schema.field(name).type)
+        if name in self._stored:
+            column = batch.records.column(name)
+            kind = self._schema.field(name).type
+            return column if column.type == kind else column.cast(kind)
+        if meaning == "topic":
             return self._constant(name, part.topic, batch.record_count)
-        if name == "partition":
+        if meaning == "partition":
             return self._constant(name, part.partition, batch.record_count)
         stamped = part.log_append_time
         if part.segment.kafka is not None:
@@ -478,6 +480,6 @@ class _Assembler:
     def _constant(self, name: str, value: object, length: int) -> pa.Array:
         known, array = self._constants.get(name, (None, None))
         if array is None or known != value or len(array) < length:
-            array = pa.repeat(pa.scalar(value, SCAN_SCHEMA.field(name).type), length)
+            array = pa.repeat(pa.scalar(value, self._schema.field(name).type), length)
             self._constants[name] = value, array
         return array.slice(0, length)

@@ -21,7 +21,12 @@ from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import RecordTooLarge, StorageError
 from txnlog.log.uploads import TopicSpec, UploadedSegment
-from txnlog.segments.records import constant_timestamps, record_sizes, take_groups
+from txnlog.segments.records import (
+    constant_timestamps,
+    record_sizes,
+    take_groups,
+    timestamp_column,
+)
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload
 from txnlog.write.segment_writers import new_segment_writer
@@ -168,7 +173,7 @@ class SegmentUploader:
         """Add records, each to its partition.
 
         Args:
-            records: of exactly the segments' RECORD_SCHEMA.
+            records: of exactly RECORD_SCHEMA, or of a typed topic's record columns.
             partitions: int32, the partition of each record, all of them in range.
 
         Raises:
@@ -196,7 +201,7 @@ class SegmentUploader:
         self._budget.flush_excess()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        column = records.schema.get_field_index("timestamp")
+        column = records.schema.get_field_index(timestamp_column(records))
         stamps = constant_timestamps(self._clock.now_ms(), records.num_rows)
         return records.set_column(column, records.schema.field(column), stamps)
 
