@@ -405,3 +405,97 @@ def test_any_schema(
     assert store.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
     store.merge_topic("t")
     assert store.scan("t").to_arrow().to_pylist() == expected
+
+
+# -- changes of a schema ---------------------------------------------------------------------
+
+OLD = pa.schema(
+    [
+        pa.field("k", pa.int32(), nullable=False),
+        pa.field("small", pa.int16()),
+        pa.field("must", pa.string(), nullable=False),
+        pa.field("gone", pa.binary()),
+        pa.field("sum", pa.decimal128(5, 2)),
+        pa.field("in", pa.struct([("a", pa.int8())])),
+    ]
+)
+NEW = pa.schema(
+    [
+        pa.field("added", pa.list_(pa.string())),
+        pa.field("must", pa.string()),
+        pa.field("k", pa.int64(), nullable=False),
+        pa.field("small", pa.int32()),
+        pa.field("sum", pa.decimal128(9, 2)),
+        pa.field("in", pa.struct([("a", pa.int8())])),
+    ]
+)
+
+
+def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> None:
+    """Columns added, dropped, wider, in another order; merged; by snapshots and producers of before."""
+    store.create_topic("t", partitions=4, schema=OLD, key=["k"])
+    old = {"k": 1, "small": 2, "must": "m", "gone": b"g", "sum": Decimal("1.25"), "in": {"a": 1}}
+    send(store, pa.Table.from_pylist([old], schema=OLD), "t")
+    before = store.snapshot(["t"])
+    late = store.producer()
+    late.send_batch("t", pa.Table.from_pylist([old | {"small": 3}], schema=OLD))
+    described = store.alter_topic("t", schema=NEW)
+    assert described.schema is not None
+    assert described.schema.columns.names == NEW.names
+    late.close()
+    new = {"added": ["x"], "must": None, "k": 1, "small": 1 << 20, "sum": None, "in": None}
+    for _ in range(3):
+        send(store, pa.Table.from_pylist([new], schema=NEW), "t")
+    read = {name: old.get(name) for name in NEW.names}
+    expected = [read, read | {"small": 3}, new, new, new]
+    for handle in (store, attach(store.storage)):
+        assert handle.scan("t").to_arrow().to_pylist() == expected
+        assert handle.scan("t", columns=["added"]).to_arrow().column(0).to_pylist() == [
+            row["added"] for row in expected
+        ]
+        assert handle.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
+    assert before.scan("t").to_arrow().to_pylist() == [old]
+    # The key is hashed alike, however wide it is.
+    assert {segment.partition for segment in store.segments("t")} == {
+        store.segments("t")[0].partition
+    }
+    store.merge_topic("t")
+    assert len(store.segments("t")) == 1
+    assert store.scan("t").to_arrow().to_pylist() == expected
+    with store.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert json.loads(consumer.poll()[0].value or b"")["small"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (OLD.append(pa.field("new", pa.int8(), nullable=False)), "'new' is new, so older records"),
+        (OLD.remove(0), "'k' is of the key, and cannot be dropped"),
+        (OLD.set(1, pa.field("small", pa.int8())), "'small' is int16, and cannot become int8"),
+        (OLD.set(1, pa.field("small", pa.string())), "cannot become string"),
+        (OLD.set(1, pa.field("small", pa.int16(), nullable=False)), "may be null in older records"),
+        (OLD.set(4, pa.field("sum", pa.decimal128(9, 3))), r"cannot become decimal128\(9, 3\)"),
+        (OLD.set(5, pa.field("in", pa.struct([("b", pa.int8())]))), "'in' is struct"),
+        (OLD.set(3, pa.field("GONE", pa.binary())), "there was a column 'GONE'"),
+    ],
+)
+def test_changes_that_would_misread_old_records_are_refused(
+    store: Store, changed: pa.Schema, reason: str
+) -> None:
+    """Nothing changes then."""
+    before = store.create_topic("t", schema=OLD, key=["k"])
+    with pytest.raises(InvalidSchema, match=reason):
+        store.alter_topic("t", schema=changed)
+    assert store.describe_topic("t") == before
+    store.create_topic("plain")
+    with pytest.raises(InvalidSchema, match="without a schema"):
+        store.alter_topic("plain", schema=OLD)
+
+
+def test_a_name_that_was_dropped_is_not_used_again(store: Store) -> None:
+    """Its values would show in the new column, for engines that go by names."""
+    store.create_topic("t", schema=OLD)
+    store.alter_topic("t", schema=OLD.remove(3))
+    store.alter_topic("t", schema=OLD.remove(3).append(pa.field("more", pa.int8())))
+    with pytest.raises(InvalidSchema, match="there was a column 'gone'"):
+        store.alter_topic("t", schema=OLD)

@@ -65,20 +65,20 @@ class ScanColumns:
         return typed.scan_columns.field(name)
 
     @property
-    def stored(self) -> list[str]:
-        """Those that are in the segments, by their names there."""
+    def stored(self) -> list[str] | pa.Schema:
+        """Those that are in the segments; of a typed topic with their ids and types."""
         if self.topic_schema is None:
             return [name for name in ("key", "value", "timestamp", "headers") if name in self.names]
-        stored = self.topic_schema.record_columns.names
+        stored = self.topic_schema.record_columns
         if not self.as_json:
-            return [name for name in stored if name in self.names]
+            return pa.schema([field for field in stored if field.name in self.names])
         needed = {"timestamp": TIMESTAMP, "headers": HEADERS}
         wanted = {needed[name] for name in self.names if name in needed}
         if "key" in self.names:
             wanted.update(self.topic_schema.key)
         if "value" in self.names:
             wanted.update((*self.topic_schema.columns.names, DELETED))
-        return [name for name in stored if name in wanted]
+        return pa.schema([field for field in stored if field.name in wanted])
 
     def meaning(self, name: str) -> str:
         """What a column that is no user's own is called in scans of topics without a schema."""

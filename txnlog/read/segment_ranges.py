@@ -32,6 +32,7 @@ from txnlog.read.schema import ScanColumns
 from txnlog.schema import HEADERS
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
+from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.segments.reader import (
     SegmentBatch,
@@ -150,9 +151,7 @@ def read_each(
             yield part, map(partial(assemble, part), batches)
 
 
-def read_batches(
-    storage: Storage, part: SegmentRange, columns: Sequence[str] | None
-) -> Iterator[SegmentBatch]:
+def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
     with closing(read_stored(storage, [part], columns)) as reads:
         for _, batches in reads:
@@ -160,7 +159,7 @@ def read_batches(
 
 
 def read_stored(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None = None
+    storage: Storage, parts: Sequence[SegmentRange], columns: Columns = None
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
@@ -291,7 +290,7 @@ class _Reading:
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
-    def batches(self, columns: Sequence[str] | None) -> Iterator[SegmentBatch]:
+    def batches(self, columns: Columns) -> Iterator[SegmentBatch]:
         """The batches; raises what :func:`read_ranges` does."""
         part, shift = self._part, self._part.segment.offset_shift
         try:
@@ -451,7 +450,8 @@ class _Assembler:
     def __init__(self, columns: ScanColumns) -> None:
         self._columns = columns
         self._schema = columns.schema
-        self._stored = frozenset(columns.stored)
+        stored = columns.stored
+        self._stored = frozenset(stored.names if isinstance(stored, pa.Schema) else stored)
         self._constants: dict[str, tuple[object, pa.Array]] = {}
         """By column, the newest value and an array that has nothing else."""
 
