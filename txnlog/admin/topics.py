@@ -84,7 +84,7 @@ class TopicAdmin:
             raise InvalidSchema("key names columns of a schema, and there is none")
         checked = check_topic_config(config)
         if typed is not None:
-            check_typed_config(checked)
+            check_typed_config(checked, has_key=bool(typed.key))
         log = self._logs.topic(topic)
         if dry_run:
             return describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
@@ -151,7 +151,7 @@ class TopicAdmin:
             check_merged_topic_config(settings)
             check_record_format_change(state.config, settings)
             if state.schema is not None:
-                check_typed_config(settings)
+                check_typed_config(settings, has_key=bool(state.schema.key))
             changed = None
             if schema is not None:
                 if state.schema is None:
