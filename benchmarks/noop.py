@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from rows import batches
 
-from txnlog.read.schema import scan_schema
+from txnlog.read.schema import ScanColumns
 from txnlog.spark.batch.row_schema import row_schema
 from txnlog.spark.options.columns import COLUMNS
 
@@ -96,5 +96,5 @@ def prebuilt(count: int) -> pa.RecordBatch:
         "timestampType": pa.repeat(pa.scalar(0, pa.int32()), count),
     }
     return pa.RecordBatch.from_arrays(
-        [columns[name] for name in _COLUMNS], schema=scan_schema(_COLUMNS)
+        [columns[name] for name in _COLUMNS], schema=ScanColumns(tuple(_COLUMNS)).schema
     )

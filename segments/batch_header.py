@@ -20,6 +20,7 @@ MAGIC_V0: Final = 0  # Kafka's old message sets: see formats/message_sets.py
 MAGIC_V1: Final = 1
 MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100
+MAGIC_PARQUET: Final = 101  # in no file: what a row group of a Parquet segment is shown with
 MAGIC_POSITION: Final = 16  # the same in every version of Kafka's formats
 
 # What a header says when a field does not apply, as in Kafka.

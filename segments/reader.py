@@ -6,7 +6,7 @@ is for the caller to add; in Kafka's they are absolute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -31,6 +31,8 @@ from txnlog.segments.indexes.sparse import (
     TimeEntry,
     TimeIndex,
 )
+from txnlog.segments.parquet.reader import Columns, ParquetSegment
+from txnlog.segments.parquet.reader import first_chunk as parquet_first_chunk
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
@@ -89,7 +91,7 @@ def read_segment(
     start_offset: int = 0,
     stop_offset: int | None = None,
     index: OffsetIndex | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Columns = None,
     skip: SkipBatch | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
@@ -106,6 +108,11 @@ def read_segment(
     """
     if stop_offset is not None and stop_offset <= start_offset:
         return
+    if file.is_parquet:
+        yield from _read_row_groups(
+            file, start_offset, stop_offset, columns, skip, max_uncompressed_bytes
+        )
+        return
     window = Window(file, chunk_bytes if aligned else None)
     stop_hint = _stop_hint(file, stop_offset, index)
     position = _start_position(window, start_offset, index, chunk_bytes, stop_hint)
@@ -117,12 +124,13 @@ def read_segment(
         is_wanted = header.last_offset >= start_offset and not is_beyond
         if is_wanted and not header.is_control and not (skip is not None and skip(header)):
             header, data = read_batch(window, position, header, ahead_stop)
+            names = columns.names if isinstance(columns, pa.Schema) else columns
             decoded = decode_batch(
                 data,
                 name=file.name,
                 position=position,
                 header=header,
-                columns=columns,
+                columns=names,
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
             check_order(decoded.header, last_offset, file.name, position)
@@ -151,6 +159,8 @@ def first_chunk(
     """The bytes that ``read_segment`` asks for first; None if it is not known before it reads."""
     if stop_offset is not None and stop_offset <= start_offset:
         return None
+    if file.is_parquet:
+        return parquet_first_chunk(file.size_bytes)
     stop_hint = _stop_hint(file, stop_offset, index)
     entry = SEGMENT_START if index is None else index.lookup(start_offset - file.base_offset)
     if entry != SEGMENT_START and entry.position < file.size_bytes:
@@ -161,6 +171,27 @@ def first_chunk(
         return None
     least_stop = min(position + MAX_HEADER_BYTES, file.size_bytes)
     return range(position, max(least_stop, min(position + chunk_bytes, stop_hint)))
+
+
+def _read_row_groups(
+    file: SegmentFile,
+    start_offset: int,
+    stop_offset: int | None,
+    columns: Columns,
+    skip: SkipBatch | None,
+    max_uncompressed_bytes: int,
+) -> Iterator[SegmentBatch]:
+    segment = ParquetSegment(file)
+    groups = [
+        group
+        for group in segment.groups(start_offset, stop_offset)
+        if skip is None or not skip(group.header)
+    ]
+    for found in segment.read(groups, columns, max_uncompressed_bytes):
+        decoded = DecodedBatch(found.group.header, found.records, found.offset_deltas)
+        batch = _cut_to_range(decoded, found.group.position, start_offset, stop_offset)
+        if batch is not None:
+            yield batch
 
 
 def _stop_hint(file: SegmentFile, stop_offset: int | None, index: OffsetIndex | None) -> int:
@@ -207,6 +238,8 @@ def find_timestamp(
     Records of batches for which ``skip`` is true do not count. An index that contradicts the
     segment is not used. Raises CorruptRecord as read_segment does.
     """
+    if file.is_parquet:
+        return _find_in_row_groups(file, timestamp_ms, start_offset, stop_offset)
     entry = None if time_index is None else time_index.lookup(timestamp_ms)
     landing = SEGMENT_START
     if entry is not None and index is not None:
@@ -227,14 +260,35 @@ def find_timestamp(
         data = file.read(position, position + header.size_bytes)
         decoded = decode_batch(data, name=file.name, position=position, columns=["timestamp"])
         batch = _cut_to_range(decoded, position, start_offset, stop_offset)
-        if batch is None:
-            continue
-        timestamps = timestamps_ms(batch.records)
-        rows = np.flatnonzero(timestamps >= timestamp_ms)
-        if len(rows):
-            row = int(rows[0])
-            return TimestampOffset(int(batch.offsets()[row]), int(timestamps[row]))
+        found = None if batch is None else _first_since(batch, timestamp_ms)
+        if found is not None:
+            return found
     return None
+
+
+def _find_in_row_groups(
+    file: SegmentFile, timestamp_ms: int, start_offset: int, stop_offset: int | None
+) -> TimestampOffset | None:
+    def is_older(header: BatchHeader) -> bool:
+        return header.max_timestamp_ms < timestamp_ms
+
+    columns = [ParquetSegment(file).timestamp_column]
+    for batch in read_segment(
+        file, start_offset=start_offset, stop_offset=stop_offset, columns=columns, skip=is_older
+    ):
+        found = _first_since(batch, timestamp_ms)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_since(batch: SegmentBatch, timestamp_ms: int) -> TimestampOffset | None:
+    timestamps = timestamps_ms(batch.records)
+    rows = np.flatnonzero(timestamps >= timestamp_ms)
+    if not len(rows):
+        return None
+    row = int(rows[0])
+    return TimestampOffset(int(batch.offsets()[row]), int(timestamps[row]))
 
 
 def read_header(

@@ -24,6 +24,9 @@ RECORD_SCHEMA: Final = pa.schema(
     ]
 )
 
+TIMESTAMP_COLUMNS: Final = ("_timestamp", "timestamp")
+"""Where the times of records are: in typed topics, which may have a column of the second name."""
+
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
@@ -113,7 +116,7 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterator[pa.RecordBatch]:
-    """The rows of each group of row numbers, which must exist; ``records`` are of RECORD_SCHEMA.
+    """The rows of each group of row numbers, which must exist; ``records`` are of any topic.
 
     Timestamps that are all equal and headers that are all empty, as they mostly are, are created
     instead of gathered: for rows of 100 bytes that is half of the work.
@@ -122,10 +125,11 @@ def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterat
     alike: dict[str, pa.Array] = {}
     times = timestamps_ms(records)
     if (times == times[0]).all():
-        alike["timestamp"] = constant_timestamps(int(times[0]), longest)
-    offsets = records.column("headers").offsets
+        alike[timestamp_column(records)] = constant_timestamps(int(times[0]), longest)
+    headers = "_headers" if timestamp_column(records) == TIMESTAMP_COLUMNS[0] else "headers"
+    offsets = records.column(headers).offsets
     if offsets[0] == offsets[-1]:
-        alike["headers"] = empty_headers(longest)
+        alike[headers] = empty_headers(longest)
     for rows in groups:
         indices = pa.array(rows)
         arrays = [
@@ -134,12 +138,17 @@ def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterat
             else _ARRAY_TAKE.call([column, indices], _UNCHECKED)
             for name, column in zip(records.schema.names, records.columns, strict=True)
         ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+        yield pa.RecordBatch.from_arrays(arrays, schema=records.schema)
+
+
+def timestamp_column(batch: pa.RecordBatch) -> str:
+    """The name of the column that holds the records' times."""
+    return next(name for name in TIMESTAMP_COLUMNS if name in batch.schema.names)
 
 
 def timestamps_ms(batch: pa.RecordBatch) -> Int64Array:
     """The timestamp column as int64 milliseconds, without copying. It must have no nulls."""
-    column = batch.column("timestamp")
+    column = batch.column(timestamp_column(batch))
     values: Int64Array = column.view(pa.int64()).to_numpy()
     return values
 

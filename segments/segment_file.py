@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +11,8 @@ from txnlog.segments.identity import SegmentIdentity
 
 # Bytes [start, stop) of a file. Fewer may be returned only if the file has ended.
 ReadRange: TypeAlias = Callable[[int, int], BytesLike]
+# The bytes of several ranges of a file, in their order.
+ReadRanges: TypeAlias = Callable[[Sequence[range]], Generator[BytesLike]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class SegmentFile:
 
     ``name`` stands in messages. ``base_offset`` is what the indexes count from, as an offset in
     the file: 0 in segments that txnlog writes, absolute in Kafka's. With an ``identity`` every
-    batch must be one of that segment.
+    batch must be one of that segment. ``is_parquet``: it is a Parquet file, not made of batches;
+    ``read_ahead`` gets several of its ranges, one after another, and may request some together.
     """
 
     read: ReadRange
@@ -27,3 +30,5 @@ class SegmentFile:
     name: str
     base_offset: int = 0
     identity: SegmentIdentity | None = None
+    is_parquet: bool = False
+    read_ahead: ReadRanges | None = None

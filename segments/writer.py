@@ -7,28 +7,23 @@ what is left of other segments gives each record its offset.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_header import (
-    GUARDED_EPOCH,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    TAGGED_EPOCH,
-)
-from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES, check_format, encode_batch
+from txnlog.segments.batch_encoder import BatchEncoder, SegmentEncoder, SupportsWrite
+from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.indexes.sparse import (
     DEFAULT_INDEX_INTERVAL_BYTES,
     MAX_SEGMENT_BYTES,
-    IndexBuilder,
 )
+from txnlog.segments.parquet.writer import RowGroupEncoder
 from txnlog.segments.records import (
     Int32Array,
     Int64Array,
@@ -42,14 +37,14 @@ from txnlog.segments.records import (
 # 2 MiB is at 97 % of the plateau; a point read, which decodes one batch, takes 0.5 ms of it.
 DEFAULT_BATCH_BYTES: Final = 2 << 20
 
+DEFAULT_ROW_GROUP_BYTES: Final = 32 << 20
+"""Of records before they are encoded. Larger groups compress no better, and are read whole."""
+
 # A record must fit into a batch that every reader will decode.
 DEFAULT_MAX_RECORD_BYTES: Final = DEFAULT_MAX_UNCOMPRESSED_BYTES // 2
 
 NO_TIMESTAMP_MS: Final = -1
 
-# What a batch takes at most besides its records: its header; the schema and the layout of columns,
-# or the frame of a codec around rows.
-_OVERHEAD_BYTES = {"columns": 1536, "kafka": 128}
 # Validity bitmaps, and what a codec adds to bytes that it cannot compress: at most a part in 32.
 _GROWTH = 32
 # Of a very small segment at least this part is for records, whatever their batch takes besides.
@@ -60,19 +55,13 @@ _MERGE_COUNT = 64
 _PINNED_BYTES = 1 << 14
 
 
-class SupportsWrite(Protocol):
-    """What a segment is written to: a file, a buffer, an upload."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
     """What was written. Timestamps are -1 if there are no records; indexes may be empty.
 
     ``base_timestamp_ms`` is the first record's; ``end_offset`` is the relative offset behind the
     last record; ``index`` and ``time_index`` are the bytes of the files beside the segment, which
-    need not be stored when empty.
+    need not be stored when empty. ``tag`` is what the segment is recognised by.
     """
 
     record_count: int
@@ -84,6 +73,7 @@ class SegmentSummary:
     max_timestamp_ms: int
     index: bytes
     time_index: bytes
+    tag: int = NO_TAG
 
 
 class SegmentWriter:
@@ -92,8 +82,9 @@ class SegmentWriter:
     Memory: at most ``batch_bytes`` (or one larger record) are buffered, besides the batch being
     encoded. If ``append`` raises RecordTooLarge nothing of its records was taken; after any other
     error the segment is to be thrown away. Every batch carries ``tag`` (see SegmentIdentity), if
-    there is one. What goes beyond ``segment_bytes`` is not refused: ``room`` tells the caller when
-    to roll.
+    there is one. A Parquet file, whose batches are row groups, has a tag of its own instead, tells
+    its ``origin``, and takes offsets with gaps only with ``stores_offsets``. What goes beyond
+    ``segment_bytes`` is not refused: ``room`` tells the caller when to roll.
     """
 
     def __init__(
@@ -103,29 +94,40 @@ class SegmentWriter:
         record_format: str = "columns",
         compression: Compression = Compression.LZ4,
         level: int | None = None,
-        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        batch_bytes: int | None = None,
         max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
         index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
         tag: int = NO_TAG,
         segment_bytes: int = MAX_SEGMENT_BYTES,
+        stores_offsets: bool = False,
+        origin: Mapping[str, str] | None = None,
     ) -> None:
-        check_format(record_format)
-        if batch_bytes < 1 or max_record_bytes < 1:
+        if (batch_bytes is not None and batch_bytes < 1) or max_record_bytes < 1:
             raise ValueError("batch_bytes and max_record_bytes must be positive")
-        self._sink = sink
-        self._record_format = record_format
-        self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
-        self._producer_epoch, self._mask = NO_PRODUCER_EPOCH, 0
-        if record_format == "kafka":
-            # In rows nothing but the base sequence can vouch for base offset and leader epoch.
-            self._producer_epoch = GUARDED_EPOCH if tag == NO_TAG else TAGGED_EPOCH
-            self._mask = 0 if tag == NO_TAG else tag
-        self._compression = compression
-        self._level = level
+        self._encoder: SegmentEncoder
+        if record_format == "parquet":
+            self._encoder = RowGroupEncoder(
+                sink,
+                compression=compression,
+                level=level,
+                stores_offsets=stores_offsets,
+                origin=origin or {},
+            )
+        else:
+            self._encoder = BatchEncoder(
+                sink,
+                record_format=record_format,
+                compression=compression,
+                level=level,
+                index_interval_bytes=index_interval_bytes,
+                tag=tag,
+            )
+        if batch_bytes is None:
+            is_parquet = record_format == "parquet"
+            batch_bytes = DEFAULT_ROW_GROUP_BYTES if is_parquet else DEFAULT_BATCH_BYTES
         self._batch_bytes = batch_bytes
         self._max_record_bytes = max_record_bytes
         self._segment_bytes = segment_bytes
-        self._indexes = IndexBuilder(index_interval_bytes)
         self._pending: list[pa.RecordBatch] = []
         self._pending_offsets: list[range | Int64Array] = []
         self._unmerged = 0  # how many at the end of _pending have not been merged yet
@@ -168,7 +170,7 @@ class SegmentWriter:
         Of an empty segment a quarter is always for records: with little more than 1 KiB that may
         make it a batch's schema larger.
         """
-        room = self._segment_bytes - self._size_bytes - _OVERHEAD_BYTES[self._record_format]
+        room = self._segment_bytes - self._size_bytes - self._encoder.overhead_bytes
         room = room * _GROWTH // (_GROWTH + 1)
         if self._size_bytes == 0:
             room = max(room, self._segment_bytes // _LEAST_PART)
@@ -229,34 +231,15 @@ class SegmentWriter:
             return
         batch = concat_batches(self._pending)
         base_offset, offset_deltas = _join_offsets(self._pending_offsets)
-        last_offset = self._next_offset - 1
-        data = encode_batch(
-            batch,
-            record_format=self._record_format,
-            compression=self._compression,
-            level=self._level,
-            base_offset=base_offset,
-            offset_deltas=offset_deltas,
-            base_sequence=base_offset ^ self._mask,
-            producer_epoch=self._producer_epoch,
-            leader_epoch=self._leader_epoch,
-        )
+        size_bytes = self._encoder.write(batch, base_offset, offset_deltas)
         timestamps = timestamps_ms(batch)
         least_ms, most_ms = int(timestamps.min()), int(timestamps.max())
-        # Before the bytes: a batch that does not fit must not be in the file either.
-        self._indexes.add(
-            position=self._size_bytes,
-            size_bytes=len(data),
-            last_offset=last_offset,
-            max_timestamp_ms=most_ms,
-        )
-        self._sink.write(data)
         if self._batch_count == 0:
             self._base_timestamp_ms = int(timestamps[0])
             self._min_timestamp_ms, self._max_timestamp_ms = least_ms, most_ms
         self._min_timestamp_ms = min(self._min_timestamp_ms, least_ms)
         self._max_timestamp_ms = max(self._max_timestamp_ms, most_ms)
-        self._size_bytes += len(data)
+        self._size_bytes += size_bytes
         self._written_rows += batch.num_rows
         self._batch_count += 1
         self._pending, self._pending_offsets, self._unmerged = [], [], 0
@@ -266,7 +249,8 @@ class SegmentWriter:
         """Write what waits and say what the segment holds. The sink is the caller's to close."""
         if self._summary is None:
             self.flush()
-            index, time_index = self._indexes.finish()
+            end = self._encoder.finish()
+            self._size_bytes += end.size_bytes
             self._summary = SegmentSummary(
                 record_count=self._written_rows,
                 end_offset=self._next_offset,
@@ -275,8 +259,9 @@ class SegmentWriter:
                 base_timestamp_ms=self._base_timestamp_ms,
                 min_timestamp_ms=self._min_timestamp_ms,
                 max_timestamp_ms=self._max_timestamp_ms,
-                index=index.encode(),
-                time_index=time_index.encode(),
+                index=end.index,
+                time_index=end.time_index,
+                tag=end.tag,
             )
         return self._summary
 

@@ -20,6 +20,8 @@ _NOT_YET = {
     "segment.ms": "each commit ends its segments here, and they are not merged yet, so it would "
     "have no effect: it is not implemented yet",
 }
+PARQUET = "parquet"
+"""The record.format of topics whose segments are Parquet files."""
 _LONG_MAX = (1 << 63) - 1
 
 
@@ -108,7 +110,7 @@ _TOPIC_KEYS = {
     "compression.type": _Key(
         "lz4",
         _one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "codec of the topic's batches; gzip and snappy need record.format=kafka; producer: "
+        "codec of the topic's batches; record.format=columns has no gzip and no snappy; producer: "
         "whatever each writer chooses, lz4 if it does not",
     ),
     "compression.gzip.level": _Key("", _level(1, 9), "empty: the codec's own default"),
@@ -116,8 +118,9 @@ _TOPIC_KEYS = {
     "compression.zstd.level": _Key("", _level(-7, 22), "empty: the codec's own default"),
     "record.format": _Key(
         "columns",
-        _one_of("columns", "kafka"),
-        "how a batch stores its records: in Arrow's columns, or in Kafka's own format",
+        _one_of("columns", "kafka", "parquet"),
+        "how records are stored: batches in Arrow's columns, or in Kafka's own format; or each "
+        "segment a Parquet file, for which a topic is made or not",
     ),
     "segment.bytes": _Key(
         str(1 << 30),
@@ -239,6 +242,11 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether segments are Parquet files."""
+        return self.record_format == PARQUET
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> TopicConfig:
@@ -402,12 +410,36 @@ def check_merged_topic_config(config: Mapping[str, str]) -> None:
     if settings.record_format == "columns" and settings.compression in _ROWS_ONLY:
         raise InvalidConfig(
             f"topic config compression.type: {settings.compression.kafka_name} needs "
-            "record.format=kafka; record.format=columns has none, lz4 and zstd"
+            "record.format=kafka or parquet; record.format=columns has none, lz4 and zstd"
         )
     if settings.max_compaction_lag_ms < settings.min_compaction_lag_ms:
         raise InvalidConfig(
             f"topic config max.compaction.lag.ms: {settings.max_compaction_lag_ms} is less than "
             f"min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
+        )
+
+
+def check_record_format_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise InvalidConfig if a topic's segments would become Parquet files, or cease to be."""
+    if TopicConfig.of(before).is_parquet != TopicConfig.of(after).is_parquet:
+        raise InvalidConfig(
+            "topic config record.format: a topic is made with parquet or without, for good. Make "
+            "another topic, and copy the records in a transaction"
+        )
+
+
+def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
+    """Raise InvalidConfig if a topic with a schema cannot have these settings."""
+    settings = TopicConfig.of(config)
+    if not settings.is_parquet:
+        raise InvalidConfig(
+            "topic config record.format: a topic with a schema is stored in Parquet files; leave "
+            "it out, or set it to parquet"
+        )
+    if settings.compacts and not has_key:
+        raise InvalidConfig(
+            "topic config cleanup.policy: the topic's schema has no key to compact by: use delete, "
+            "or make the topic with a key"
         )
 
 

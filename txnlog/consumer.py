@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, Self
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_of
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.read.isolation import check_reading_on
-from txnlog.read.schema import check_columns
+from txnlog.read.schema import scan_columns
 from txnlog.read.segment_ranges import SegmentRange, read_each
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
@@ -299,12 +300,15 @@ class Consumer:
         return ranges
 
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
-        with closing(read_each(self._logs.storage, ranges, check_columns(None))) as reads:
-            for part, batches in reads:
-                yield from batches
-                # What came from Kafka may end with what is no record: it is passed over here.
-                where = TopicPartition(part.topic, part.partition)
-                self._move(where, max(self._positions[where], part.stop_offset))
+        schemas = {view.topic: view.schema for view in self._read_views}
+        for schema, parts in groupby(ranges, key=lambda part: schemas.get(part.topic)):
+            columns = scan_columns(None, schema, as_json=True)
+            with closing(read_each(self._logs.storage, [*parts], columns)) as reads:
+                for part, batches in reads:
+                    yield from batches
+                    # What came from Kafka may end with what is no record: it is passed over here.
+                    where = TopicPartition(part.topic, part.partition)
+                    self._move(where, max(self._positions[where], part.stop_offset))
 
     def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
         return all(where in self._positions for where in partitions)

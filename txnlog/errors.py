@@ -31,6 +31,7 @@ __all__ = [
     "InvalidPartitions",
     "InvalidProducerEpoch",
     "InvalidRecord",
+    "InvalidSchema",
     "InvalidTimestamp",
     "InvalidTopic",
     "InvalidTransactionTimeout",
@@ -140,6 +141,10 @@ class InvalidTransactionTimeout(TxnlogError):
 
 class InvalidConfig(TxnlogError):
     """A configuration key is unknown, or its value is out of range."""
+
+
+class InvalidSchema(TxnlogError):
+    """A typed topic cannot have such columns, or such a key."""
 
 
 class InvalidPartitions(TxnlogError):

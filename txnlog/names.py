@@ -35,8 +35,11 @@ SHARED: Final = -1
 """Stands for the partition in the key of such a file."""
 OWN_FILE: Final = -1
 """The position of a segment that shares its file with no other."""
+PARQUET_ENDING: Final = ".parquet"
+"""Ends the name of a segment that is a Parquet file, and so that of the file."""
 _DATA_FILE = re.compile(
-    rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}}|{_SHARED_DATA})/([^/]+)\.(log|index|timeindex|txnindex)"
+    rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}}|{_SHARED_DATA})/"
+    r"(?:([^/]+)\.(log|index|timeindex|txnindex)|([^/]+\.parquet))"
 )
 _MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
 _MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
@@ -80,6 +83,8 @@ class SegmentPaths:
     @classmethod
     def of(cls, path: str) -> SegmentPaths | None:
         """The files beside ``path``, one of them; None if no file of a segment is named so."""
+        if path.endswith(PARQUET_ENDING):
+            return cls(path)
         for ending in (SEGMENT_ENDING, *INDEX_ENDINGS.values()):
             if path.endswith(ending):
                 return cls(path.removesuffix(ending))
@@ -88,7 +93,12 @@ class SegmentPaths:
     @property
     def log(self) -> str:
         """The segment itself."""
-        return self.stem + SEGMENT_ENDING
+        return self.stem if self.is_parquet else self.stem + SEGMENT_ENDING
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it is a Parquet file, whose footer serves for the indexes."""
+        return self.stem.endswith(PARQUET_ENDING)
 
     def index(self, kind: IndexKind) -> str:
         return self.stem + INDEX_ENDINGS[kind]
@@ -107,10 +117,14 @@ class SegmentPaths:
 
     def indexes(self, batch_count: int, *, has_aborted: bool = False) -> dict[IndexKind, str]:
         """The index files that a segment in a store has. A single batch needs none to be found."""
-        kinds: list[IndexKind] = ["offset", "time"] if batch_count > 1 else []
+        kinds: list[IndexKind] = ["offset", "time"] if self.needs_indexes(batch_count) else []
         if has_aborted:
             kinds.append("transaction")
         return {kind: self.index(kind) for kind in kinds}
+
+    def needs_indexes(self, batch_count: int) -> bool:
+        """Whether there are an offset index and a time index beside it."""
+        return batch_count > 1 and not self.is_parquet
 
     def files(self, batch_count: int, *, has_aborted: bool = False) -> list[str]:
         """All files that a segment in a store has."""
@@ -340,14 +354,14 @@ def parse_proposal(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
-def segment_name(writer: str, counter: int) -> str:
+def segment_name(writer: str, counter: int, *, is_parquet: bool = False) -> str:
     """The stem of a segment's files: unique, because ``writer`` is a fresh random token."""
-    return f"{writer}-{counter:d}"
+    return f"{writer}-{counter:d}{PARQUET_ENDING if is_parquet else ''}"
 
 
 def segment_order(partition: int, stem: str) -> tuple[int, int]:
     """Sorts the segments of one writer by partition, then in the order they were begun."""
-    return partition, int(stem.rpartition("-")[2])
+    return partition, int(stem.removesuffix(PARQUET_ENDING).rpartition("-")[2])
 
 
 def is_accelerator(path: str) -> bool:
@@ -358,12 +372,13 @@ def is_accelerator(path: str) -> bool:
 def parse_data_file(name: str) -> tuple[int, str, str] | None:
     """The partition (or SHARED), stem and ending of a file of ``topics/<topic>/data``.
 
-    None if it is no file of a segment.
+    The ending of a segment itself is ``log``, whatever it is. None if it is no file of a segment.
     """
     match = _DATA_FILE.fullmatch(name)
     if match is None:
         return None
-    return (SHARED if match[1] == _SHARED_DATA else int(match[1])), match[2], match[3]
+    partition = SHARED if match[1] == _SHARED_DATA else int(match[1])
+    return partition, match[2] or match[4], match[3] or "log"
 
 
 def retired_note(topic: str, token: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txnlog.read.schema import scan_schema
+from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
 from txnlog.storage.base import Storage
 
@@ -26,20 +26,25 @@ class Scan:
         self,
         storage: Storage,
         ranges: Sequence[SegmentRange],
-        columns: Sequence[str],
+        columns: ScanColumns,
         start_offsets: Mapping[int, int],
         end_offsets: Mapping[int, int],
     ) -> None:
         self._storage = storage
         self.ranges = tuple(ranges)
-        self.columns = tuple(columns)
+        self._columns = columns
         self.start_offsets = dict(start_offsets)
         self.end_offsets = dict(end_offsets)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in the order they were asked for."""
+        return self._columns.names
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of the scan, in the order they were asked for."""
-        return scan_schema(self.columns)
+        return self._columns.schema
 
     @property
     def record_count(self) -> int:
@@ -59,7 +64,7 @@ class Scan:
         unknown = [part for part in self.ranges if part.exact_count is None]
         for part in self.ranges:
             counts[part.partition] += part.exact_count or 0
-        for part, batches in read_each(self._storage, unknown, ("offset",)):
+        for part, batches in read_each(self._storage, unknown, self._columns.only("offset")):
             counts[part.partition] += sum(batch.num_rows for batch in batches)
         return counts
 
@@ -71,13 +76,13 @@ class Scan:
         """
         from txnlog.read.head_and_tail import first_records
 
-        return first_records(self._storage, self.ranges, self.columns, count)
+        return first_records(self._storage, self.ranges, self._columns, count)
 
     def tail(self, count: int) -> pa.Table:
         """The newest records: at most ``count``, by their times; see :meth:`head`."""
         from txnlog.read.head_and_tail import last_records
 
-        return last_records(self._storage, self.ranges, self.columns, count)
+        return last_records(self._storage, self.ranges, self._columns, count)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
@@ -89,7 +94,7 @@ class Scan:
             UnknownTopicOrPartition: the topic was deleted meanwhile.
             CorruptRecord: a segment is damaged or gone.
         """
-        yield from read_ranges(self._storage, self.ranges, self.columns)
+        yield from read_ranges(self._storage, self.ranges, self._columns)
 
     def to_arrow(self) -> pa.Table:
         """Read everything into one table."""

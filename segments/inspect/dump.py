@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import crc32c
 import numpy as np
 
 from txnlog.segments.batch_header import (
@@ -30,6 +31,7 @@ from txnlog.segments.batches import (
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.identity import NO_TAG
+from txnlog.segments.parquet.reader import ParquetSegment
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
@@ -77,6 +79,9 @@ def dump_segment(
     header check, make sure that it is one. Held in memory: one chunk and two batches. Raises
     only what reading raises, and CorruptRecord if the file is shorter than it was said to be.
     """
+    if file.is_parquet:
+        yield from _dump_row_groups(file, max_uncompressed_bytes)
+        return
     window, name = Window(file), file.name
     position, last_offset, tag = 0, -1, NO_TAG
     # The newest batch waits for the next one, which may show that its offset cannot be right: no
@@ -134,8 +139,36 @@ def dump_segment(
         yield held
 
 
+def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator[DumpedBatch]:
+    """Row groups as batches; the first begins with the file, the last ends with it.
+
+    Without its footer nothing of a Parquet file can be read.
+    """
+    try:
+        segment = ParquetSegment(file)
+    except CorruptRecord as error:
+        yield DumpedBatch(0, file.size_bytes, None, None, None, str(error))
+        return
+    position = 0
+    last = segment.footer.groups[-1] if segment.footer.groups else None
+    for group in segment.footer.groups:
+        stop = file.size_bytes if group is last else group.position + group.size_bytes
+        data = bytes(file.read(group.position, group.position + group.size_bytes))
+        crc_ok = None if group.crc is None else crc32c.crc32c(data) == group.crc
+        decoded, damage = None, None
+        try:
+            (found,) = segment.read([group], None, max_uncompressed_bytes)
+            decoded = DecodedBatch(group.header, found.records, found.offset_deltas)
+        except (CorruptRecord, UnsupportedRecordFormat) as error:
+            damage = str(error)
+        yield DumpedBatch(position, stop - position, group.header, crc_ok, decoded, damage, data)
+        position = stop
+
+
 def is_shared(file: SegmentFile) -> bool:
     """Whether several segments lie in the file: then each is one batch, with a tag of its own."""
+    if file.is_parquet:
+        return False
     window = Window(file)
     try:
         first = read_header(window, 0, DEFAULT_CHUNK_BYTES, -1)

@@ -57,6 +57,7 @@ class TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
+        from txnlog.read.schema import ScanColumns
         from txnlog.read.segment_ranges import read_ranges
 
         if self._origin is not None:
@@ -66,7 +67,8 @@ class TaskReader(DataSourceReader):
             _check_not_replaced(self._storage, self._origin.transaction)
         # Spark makes one empty partition of its own where there is nothing to read.
         if isinstance(partition, TxnlogPartition):
-            yield from read_ranges(self._storage, partition.ranges, self._columns)
+            columns = ScanColumns(self._columns)
+            yield from read_ranges(self._storage, partition.ranges, columns)
 
 
 def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:

@@ -23,7 +23,7 @@ from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 DAY_MS = 86_400_000
-KEY_FORMATS = ["columns", "kafka"]
+KEY_FORMATS = ["columns", "kafka", "parquet"]
 
 
 def new_store(clock: VirtualClock, config: Mapping[str, object] | None = None) -> Store:

@@ -114,12 +114,16 @@ def test_a_dry_run_tells_and_does_nothing(store: Store) -> None:
     assert segment_names(store) == names
 
 
-@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+@pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
 def test_maintain_merges_and_deletes_the_old_ones_a_week_later(
     store: Store, clock: VirtualClock, record_format: str
 ) -> None:
     """Who was pinned before reads them until then, and is told afterwards."""
-    store.alter_topic("t", config={"record.format": record_format})
+    if record_format == "parquet":
+        store.delete_topic("t")
+        store.create_topic("t", config={"record.format": record_format})
+    else:
+        store.alter_topic("t", config={"record.format": record_format})
     for number in range(6):
         append(store, b"%d" % number)
     pinned = store.scan("t")

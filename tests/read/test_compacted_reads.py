@@ -19,7 +19,7 @@ from txnlog.testing import HeapStorage, VirtualClock
 COUNT = 6000
 
 
-@pytest.fixture(params=["columns", "kafka"])
+@pytest.fixture(params=["columns", "kafka", "parquet"])
 def compacted(request: pytest.FixtureRequest) -> tuple[Store, list[Record]]:
     """A topic of several batches with gaps between them and in them, and what it holds."""
     clock = VirtualClock(1_700_000_000_000)
@@ -43,7 +43,7 @@ def compacted(request: pytest.FixtureRequest) -> tuple[Store, list[Record]]:
     compact(store)
     left = newest(before)
     (segment,) = store.segments("t")
-    assert segment.batch_count > 4
+    assert segment.batch_count == 1 if request.param == "parquet" else segment.batch_count > 4
     assert 2000 < segment.record_count == len(left) < 3500
     return store, left
 
@@ -109,6 +109,10 @@ def test_files_are_checked_and_indexes_made_anew(
     assert not check_placed_segment(store.storage, segment).damages
     dumped = [b.decoded for b in dump_placed_segment(store.storage, segment)]
     assert sum(d.records.num_rows for d in dumped if d is not None) == len(left)
+    assert {f.state for f in store.examine(["t"], with_contents=True)} <= {"ok", "note"}
+    if segment.paths.is_parquet:
+        assert check_placed_indexes(store.storage, segment) == ([], None)
+        return
     paths = (segment.paths.offset_index, segment.paths.time_index)
     before = [store.storage.get(path) for path in paths]
     assert all(before)

@@ -100,7 +100,7 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     # Times are kept, and so are records that were within the limit when they were written.
     config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
     config["max.message.bytes"] = _MAX_RECORD_BYTES
-    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config)
+    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config, view.schema)
     spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
     placed = view.placed(spans)
     limits = _limits(TopicConfig.of(view.config))
@@ -234,7 +234,9 @@ class _MergeTask:
             for s in self.segments
         ]
         try:
-            for _, batches in read_stored(storage, ranges):
+            schema = self.spec.schema
+            columns = None if schema is None else schema.record_columns
+            for _, batches in read_stored(storage, ranges, columns):
                 for batch in batches:
                     to = np.full(batch.record_count, self.partition, dtype=np.int32)
                     uploader.write(batch.records, to)

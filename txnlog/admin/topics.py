@@ -5,16 +5,24 @@ What is about all topics goes through a few at a time, so that memory does not g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trimming import trim
-from txnlog.config import check_merged_topic_config, check_topic_changes, check_topic_config
-from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.config import (
+    PARQUET,
+    check_merged_topic_config,
+    check_record_format_change,
+    check_topic_changes,
+    check_topic_config,
+    check_typed_config,
+)
+from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import (
     RecordDeletion,
     SegmentDescription,
@@ -29,6 +37,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
+from txnlog.schema import evolve, make_schema
 from txnlog.state.topic import (
     ENTRY_DECODER,
     Altered,
@@ -39,6 +48,9 @@ from txnlog.state.topic import (
 )
 from txnlog.storage.base import for_each
 from txnlog.write.segment_uploads import discard_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class TopicAdmin:
@@ -52,18 +64,31 @@ class TopicAdmin:
         *,
         partitions: int = 1,
         config: Mapping[str, object] | None = None,
+        schema: pa.Schema | None = None,
+        key: Sequence[str] | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
         """Create a topic; with ``dry_run`` only tell what it would be.
 
+        With a ``schema`` its records have these columns instead of a key and a value, and are
+        stored in Parquet files. The columns named by ``key`` choose the partition.
+
         Raises:
-            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig.
+            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema.
         """
+        typed = None
+        if schema is not None:
+            typed = make_schema(schema, key)
+            config = {"record.format": PARQUET, **(config or {})}
+        elif key is not None:
+            raise InvalidSchema("key names columns of a schema, and there is none")
         checked = check_topic_config(config)
+        if typed is not None:
+            check_typed_config(checked, has_key=bool(typed.key))
         log = self._logs.topic(topic)
         if dry_run:
-            return describe_topic_state(topic, log.preview_creation(partitions, checked))
-        log.create(partitions, checked)
+            return describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
+        log.create(partitions, checked, typed)
         return describe_topic(log)
 
     def topics(self) -> list[str]:
@@ -98,12 +123,20 @@ class TopicAdmin:
         *,
         partitions: int | None = None,
         config: Mapping[str, object | None] | None = None,
+        schema: pa.Schema | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
         """Give a topic more partitions or other settings; None takes a key back to its default.
 
         Keys hash differently once there are more partitions, as in Kafka. With ``dry_run`` only
         tell what it would be.
+
+        A typed topic's ``schema`` is all of its columns from now on, see :func:`schema.evolve`:
+        added ones may be null, dropped ones are gone for good, others may become wider. What was
+        written before is read under it, a snapshot taken before under the old one.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidPartitions, InvalidConfig, InvalidSchema.
         """
         checked = check_topic_changes(config)
         nonce = self._logs.clock.token()
@@ -114,8 +147,17 @@ class TopicAdmin:
             if partitions is not None:
                 check_partition_count(partitions, len(state.partitions))
             merged = {**state.config, **checked}
-            check_merged_topic_config({k: v for k, v in merged.items() if v is not None})
-            return Altered(nonce, self._logs.clock.now_ms(), partitions, checked)
+            settings = {k: v for k, v in merged.items() if v is not None}
+            check_merged_topic_config(settings)
+            check_record_format_change(state.config, settings)
+            if state.schema is not None:
+                check_typed_config(settings, has_key=bool(state.schema.key))
+            changed = None
+            if schema is not None:
+                if state.schema is None:
+                    raise InvalidSchema(f"topic {topic!r} was made without a schema, and stays so")
+                changed = evolve(state.schema, schema)
+            return Altered(nonce, self._logs.clock.now_ms(), partitions, checked, changed)
 
         if dry_run:
             self._logs.fresh_topic(topic)

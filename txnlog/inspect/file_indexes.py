@@ -59,6 +59,10 @@ def check_file_indexes(
         raise InvalidOption(f"{path}: a transaction index can only be checked within a store")
     files, _ = _read_indexes(path, wanted, storage_options)
     with open_segment_file(_paths(path).log, storage_options) as segment:
+        if segment.is_parquet:
+            raise InvalidOption(
+                f"{segment.name} is a Parquet file: its footer is its index, and it has no other"
+            )
         if is_shared(segment):
             raise InvalidOption(
                 f"{segment.name} is shared by several segments of one batch each: such segments "

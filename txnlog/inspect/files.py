@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -10,9 +12,11 @@ from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import CorruptRecord, ObjectNotFound, StorageError
 from txnlog.kafka.folders import base_offset_of
-from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
+from txnlog.segments.parquet.footer import read_tail
+from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
 
 
@@ -29,11 +33,13 @@ def open_segment_file(
     if "://" in path:
         folder, _, name = path.rpartition("/")
         storage = open_storage(folder, storage_options)
-        yield SegmentFile(partial(storage.get_range, name), storage.size(name), path, base_offset)
+        read = partial(storage.get_range, name)
+        yield _segment_file(read, storage.size(name), path, base_offset)
         return
     try:
         with Path(path).open("rb") as file:
-            yield SegmentFile(partial(_read, file), file.seek(0, SEEK_END), path, base_offset)
+            size_bytes = file.seek(0, SEEK_END)
+            yield _segment_file(partial(_read, file), size_bytes, path, base_offset)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -64,6 +70,27 @@ def replace_file(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _segment_file(read: ReadRange, size_bytes: int, path: str, base_offset: int) -> SegmentFile:
+    """What it is, its first bytes tell: those of a batch are its offset."""
+    is_parquet = bytes(read(0, min(len(PARQUET_MAGIC), size_bytes))) == PARQUET_MAGIC
+    file = SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
+    if is_parquet:
+        _check_loose_footer(file)
+    return file
+
+
+def _check_loose_footer(file: SegmentFile) -> None:
+    """Read the footer in another process: no log vouches for it, and pyarrow may end there.
+
+    Raises CorruptRecord.
+    """
+    command = [sys.executable, "-m", "txnlog.segments.parquet.footer"]
+    tail = read_tail(file)
+    done = subprocess.run(command, input=tail, capture_output=True, check=False)  # noqa: S603
+    if done.returncode < 0:
+        raise CorruptRecord.at(file.name, file.size_bytes - len(tail), "the footer is damaged")
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> bytes:

@@ -53,6 +53,7 @@ def open_segment(storage: Storage, segment: SegmentDescription) -> SegmentFile:
         ref.label,
         base_offset=segment.base_offset if segment.from_kafka else 0,
         identity=segment.identity,
+        is_parquet=segment.paths.is_parquet,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
+from txnlog.config import TopicConfig
 from txnlog.errors import (
     CorruptEntry,
     InvalidTopic,
@@ -26,6 +27,7 @@ from txnlog.log.settled_producers import recall
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
 from txnlog.names import TopicPartition
+from txnlog.schema import TopicSchema
 from txnlog.state import envelope
 from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
@@ -87,23 +89,28 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         with self.reading() as state:
             state.check_exists(self.name)
             assert state.topic_id is not None
-            return TopicSpec(self.name, state.topic_id, len(state.partitions), dict(state.config))
+            count = len(state.partitions)
+            return TopicSpec(self.name, state.topic_id, count, dict(state.config), state.schema)
 
-    def create(self, partitions: int, config: Mapping[str, str]) -> None:
-        """Make the topic, with settings that were checked.
+    def create(
+        self, partitions: int, config: Mapping[str, str], schema: TopicSchema | None = None
+    ) -> None:
+        """Make the topic, with settings and a schema that were checked.
 
         Raises:
             TopicAlreadyExists, InvalidPartitions.
             InvalidTopic: the storage takes its name for that of another.
         """
-        self.append(self._creation(partitions, config))
+        self.append(self._creation(partitions, config, schema))
 
-    def preview_creation(self, partitions: int, config: Mapping[str, str]) -> TopicState:
+    def preview_creation(
+        self, partitions: int, config: Mapping[str, str], schema: TopicSchema | None = None
+    ) -> TopicState:
         """The topic as :meth:`create` would make it; raises what that does."""
-        return self.preview(self._creation(partitions, config))
+        return self.preview(self._creation(partitions, config, schema))
 
     def _creation(
-        self, partitions: int, config: Mapping[str, str]
+        self, partitions: int, config: Mapping[str, str], schema: TopicSchema | None
     ) -> Callable[[TopicState], Created]:
         check_partition_count(partitions)
         folder = names.topic_folder(self.name)
@@ -112,7 +119,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         def build(state: TopicState) -> Created:
             state.check_absent(self.name)
-            return Created(nonce, self.clock.now_ms(), topic_id, partitions, dict(config))
+            now_ms = self.clock.now_ms()
+            return Created(nonce, now_ms, topic_id, partitions, dict(config), schema)
 
         return build
 
@@ -432,6 +440,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
     def _entry_version(self, entry: TopicEntry) -> int:
+        config = entry.config if isinstance(entry, Created) else self._state.config
+        if TopicConfig.of(config).is_parquet:
+            return envelope.WITH_PARQUET
         if isinstance(entry, Appends):
             return envelope.WITH_PROPOSALS
         if isinstance(entry, Rewritten):
@@ -440,6 +451,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
 
     def _checkpoint_version(self) -> int:
+        if TopicConfig.of(self._state.config).is_parquet:
+            return envelope.WITH_PARQUET
         if any(
             partition.rewrites or _share_files(partition.segments)
             for partition in self._state.partitions

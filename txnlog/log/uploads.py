@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from txnlog.config import WriterCodec
 from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
+from txnlog.schema import TopicSchema
 from txnlog.segments.identity import NO_TAG
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import new_producer_id
@@ -13,12 +14,16 @@ from txnlog.state.transaction import new_producer_id
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """What an uploader must know of a topic. Plain data, to travel to Spark's tasks."""
+    """What an uploader must know of a topic. Plain data, to travel to Spark's tasks.
+
+    ``schema`` is that of a typed topic; else records have a key and a value.
+    """
 
     topic: str
     topic_id: str
     partitions: int
     config: dict[str, str]
+    schema: TopicSchema | None = None
 
     def with_codec(self, codec: WriterCodec | None) -> TopicSpec:
         """The same for a writer that has chosen a codec. Raises InvalidConfig."""

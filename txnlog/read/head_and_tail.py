@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
-from txnlog.read.schema import scan_schema
+from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
 from txnlog.storage.base import Storage
 
@@ -24,7 +24,7 @@ _Ranges: TypeAlias = Sequence[SegmentRange]
 
 
 def first_records(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
+    storage: Storage, ranges: Sequence[SegmentRange], columns: ScanColumns, count: int
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.head`."""
     found = _merge(ranges, columns, count, partial(_read_first, storage, count))
@@ -32,7 +32,7 @@ def first_records(
 
 
 def last_records(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: Sequence[str], count: int
+    storage: Storage, ranges: Sequence[SegmentRange], columns: ScanColumns, count: int
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.tail`."""
     found = _merge(ranges, columns, count, partial(_read_last, storage, count))
@@ -41,28 +41,28 @@ def last_records(
 
 def _merge(
     ranges: Sequence[SegmentRange],
-    columns: Sequence[str],
+    columns: ScanColumns,
     count: int,
-    read: Callable[[Sequence[_Ranges], Sequence[str]], Iterator[pa.Table]],
+    read: Callable[[Sequence[_Ranges], ScanColumns], Iterator[pa.Table]],
 ) -> pa.Table:
     """What ``read`` finds in each partition, merged by time."""
     check_whole_number(count, "the number of records", InvalidOption, least=0)
-    wanted = [*columns] if "timestamp" in columns else [*columns, "timestamp"]
+    wanted = columns.with_timestamp()
     groups = [[*group] for _, group in groupby(ranges, key=lambda part: part.partition)]
     tables = [table for table in read(groups if count else (), wanted) if table.num_rows]
     if not tables:
-        return scan_schema(columns).empty_table()
+        return columns.schema.empty_table()
     # Within a partition the order of the offsets stays, also where times run backwards in it.
     times = [
-        np.maximum.accumulate(table.column("timestamp").cast(pa.int64()).to_numpy())
+        np.maximum.accumulate(table.column(columns.timestamp).cast(pa.int64()).to_numpy())
         for table in tables
     ]
     order = np.argsort(np.concatenate(times), kind="stable")
-    return pa.concat_tables(tables).take(pa.array(order)).select([*columns])
+    return pa.concat_tables(tables).take(pa.array(order)).select([*columns.names])
 
 
 def _read_first(
-    storage: Storage, count: int, groups: Sequence[_Ranges], columns: Sequence[str]
+    storage: Storage, count: int, groups: Sequence[_Ranges], columns: ScanColumns
 ) -> Iterator[pa.Table]:
     """The first records of each partition; the requests of all partitions are made together."""
     chosen = [_first_ranges(group, count) for group in groups]
@@ -79,7 +79,7 @@ def _read_first(
                 missing -= found[-1].num_rows
                 if not missing:
                     break
-            yield pa.Table.from_batches(found, schema=scan_schema(columns))
+            yield pa.Table.from_batches(found, schema=columns.schema)
 
 
 def _first_ranges(ranges: _Ranges, count: int) -> list[SegmentRange]:
@@ -96,7 +96,7 @@ def _first_ranges(ranges: _Ranges, count: int) -> list[SegmentRange]:
 
 
 def _read_last(
-    storage: Storage, count: int, groups: Sequence[_Ranges], columns: Sequence[str]
+    storage: Storage, count: int, groups: Sequence[_Ranges], columns: ScanColumns
 ) -> Iterator[pa.Table]:
     """The last records of each partition; requests are made together where there are no gaps."""
     chosen = [_last_ranges(group, count) for group in groups]
@@ -107,7 +107,7 @@ def _read_last(
                 yield _read_backwards(storage, count, group, columns)
             else:
                 batches = [batch for _ in parts for batch in next(reads)[1]]
-                yield pa.Table.from_batches(batches, schema=scan_schema(columns))
+                yield pa.Table.from_batches(batches, schema=columns.schema)
 
 
 def _last_ranges(ranges: _Ranges, count: int) -> list[SegmentRange] | None:
@@ -125,7 +125,7 @@ def _last_ranges(ranges: _Ranges, count: int) -> list[SegmentRange] | None:
 
 
 def _read_backwards(
-    storage: Storage, count: int, ranges: _Ranges, columns: Sequence[str]
+    storage: Storage, count: int, ranges: _Ranges, columns: ScanColumns
 ) -> pa.Table:
     found: deque[pa.RecordBatch] = deque()
     missing = count
@@ -147,4 +147,4 @@ def _read_backwards(
         missing -= rows
         if not missing:
             break
-    return pa.Table.from_batches(found, schema=scan_schema(columns))
+    return pa.Table.from_batches(found, schema=columns.schema)

@@ -1,12 +1,14 @@
-"""The columns of a scan: the row of Spark's Kafka source, as an Arrow schema."""
+"""The columns of a scan: the row of Spark's Kafka source, or a typed topic's own columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from txnlog.errors import InvalidOption
+from txnlog.schema import DELETED, HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC, TopicSchema
 from txnlog.segments.records import HEADERS_TYPE
 
 SCAN_SCHEMA = pa.schema(
@@ -23,24 +25,112 @@ SCAN_SCHEMA = pa.schema(
 )
 """What a scan can return: the row of Spark's Kafka source. timestampType: 0 create, 1 append."""
 
+TYPED_METADATA = pa.schema(
+    [
+        pa.field(TOPIC, pa.string()),
+        pa.field(PARTITION, pa.int32()),
+        pa.field(OFFSET, pa.int64()),
+        pa.field(TIMESTAMP, pa.timestamp("us", tz="UTC")),
+        pa.field(HEADERS, HEADERS_TYPE),
+        pa.field(DELETED, pa.bool_()),
+    ]
+)
+"""What a scan of a typed topic returns besides its columns, if asked for it."""
 
-def scan_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns of a scan."""
-    return pa.schema([SCAN_SCHEMA.field(name) for name in columns])
+_MEANING = {TOPIC: "topic", PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
 
 
-def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns to read, all of them if None. Raises InvalidOption."""
+@dataclass(frozen=True, slots=True)
+class ScanColumns:
+    """Columns of a scan, in their order; ``topic_schema`` is that of a typed topic.
+
+    With ``as_json`` its records are shown as those of others: see ``json_records``.
+    """
+
+    names: tuple[str, ...]
+    topic_schema: TopicSchema | None = None
+    as_json: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of what is returned."""
+        return pa.schema([self._field(name) for name in self.names])
+
+    def _field(self, name: str) -> pa.Field:
+        typed = self.topic_schema
+        if typed is None or self.as_json:
+            return SCAN_SCHEMA.field(name)
+        if name in TYPED_METADATA.names:
+            return TYPED_METADATA.field(name)
+        return typed.scan_columns.field(name)
+
+    @property
+    def stored(self) -> list[str] | pa.Schema:
+        """Those that are in the segments; of a typed topic with their ids and types."""
+        if self.topic_schema is None:
+            return [name for name in ("key", "value", "timestamp", "headers") if name in self.names]
+        stored = self.topic_schema.record_columns
+        if not self.as_json:
+            return pa.schema([field for field in stored if field.name in self.names])
+        needed = {"timestamp": TIMESTAMP, "headers": HEADERS}
+        wanted = {needed[name] for name in self.names if name in needed}
+        if "key" in self.names:
+            wanted.update(self.topic_schema.key)
+        if "value" in self.names:
+            wanted.update((*self.topic_schema.columns.names, DELETED))
+        return pa.schema([field for field in stored if field.name in wanted])
+
+    def meaning(self, name: str) -> str:
+        """What a column that is no user's own is called in scans of topics without a schema."""
+        return name if self._is_plain else _MEANING.get(name, "")
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.topic_schema is None or self.as_json
+
+    @property
+    def timestamp(self) -> str:
+        """The name of the column with the records' times, asked for or not."""
+        return "timestamp" if self._is_plain else TIMESTAMP
+
+    def with_timestamp(self) -> ScanColumns:
+        """The same and the records' times."""
+        if self.timestamp in self.names:
+            return self
+        return replace(self, names=(*self.names, self.timestamp))
+
+    def only(self, *meanings: str) -> ScanColumns:
+        """Columns by what they mean: ``offset``, say."""
+        if self._is_plain:
+            return replace(self, names=meanings)
+        by_meaning = {meaning: name for name, meaning in _MEANING.items()}
+        return replace(self, names=tuple(by_meaning[meaning] for meaning in meanings))
+
+
+def scan_columns(
+    columns: Sequence[str] | None,
+    topic_schema: TopicSchema | None = None,
+    *,
+    as_json: bool = False,
+) -> ScanColumns:
+    """The columns to read. If None, all of Spark's row, or a typed topic's own.
+
+    Raises InvalidOption.
+    """
+    if as_json and topic_schema is not None:
+        return replace(scan_columns(columns), topic_schema=topic_schema, as_json=True)
+    every = SCAN_SCHEMA.names if topic_schema is None else topic_schema.columns.names
     if columns is None:
-        return tuple(SCAN_SCHEMA.names)
+        return ScanColumns(tuple(every), topic_schema)
     if isinstance(columns, str):
         raise InvalidOption(f"columns must be a list of names, not the string {columns!r}")
     chosen = tuple(columns)
+    if topic_schema is not None:
+        more = [name for name in TYPED_METADATA.names if name != DELETED or topic_schema.key]
+        every = [*every, *more]
     for name in chosen:
-        if name not in SCAN_SCHEMA.names:
-            raise InvalidOption(
-                f"unknown column {name!r}; a scan has {', '.join(SCAN_SCHEMA.names)}"
-            )
+        if name not in every:
+            raise InvalidOption(f"unknown column {name!r}; a scan has {', '.join(every)}")
     if not chosen or len(set(chosen)) != len(chosen):
         raise InvalidOption("columns must name at least one column, and none twice")
-    return chosen
+    return ScanColumns(chosen, topic_schema)

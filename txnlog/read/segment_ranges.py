@@ -27,9 +27,12 @@ from txnlog.errors import (
 )
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
-from txnlog.read.schema import SCAN_SCHEMA, scan_schema
+from txnlog.read.json_records import json_keys, json_values
+from txnlog.read.schema import ScanColumns
+from txnlog.schema import HEADERS
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
+from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.segments.reader import (
     SegmentBatch,
@@ -38,6 +41,7 @@ from txnlog.segments.reader import (
     first_chunk,
     read_segment,
 )
+from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
 from txnlog.storage.ahead import SizedCall
@@ -45,7 +49,6 @@ from txnlog.storage.base import Storage
 
 _MOST_TOGETHER_BYTES = 1 << 20
 """Ranges that lie side by side in a file are read in one request, up to so many bytes and one."""
-_STORED_COLUMNS = ("key", "value", "timestamp", "headers")
 
 
 class SegmentRange(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +93,14 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
             self._ref.label,
             base_offset=segment.base_offset - segment.offset_shift,
             identity=segment.identity,
+            is_parquet=self.paths.is_parquet,
+            read_ahead=partial(self._read_ahead, storage),
+        )
+
+    def _read_ahead(self, storage: Storage, pieces: Sequence[range]) -> Generator[bytes]:
+        return storage.run_ahead(
+            (len(piece), partial(self.read_bytes, storage, piece.start, piece.stop))
+            for piece in pieces
         )
 
     @property
@@ -114,9 +125,9 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_ranges(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
+    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns
 ) -> Iterator[pa.RecordBatch]:
-    """Read ranges one after the other as record batches of exactly ``scan_schema(columns)``.
+    """Read ranges one after the other as record batches of exactly ``columns.schema``.
 
     Their requests are in flight together, where the storage makes that worth while: see
     :meth:`txnlog.storage.base.Storage.run_ahead`.
@@ -131,19 +142,16 @@ def read_ranges(
 
 
 def read_each(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str]
+    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns
 ) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
     """The same, each range with its own batches, to be read before the next one is asked for."""
-    stored = [name for name in _STORED_COLUMNS if name in columns]
     assemble = _Assembler(columns)
-    with closing(read_stored(storage, parts, stored)) as reads:
+    with closing(read_stored(storage, parts, columns.stored)) as reads:
         for part, batches in reads:
             yield part, map(partial(assemble, part), batches)
 
 
-def read_batches(
-    storage: Storage, part: SegmentRange, columns: Sequence[str] | None
-) -> Iterator[SegmentBatch]:
+def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
     with closing(read_stored(storage, [part], columns)) as reads:
         for _, batches in reads:
@@ -151,7 +159,7 @@ def read_batches(
 
 
 def read_stored(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None = None
+    storage: Storage, parts: Sequence[SegmentRange], columns: Columns = None
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
@@ -215,9 +223,12 @@ def _open_run(storage: Storage, run: Sequence[SegmentRange]) -> list[_Opened]:
 def _open(storage: Storage, part: SegmentRange) -> _Opened:
     segment = part.segment
     skip = _load_aborted(storage, part)
-    if part.start_offset <= segment.base_offset:
-        index = None
-        chunk: range | None = range(min(segment.size_bytes, DEFAULT_CHUNK_BYTES))
+    index: OffsetIndex | None = None
+    chunk: range | None
+    if part.paths.is_parquet:
+        chunk = first_chunk(part.open(storage))
+    elif part.start_offset <= segment.base_offset:
+        chunk = range(min(segment.size_bytes, DEFAULT_CHUNK_BYTES))
     else:
         shift = segment.offset_shift
         index = _load_index(storage, part)
@@ -241,7 +252,7 @@ def _is_whole(part: SegmentRange) -> bool:
 def _later_chunks(part: SegmentRange) -> list[range]:
     """The chunks after the first one, as far as it is certain that they will be read."""
     segment = part.segment
-    if segment.size_bytes <= DEFAULT_CHUNK_BYTES:
+    if segment.size_bytes <= DEFAULT_CHUNK_BYTES or part.paths.is_parquet:
         return []
     # Batches that are larger than chunks are read at once, each in one request.
     large = segment.size_bytes > segment.batch_count * (DEFAULT_CHUNK_BYTES // 2)
@@ -279,7 +290,7 @@ class _Reading:
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
-    def batches(self, columns: Sequence[str] | None) -> Iterator[SegmentBatch]:
+    def batches(self, columns: Columns) -> Iterator[SegmentBatch]:
         """The batches; raises what :func:`read_ranges` does."""
         part, shift = self._part, self._part.segment.offset_shift
         try:
@@ -383,7 +394,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
 
 def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
     """The offset index, if there is one that can be used. It only saves reading from the start."""
-    if part.segment.batch_count < 2:
+    if not part.paths.needs_indexes(part.segment.batch_count):
         return None
     try:
         return OffsetIndex.decode(storage.get(part.paths.offset_index))
@@ -393,7 +404,7 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
 
 def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
     """The time index, if there is one that can be used."""
-    if part.segment.batch_count < 2:
+    if not part.paths.needs_indexes(part.segment.batch_count):
         return None
     try:
         return TimeIndex.decode(storage.get(part.paths.time_index))
@@ -436,37 +447,55 @@ class _Assembler:
     The constant columns are made once and sliced, so they cost next to nothing per batch.
     """
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: ScanColumns) -> None:
         self._columns = columns
-        self._schema = scan_schema(columns)
+        self._schema = columns.schema
+        stored = columns.stored
+        self._stored = frozenset(stored.names if isinstance(stored, pa.Schema) else stored)
         self._constants: dict[str, tuple[object, pa.Array]] = {}
         """By column, the newest value and an array that has nothing else."""
 
     def __call__(self, part: SegmentRange, batch: SegmentBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
-            [self._column(name, part, batch) for name in self._columns], schema=self._schema
+            [self._column(name, part, batch) for name in self._columns.names], schema=self._schema
         )
 
     def _column(self, name: str, part: SegmentRange, batch: SegmentBatch) -> pa.Array:
-        if name == "offset":
+        if self._columns.as_json and name in ("key", "value", "headers"):
+            return self._json_column(name, batch)
+        meaning = self._columns.meaning(name)
+        if meaning == "offset":
             return pa.array(batch.offsets() + part.segment.offset_shift)
-        if name == "timestamp":
-            milliseconds = batch.records.column("timestamp").view(pa.int64()).to_numpy()
-            return pa.array(milliseconds * np.int64(1000)).view(SCAN_SCHEMA.field(name).type)
-        if name in _STORED_COLUMNS:
-            return batch.records.column(name)
-        if name == "topic":
+        if meaning == "timestamp":
+            milliseconds = timestamps_ms(batch.records)
+            return pa.array(milliseconds * np.int64(1000)).view(self._schema.field(name).type)
+        if name in self._stored:
+            column = batch.records.column(name)
+            kind = self._schema.field(name).type
+            return column if column.type == kind else column.cast(kind)
+        if meaning == "topic":
             return self._constant(name, part.topic, batch.record_count)
-        if name == "partition":
+        if meaning == "partition":
             return self._constant(name, part.partition, batch.record_count)
         stamped = part.log_append_time
         if part.segment.kafka is not None:
             stamped = batch.header.is_log_append_time
         return self._constant(name, int(stamped), batch.record_count)
 
+    def _json_column(self, name: str, batch: SegmentBatch) -> pa.Array:
+        schema = self._columns.topic_schema
+        assert schema is not None
+        if name == "headers":
+            return batch.records.column(HEADERS).cast(HEADERS_TYPE)
+        kinds = schema.scan_columns
+        records = batch.records.cast(
+            pa.schema([kinds.field(n) for n in batch.records.schema.names])
+        )
+        return (json_keys if name == "key" else json_values)(records, schema)
+
     def _constant(self, name: str, value: object, length: int) -> pa.Array:
         known, array = self._constants.get(name, (None, None))
         if array is None or known != value or len(array) < length:
-            array = pa.repeat(pa.scalar(value, SCAN_SCHEMA.field(name).type), length)
+            array = pa.repeat(pa.scalar(value, self._schema.field(name).type), length)
             self._constants[name] = value, array
         return array.slice(0, length)

@@ -12,6 +12,7 @@ from txnlog.log.manifests import Manifests
 from txnlog.log.placed_records import PartitionHead, find_records
 from txnlog.names import TopicPartition
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
+from txnlog.schema import TopicSchema
 from txnlog.state.manifest import Settled
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
@@ -59,6 +60,7 @@ class TopicView:
     ``hides_aborted``: nothing shows that was aborted, here or in Kafka before it was imported.
     ``settled`` is looked up in ``manifests``. ``unfinished`` are, by partition, where those of the
     hidden appends begin that are committed by now, and may have been merged with others.
+    ``schema`` is that of a typed topic.
     """
 
     topic: str
@@ -72,6 +74,7 @@ class TopicView:
     settled: Settled | None
     manifests: Manifests = field(compare=False, repr=False)
     unfinished: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    schema: TopicSchema | None = None
 
     @classmethod
     def of(
@@ -111,6 +114,7 @@ class TopicView:
             settled=state.settled,
             manifests=manifests,
             unfinished=unfinished or {},
+            schema=state.schema,
         )
 
     @property

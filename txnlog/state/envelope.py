@@ -29,7 +29,10 @@ file of its own: entries, checkpoints, manifest lists and staged writes."""
 WITH_PROPOSALS = 3
 """Of entries that place what several writers have proposed, and of proposals: older versions, which
 do not know the kind, must refuse the topic, not pass over them."""
-NEWEST = 3
+WITH_PARQUET = 4
+"""Of what says that a segment is a Parquet file, or that those of a topic are to be: older versions
+would neither find nor write them."""
+NEWEST = 4
 """The newest version of any kind that is read here."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')

@@ -22,6 +22,7 @@ from txnlog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from txnlog.schema import TopicSchema
 from txnlog.state.folded_state import FoldedState, Unsettled
 from txnlog.state.manifest import Settled
 from txnlog.state.placement import Placement, Segment, placed_segment
@@ -39,7 +40,7 @@ from txnlog.state.transaction import Outcome, TransactionRef
 MAX_PARTITIONS = 100_000
 
 
-class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created"):
+class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created", omit_defaults=True):
     """The topic begins here: entry 0, or the first entry after a deletion."""
 
     nonce: str
@@ -47,6 +48,7 @@ class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created"):
     topic_id: str
     partitions: int
     config: dict[str, str]
+    schema: TopicSchema | None = None
 
 
 class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_defaults=True):
@@ -90,12 +92,13 @@ class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
 
 
 class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
-    """More partitions, or other settings: a value of None takes a key back to its default."""
+    """More partitions, other settings (None takes a key back to its default), another schema."""
 
     nonce: str
     at_ms: int
     partitions: int | None = None
     config: dict[str, str | None] = {}
+    schema: TopicSchema | None = None
 
 
 class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
@@ -191,6 +194,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     clock_ms: int = -1
     producer_id_expiration_ms: int = 86_400_000
     settled: Settled | None = None
+    schema: TopicSchema | None = None
     let_go: dict[int, int] = {}
     """What older versions have put in the place of ``kept_since_ms``."""
 
@@ -224,10 +228,12 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.topic_id = entry.topic_id
                 self.created_at_ms = entry.at_ms
                 self.config = dict(entry.config)
+                self.schema = entry.schema
                 self.partitions = [Partition() for _ in range(entry.partitions)]
             case Altered():
                 merged = {**self.config, **entry.config}
                 self.config = {key: value for key, value in merged.items() if value is not None}
+                self.schema = entry.schema or self.schema
                 missing = (entry.partitions or 0) - len(self.partitions)
                 self.partitions += [Partition() for _ in range(missing)]
             case Trimmed():
@@ -242,6 +248,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             case Deleted():
                 self.topic_id = None
                 self.config = {}
+                self.schema = None
                 self.partitions = []
                 self.undecided = {}
                 self.aborted = []

@@ -6,6 +6,7 @@ Used by a producer between its sends and its flush, and by a Spark transaction f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -16,6 +17,12 @@ from txnlog.write.record_checks import Headers
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import TopicBuffer
 from txnlog.write.writer_settings import WriterSettings
+
+
+class SupportsArrow(Protocol):
+    """What Arrow can take a table from: Arrow's PyCapsule interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
 class RecordBuffers:
@@ -49,20 +56,10 @@ class RecordBuffers:
         """Take one record. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
         self._buffer_of(topic, partition).send(value, key, partition, timestamp_ms, headers)
 
-    def send_batch(
-        self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
-    ) -> None:
+    def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
         buffer = self._buffer_of(topic, partition)
-        if isinstance(batch, pa.Table):
-            batches = batch.to_batches()
-        elif isinstance(batch, pa.RecordBatch):
-            batches = [batch]
-        else:
-            raise InvalidRecord(
-                f"send_batch takes a pyarrow RecordBatch or Table, not {type(batch).__name__}"
-            )
-        buffer.send_batches(batches, partition)
+        buffer.send_batches(_to_batches(batch), partition)
 
     def _buffer_of(self, topic: str, partition: int | None) -> TopicBuffer:
         """The topic's buffer.
@@ -116,3 +113,21 @@ class RecordBuffers:
         self._interrupted = False
         for buffer in self._topics.values():
             buffer.discard()
+
+
+def _to_batches(batch: object) -> list[pa.RecordBatch]:
+    """What Arrow can take, as its batches. Raises InvalidRecord."""
+    if isinstance(batch, pa.RecordBatch):
+        return [batch]
+    if isinstance(batch, pa.Table):
+        batches: list[pa.RecordBatch] = batch.to_batches()
+        return batches
+    if not hasattr(batch, "__arrow_c_stream__") and not hasattr(batch, "__arrow_c_array__"):
+        raise InvalidRecord(
+            "send_batch takes a pyarrow RecordBatch or Table, or what speaks Arrow's PyCapsule "
+            f"interface as the frames of pandas and Polars do, not {type(batch).__name__}"
+        )
+    try:
+        return list(pa.table(batch).to_batches())
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecord(f"the {type(batch).__name__} cannot be made Arrow: {error}") from error

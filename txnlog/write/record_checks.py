@@ -120,16 +120,15 @@ def check_partition(partition: int | None, spec: TopicSpec) -> int | None:
 
 
 def explicit_partitions(
-    batch: pa.RecordBatch, partition: int | None, spec: TopicSpec
+    batch: pa.RecordBatch, partition: int | None, spec: TopicSpec, column: str = "partition"
 ) -> pa.Array | None:
     """The explicit partition of each record (int32), null where there is none.
 
-    ``partition`` is that of all of them; else it is in the column of this name. None: no record
-    has one.
+    ``partition`` is that of all of them; else it is in ``column``. None: no record has one.
     """
     if partition is not None:
         same = np.full(batch.num_rows, check_partition(partition, spec), dtype=np.int32)
         return pa.array(same)
-    if "partition" not in batch.schema.names:
+    if column not in batch.schema.names:
         return None
-    return check_explicit(batch.column("partition"), spec.topic, spec.partitions)
+    return check_explicit(batch.column(column), spec.topic, spec.partitions)

@@ -21,10 +21,15 @@ from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import RecordTooLarge, StorageError
 from txnlog.log.uploads import TopicSpec, UploadedSegment
-from txnlog.segments.identity import tag_of
-from txnlog.segments.records import constant_timestamps, record_sizes, take_groups
+from txnlog.segments.records import (
+    constant_timestamps,
+    record_sizes,
+    take_groups,
+    timestamp_column,
+)
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload
+from txnlog.write.segment_writers import new_segment_writer
 
 _logger = logging.getLogger(__name__)
 
@@ -67,12 +72,11 @@ class _Sink:
 
 @dataclass(slots=True, eq=False)
 class _OpenSegment:
-    """A segment that grows. ``tag`` is that of the name which it has if it shares no file."""
+    """A segment that grows. ``name`` is the one it has if it shares no file."""
 
     uploader: SegmentUploader
     partition: int
     name: str
-    tag: int
     sink: _Sink
     writer: SegmentWriter
     begun_ms: int
@@ -169,7 +173,7 @@ class SegmentUploader:
         """Add records, each to its partition.
 
         Args:
-            records: of exactly the segments' RECORD_SCHEMA.
+            records: of exactly RECORD_SCHEMA, or of a typed topic's record columns.
             partitions: int32, the partition of each record, all of them in range.
 
         Raises:
@@ -197,7 +201,7 @@ class SegmentUploader:
         self._budget.flush_excess()
 
     def _stamp(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        column = records.schema.get_field_index("timestamp")
+        column = records.schema.get_field_index(timestamp_column(records))
         stamps = constant_timestamps(self._clock.now_ms(), records.num_rows)
         return records.set_column(column, records.schema.field(column), stamps)
 
@@ -255,19 +259,9 @@ class SegmentUploader:
 
     def _new_segment(self, partition: int) -> _OpenSegment:
         name = self._new_name()
-        tag = tag_of(name)
         sink = _Sink(lambda: self._begin_file(segment))
-        writer = SegmentWriter(
-            sink,
-            record_format=self._config.record_format,
-            compression=self._config.compression,
-            level=self._config.compression_level,
-            max_record_bytes=self._config.max_message_bytes,
-            index_interval_bytes=self._config.index_interval_bytes,
-            tag=tag,
-            segment_bytes=self._config.segment_bytes,
-        )
-        segment = _OpenSegment(self, partition, name, tag, sink, writer, self._clock.now_ms())
+        writer = new_segment_writer(sink, self._spec, partition, name)
+        segment = _OpenSegment(self, partition, name, sink, writer, self._clock.now_ms())
         self._open[partition] = segment
         self._budget.open(segment)
         return segment
@@ -277,7 +271,9 @@ class SegmentUploader:
         return self._storage.upload(segment.ref.paths.log)
 
     def _new_name(self) -> str:
-        name = names.segment_name(self._writer_token, self._counter)
+        name = names.segment_name(
+            self._writer_token, self._counter, is_parquet=self._config.is_parquet
+        )
         self._counter += 1
         return name
 
@@ -305,9 +301,9 @@ class SegmentUploader:
             summary = self._end(segment)
             assert segment.sink.upload is not None
             yield segment.sink.upload.close
-            if summary.batch_count > 1:
+            paths = segment.ref.paths
+            if paths.needs_indexes(summary.batch_count):
                 # Accelerators: a reader that does not find them reads the segment itself.
-                paths = segment.ref.paths
                 yield partial(self._storage.put, paths.offset_index, summary.index)
                 yield partial(self._storage.put, paths.time_index, summary.time_index)
 
@@ -335,7 +331,7 @@ class SegmentUploader:
                 size_bytes=summary.size_bytes,
                 min_timestamp_ms=summary.min_timestamp_ms,
                 max_timestamp_ms=summary.max_timestamp_ms,
-                tag=segment.tag,
+                tag=summary.tag,
                 begun_ms=segment.begun_ms,
                 position=segment.position,
             )
@@ -373,12 +369,13 @@ def _group_by_file(segments: Iterable[_OpenSegment]) -> Iterator[list[_OpenSegme
     """Which segments, each of another partition, go to one file when they are finished.
 
     Those of which nothing is written yet, so that they become one batch each, as many as take less
-    than SHARED_FILE_BYTES together.
+    than SHARED_FILE_BYTES together. Parquet files are files of their own.
     """
     together: list[_OpenSegment] = []
     total_bytes = 0
     for segment in segments:
-        if segment.writer.size_bytes or segment.size_bytes >= SHARED_FILE_BYTES:
+        large = segment.writer.size_bytes > 0 or segment.size_bytes >= SHARED_FILE_BYTES
+        if large or segment.ref.paths.is_parquet:
             yield [segment]
             continue
         total_bytes += segment.size_bytes

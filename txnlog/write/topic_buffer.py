@@ -21,6 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec, UploadedSegment
+from txnlog.schema import PARTITION
 from txnlog.segments.records import (
     RECORD_SCHEMA,
     normalize,
@@ -40,6 +41,7 @@ from txnlog.write.record_checks import (
     to_bytes,
 )
 from txnlog.write.segment_uploads import SegmentUploader, UploadBudget, discard_segments
+from txnlog.write.typed_records import TypedRecords
 from txnlog.write.writer_settings import WriterSettings
 
 METADATA_MAX_AGE_S = 300.0
@@ -127,6 +129,7 @@ class TopicBuffer:
         self._max_record_bytes = config.max_message_bytes
         self._timestamps = TimestampLimits(spec.topic, config)
         self._keys = KeyCheck(spec.topic, config)
+        self._typed = None if spec.schema is None else TypedRecords(spec.topic, spec.schema)
         self._refreshed_at_s = self._logs.clock.monotonic_s()
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
@@ -179,6 +182,11 @@ class TopicBuffer:
         headers: Headers | None,
     ) -> None:
         """Take one record. Raises InvalidRecord, InvalidTimestamp, RecordTooLarge."""
+        if self._typed is not None:
+            raise InvalidRecord(
+                f"topic {self.spec.topic!r} has a schema, so its records have columns and no "
+                "value: use send_batch"
+            )
         row = (
             to_bytes(key, "key"),
             to_bytes(value, "value"),
@@ -222,15 +230,19 @@ class TopicBuffer:
         self, batch: pa.RecordBatch, partition: int | None
     ) -> tuple[pa.RecordBatch, pa.Array | None]:
         """A user's batch as records, and their explicit partitions. Raises InvalidRecord."""
-        explicit = explicit_partitions(batch, partition, self.spec)
-        if "partition" in batch.schema.names:
-            batch = batch.drop_columns(["partition"])
+        column = "partition" if self._typed is None else PARTITION
+        explicit = explicit_partitions(batch, partition, self.spec, column)
+        if column in batch.schema.names:
+            batch = batch.drop_columns([column])
         now_ms = self._logs.clock.now_ms()
-        try:
-            records = normalize(batch, now_ms=now_ms)
-        except UnsupportedRecordFormat as error:
-            raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
-        self._keys.check(records.column("key"))
+        if self._typed is not None:
+            records = self._typed.normalize(batch, now_ms)
+        else:
+            try:
+                records = normalize(batch, now_ms=now_ms)
+            except UnsupportedRecordFormat as error:
+                raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
+            self._keys.check(records.column("key"))
         self._timestamps.check(timestamps_ms(records), now_ms)
         return records, explicit
 
@@ -246,7 +258,8 @@ class TopicBuffer:
     def _add(self, records: pa.RecordBatch, explicit: pa.Array | None) -> None:
         """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._lost_on_error():
-            partitions = choose_partitions(records.column("key"), explicit, self._partitioner)
+            keys = records.column("key") if self._typed is None else self._typed.keys(records)
+            partitions = choose_partitions(keys, explicit, self._partitioner)
             if self._uploader is None:
                 self._uploader = SegmentUploader(
                     self._storage, self._written, self._logs.clock, self._budget

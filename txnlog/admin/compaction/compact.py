@@ -78,7 +78,7 @@ def compact_topic(
     if not config.compacts:
         return
     least_ratio = 0.0 if even_clean else config.min_cleanable_dirty_ratio
-    spec = TopicSpec(topic, view.topic_id, len(view.partitions), dict(view.config))
+    spec = TopicSpec(topic, view.topic_id, len(view.partitions), dict(view.config), view.schema)
     spans = {n: (part.log_start_offset, part.end_offset) for n, part in enumerate(view.partitions)}
     placed = view.placed(spans)
     tasks = []

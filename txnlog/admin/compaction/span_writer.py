@@ -15,16 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog import names
+from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.log.uploads import TopicSpec, UploadedSegment
-from txnlog.segments.identity import tag_of
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES
 from txnlog.segments.records import Int64Array, record_sizes
 from txnlog.segments.writer import SegmentWriter
 from txnlog.storage.base import Storage, Upload
 from txnlog.write.segment_uploads import discard_segments
+from txnlog.write.segment_writers import new_segment_writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,14 @@ class SpanWriter:
         self._start = start  # of the span that is next, or being written
         self._horizon_ms = delete_horizon_ms
         self._config = TopicConfig.of(spec.config)
+        self._keys = RecordKeys(spec.schema)
         self._token = clock.token()
         self._counter = 0
         self._open: _Open | None = None
         self._spans: list[CompactedSpan] = []
 
     def append(self, records: pa.RecordBatch, offsets: Int64Array) -> None:
-        """Add records of RECORD_SCHEMA with the partition's own offsets (int64, ascending)."""
+        """Add records, all columns of them, with the partition's own offsets (int64, ascending)."""
         row = 0
         ends: Int64Array | None = None
         while row < records.num_rows:
@@ -103,7 +105,7 @@ class SpanWriter:
                 stop = row + 1  # larger than a whole segment
             part = records.slice(row, stop - row)
             segment.writer.append(part, offsets[row:stop] - segment.start)
-            segment.has_tombstones |= part.column("value").null_count > 0
+            segment.has_tombstones |= bool(self._keys.deleting(part).any())
             row = stop
 
     def finish(self, end: int) -> list[CompactedSpan]:
@@ -129,19 +131,17 @@ class SpanWriter:
             # So far away that no segment from here could count up to it.
             self._spans.append(CompactedSpan(self._start, first_offset, None))
             self._start = first_offset
-        name = names.segment_name(self._token, self._counter)
+        name = names.segment_name(self._token, self._counter, is_parquet=self._config.is_parquet)
         self._counter += 1
         ref = names.SegmentRef(self._spec.topic, self._partition, name)
         upload = self._storage.upload(ref.paths.log)
-        writer = SegmentWriter(
+        writer = new_segment_writer(
             upload,
-            record_format=self._config.record_format,
-            compression=self._config.compression,
-            level=self._config.compression_level,
+            self._spec,
+            self._partition,
+            name,
+            stores_offsets=True,
             max_record_bytes=_ANY_RECORD,
-            index_interval_bytes=self._config.index_interval_bytes,
-            tag=tag_of(name),
-            segment_bytes=self._config.segment_bytes,
         )
         self._open = _Open(self._start, name, upload, writer, self._clock.now_ms())
         return self._open
@@ -168,14 +168,14 @@ class SpanWriter:
             size_bytes=summary.size_bytes,
             min_timestamp_ms=summary.min_timestamp_ms,
             max_timestamp_ms=summary.max_timestamp_ms,
-            tag=tag_of(segment.name),
+            tag=summary.tag,
             begun_ms=segment.begun_ms,
         )
 
         def requests() -> Iterator[Callable[[], None]]:
             yield segment.upload.close
-            if summary.batch_count > 1:
-                paths = names.SegmentRef(self._spec.topic, self._partition, segment.name).paths
+            paths = names.SegmentRef(self._spec.topic, self._partition, segment.name).paths
+            if paths.needs_indexes(summary.batch_count):
                 yield partial(self._storage.put, paths.offset_index, summary.index)
                 yield partial(self._storage.put, paths.time_index, summary.time_index)
 

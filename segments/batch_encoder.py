@@ -1,0 +1,116 @@
+"""Makes the bytes of a segment's batches, one after another, and the indexes beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from txnlog.segments.batch_header import (
+    GUARDED_EPOCH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    TAGGED_EPOCH,
+)
+from txnlog.segments.batches import check_format, encode_batch
+from txnlog.segments.compression import Compression
+from txnlog.segments.identity import NO_TAG
+from txnlog.segments.indexes.sparse import IndexBuilder
+from txnlog.segments.records import Int32Array, timestamps_ms
+
+
+class SupportsWrite(Protocol):
+    """What a segment is written to: a file, a buffer, an upload."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """What ends a segment: how many more bytes were written, the index files, and its tag."""
+
+    size_bytes: int
+    index: bytes
+    time_index: bytes
+    tag: int
+
+
+class SegmentEncoder(Protocol):
+    """Writes batches to a sink, in the order of their offsets, and then the end."""
+
+    @property
+    def overhead_bytes(self) -> int:
+        """About what the file takes at most besides its records."""
+
+    def write(
+        self, records: pa.RecordBatch, base_offset: int, offset_deltas: Int32Array | None
+    ) -> int:
+        """Write one batch; returns how many bytes it took."""
+
+    def finish(self) -> SegmentEnd: ...
+
+
+# What a batch takes at most besides its records: its header; the schema and the layout of columns,
+# or the frame of a codec around rows.
+_OVERHEAD_BYTES = {"columns": 1536, "kafka": 128}
+
+
+class BatchEncoder:
+    """Batches in columns, or in Kafka's own format. Each carries the tag, if there is one."""
+
+    def __init__(
+        self,
+        sink: SupportsWrite,
+        *,
+        record_format: str,
+        compression: Compression,
+        level: int | None,
+        index_interval_bytes: int,
+        tag: int,
+    ) -> None:
+        check_format(record_format)
+        self.overhead_bytes = _OVERHEAD_BYTES[record_format]
+        self._sink = sink
+        self._record_format = record_format
+        self._tag = tag
+        self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
+        self._producer_epoch, self._mask = NO_PRODUCER_EPOCH, 0
+        if record_format == "kafka":
+            # In rows nothing but the base sequence can vouch for base offset and leader epoch.
+            self._producer_epoch = GUARDED_EPOCH if tag == NO_TAG else TAGGED_EPOCH
+            self._mask = 0 if tag == NO_TAG else tag
+        self._compression = compression
+        self._level = level
+        self._indexes = IndexBuilder(index_interval_bytes)
+        self._size_bytes = 0
+
+    def write(
+        self, records: pa.RecordBatch, base_offset: int, offset_deltas: Int32Array | None
+    ) -> int:
+        data = encode_batch(
+            records,
+            record_format=self._record_format,
+            compression=self._compression,
+            level=self._level,
+            base_offset=base_offset,
+            offset_deltas=offset_deltas,
+            base_sequence=base_offset ^ self._mask,
+            producer_epoch=self._producer_epoch,
+            leader_epoch=self._leader_epoch,
+        )
+        last_delta = records.num_rows - 1 if offset_deltas is None else int(offset_deltas[-1])
+        # Before the bytes: a batch that does not fit must not be in the file either.
+        self._indexes.add(
+            position=self._size_bytes,
+            size_bytes=len(data),
+            last_offset=base_offset + last_delta,
+            max_timestamp_ms=int(timestamps_ms(records).max()),
+        )
+        self._sink.write(data)
+        self._size_bytes += len(data)
+        return len(data)
+
+    def finish(self) -> SegmentEnd:
+        index, time_index = self._indexes.finish()
+        return SegmentEnd(0, index.encode(), time_index.encode(), self._tag)

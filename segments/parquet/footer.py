@@ -1,0 +1,235 @@
+"""The footer of a segment that is a Parquet file: its row groups, and what vouches for them.
+
+The log keeps a checksum of the footer as the segment's tag, the footer keeps one of each row group,
+and pages have Parquet's own: no byte of the file is without. Offsets are relative to the segment.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import crc32c
+import pyarrow as pa
+
+from txnlog.segments.batch_header import (
+    MAGIC_PARQUET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    BytesLike,
+)
+from txnlog.segments.compression import Compression
+from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.identity import NO_TAG
+from txnlog.segments.records import TIMESTAMP_COLUMNS
+from txnlog.segments.segment_file import SegmentFile
+
+MAGIC: Final = b"PAR1"
+OFFSET_COLUMN: Final = "_offset"
+"""The relative offset of each row, in segments with gaps; in others it is the row's number."""
+TAG_MASK: Final = 0x7FFFFFFF
+CHECKSUMS_KEY: Final = b"txnlog.row_group_crc32c"
+FOOTER_CHUNK_BYTES: Final = 64 << 10
+"""So much of a file's end is read first: mostly all of the footer."""
+
+_TAIL_BYTES = 8  # the footer's length and the magic
+_LENGTH_FIELD_BYTES = 12  # the length in a batch header counts what comes after itself
+_CHECKSUM = re.compile(rb"[0-9a-f]{8}")
+_CODECS: Final = {
+    "GZIP": Compression.GZIP,
+    "SNAPPY": Compression.SNAPPY,
+    "LZ4": Compression.LZ4,
+    "ZSTD": Compression.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group: bytes [position, position + size_bytes) of the file.
+
+    ``header`` says what that of a batch would: offsets, times, how many records. ``crc`` is None in
+    files that txnlog has not written.
+    """
+
+    number: int
+    first_row: int
+    position: int
+    size_bytes: int
+    uncompressed_bytes: int
+    crc: int | None
+    header: BatchHeader
+
+    def check(self, data: BytesLike, name: str) -> None:
+        """Raise CorruptRecord unless these are its bytes, as they were written."""
+        found = crc32c.crc32c(data)
+        if self.crc is not None and found != self.crc:
+            reason = (
+                f"row group {self.number}: CRC-32C is {found:#010x}, the footer says "
+                f"{self.crc:#010x}"
+            )
+            raise CorruptRecord.at(name, self.position, reason, self.header.base_offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footer:
+    """What the end of a file says. ``metadata`` is pyarrow's; ``position`` is where it begins."""
+
+    metadata: Any
+    groups: tuple[RowGroup, ...]
+    stores_offsets: bool
+    position: int
+    tag: int
+
+
+def footer_tag(tail: bytes | memoryview) -> int:
+    """The tag of a segment whose file ends with this footer, its length and the magic: 31 bits."""
+    tag: int = crc32c.crc32c(tail) & TAG_MASK
+    return tag
+
+
+def read_footer(file: SegmentFile) -> Footer:
+    """Read and check the end of the file.
+
+    Raises CorruptRecord: it is damaged, or not that of the segment that the file should be.
+    """
+    return _parse(file, read_tail(file))
+
+
+def _parse(file: SegmentFile, tail: bytes) -> Footer:
+    position = file.size_bytes - len(tail)
+    tag = footer_tag(tail)
+    if file.identity is not None and file.identity.tag not in (NO_TAG, tag):
+        raise CorruptRecord.at(
+            file.name,
+            position,
+            f"the footer's checksum is {tag}, the log has placed {file.identity.tag}. It is "
+            "damaged, or the file was exchanged for another one; restore it from a backup",
+        )
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_metadata(pa.BufferReader(tail))
+        stores_offsets = OFFSET_COLUMN in metadata.schema.to_arrow_schema().names
+        groups = tuple(_row_groups(file, metadata, tag, stores_offsets=stores_offsets))
+    except CorruptRecord:
+        raise
+    except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
+        raise CorruptRecord.at(
+            file.name, position, f"the footer cannot be read: {error}"
+        ) from error
+    _check_layout(file, groups, position)
+    return Footer(metadata, groups, stores_offsets, position, tag)
+
+
+def read_tail(file: SegmentFile) -> bytes:
+    """The footer with its length and the magic. Raises CorruptRecord."""
+    size = file.size_bytes
+    least = len(MAGIC) + _TAIL_BYTES
+    if size < least:
+        raise CorruptRecord.at(file.name, 0, f"{size} bytes are too few for a Parquet file")
+    start = max(size - FOOTER_CHUNK_BYTES, 0)
+    data = bytes(file.read(start, size))
+    if len(data) < size - start:
+        reason = f"the file has ended, {size} bytes were expected"
+        raise CorruptRecord.at(file.name, start + len(data), reason)
+    if data[-len(MAGIC) :] != MAGIC:
+        raise CorruptRecord.at(file.name, size - len(MAGIC), "a Parquet file ends with PAR1")
+    length = int.from_bytes(data[-_TAIL_BYTES : -len(MAGIC)], "little") + _TAIL_BYTES
+    if length > size - len(MAGIC):
+        reason = f"a footer of {length} bytes is claimed, the file has {size}"
+        raise CorruptRecord.at(file.name, size - _TAIL_BYTES, reason)
+    if length > len(data):
+        data = bytes(file.read(size - length, start)) + data
+    return data[-length:]
+
+
+def _row_groups(file: SegmentFile, metadata: Any, tag: int, *, stores_offsets: bool) -> Any:
+    count = metadata.num_row_groups
+    checksums = _checksums((metadata.metadata or {}).get(CHECKSUMS_KEY), count)
+    leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
+    time_leaf = next((leaves.index(name) for name in TIMESTAMP_COLUMNS if name in leaves), None)
+    offset_leaf = leaves.index(OFFSET_COLUMN) if stores_offsets else None
+    groups = [metadata.row_group(number) for number in range(count)]
+    first_rows = accumulate((group.num_rows for group in groups), initial=0)
+    for number, (group, first_row) in enumerate(zip(groups, first_rows, strict=False)):
+        chunks = [group.column(leaf) for leaf in range(group.num_columns)]
+        position = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
+        size_bytes = sum(chunk.total_compressed_size for chunk in chunks)
+        first, last = first_row, first_row + group.num_rows - 1
+        if offset_leaf is not None:
+            first, last = _range_of(chunks[offset_leaf])
+        least_ms, most_ms = -1, -1
+        if time_leaf is not None and chunks[time_leaf].is_stats_set:
+            least_ms, most_ms = _range_of(chunks[time_leaf])
+        if not 0 < group.num_rows <= last - first + 1:
+            raise CorruptRecord.at(
+                file.name,
+                position,
+                f"row group {number} has {group.num_rows} rows for offsets {first} to {last}",
+            )
+        yield RowGroup(
+            number,
+            first_row,
+            position,
+            size_bytes,
+            group.total_byte_size,
+            checksums[number],
+            BatchHeader(
+                base_offset=first,
+                length=size_bytes - _LENGTH_FIELD_BYTES,
+                leader_epoch=tag,
+                magic=MAGIC_PARQUET,
+                crc=checksums[number] or 0,
+                attributes=int(_CODECS.get(chunks[0].compression, Compression.NONE)),
+                last_offset_delta=last - first,
+                base_timestamp_ms=least_ms,
+                max_timestamp_ms=most_ms,
+                producer_id=NO_PRODUCER_ID,
+                producer_epoch=NO_PRODUCER_EPOCH,
+                base_sequence=first,
+                record_count=group.num_rows,
+            ),
+        )
+
+
+def _range_of(chunk: Any) -> tuple[int, int]:
+    """The least and the largest integer of a column in a row group."""
+    statistics = chunk.statistics
+    return int(statistics.min_raw), int(statistics.max_raw)
+
+
+def _checksums(listed: bytes | None, count: int) -> list[int | None]:
+    """By row group; None for each if the file has none."""
+    if listed is None:
+        return [None] * count
+    parts = listed.split(b",")
+    if len(parts) != count or not all(_CHECKSUM.fullmatch(part) for part in parts):
+        raise ValueError(f"it has {len(parts)} checksums for {count} row groups")
+    return [int(part, 16) for part in parts]
+
+
+def _check_layout(file: SegmentFile, groups: tuple[RowGroup, ...], footer: int) -> None:
+    """Row groups lie side by side, from the first magic to the footer, and their offsets ascend."""
+    position, last_offset = len(MAGIC), -1
+    for group in groups:
+        if group.crc is not None and group.position != position:
+            reason = f"row group {group.number} begins here, {position} was expected"
+            raise CorruptRecord.at(file.name, group.position, reason)
+        position = group.position + group.size_bytes
+        if group.header.base_offset <= last_offset:
+            reason = f"base offset {group.header.base_offset} comes after {last_offset}"
+            raise CorruptRecord.at(file.name, group.position, reason)
+        last_offset = group.header.last_offset
+    if position > footer:
+        raise CorruptRecord.at(
+            file.name, footer, f"row groups end at {position}, the footer begins"
+        )
+
+
+if __name__ == "__main__":  # whether a footer can be read, without risking another process
+    given = sys.stdin.buffer.read()
+    _parse(SegmentFile(lambda *_: b"", 1 << 62, "stdin", is_parquet=True), given)

@@ -1,0 +1,323 @@
+"""Reads records of a segment that is a Parquet file: ranges of offsets, a row group at a time.
+
+Offsets are relative to the segment. Row groups that are read whole are checked by the footer's
+checksums, pages by their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.segments.batch_header import BytesLike
+from txnlog.segments.errors import CorruptRecord, TxnlogError, UnsupportedRecordFormat
+from txnlog.segments.parquet.footer import (
+    FOOTER_CHUNK_BYTES,
+    MAGIC,
+    OFFSET_COLUMN,
+    Footer,
+    RowGroup,
+    read_footer,
+)
+from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, Int32Array
+from txnlog.segments.segment_file import SegmentFile
+
+WHOLE_BYTES: Final = 4 << 20
+"""A file up to this is read in one request."""
+_MERGE_BYTES: Final = 1 << 20
+"""Columns with no more between them are read together: a request costs as much."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroupRecords:
+    """The rows of a row group; ``offset_deltas`` is None if their offsets are dense."""
+
+    group: RowGroup
+    records: pa.RecordBatch
+    offset_deltas: Int32Array | None
+
+
+Columns: TypeAlias = Sequence[str] | pa.Schema | None
+"""Which columns are read: by name, or those of a typed topic's schema, or all."""
+_FIELD_ID: Final = b"PARQUET:field_id"
+
+
+def find_column(file_schema: pa.Schema, wanted: pa.Field) -> str | None:
+    """What a column is called in a file: by its id, or else by its name; None: it is not there."""
+    number = (wanted.metadata or {}).get(_FIELD_ID)
+    for field in file_schema:
+        found = (field.metadata or {}).get(_FIELD_ID)
+        if field.name == wanted.name if number is None else found == number:
+            name: str = field.name
+            return name
+    return None
+
+
+def first_chunk(size_bytes: int) -> range:
+    """The bytes that are read first of a file: all of them, or its end."""
+    if size_bytes <= WHOLE_BYTES:
+        return range(size_bytes)
+    return range(size_bytes - FOOTER_CHUNK_BYTES, size_bytes)
+
+
+class ParquetSegment:
+    """An open file: its footer, and all of its bytes if there are few.
+
+    Raises CorruptRecord where the file is damaged, or not the one it should be.
+    """
+
+    def __init__(self, file: SegmentFile) -> None:
+        self._file = file
+        self._data: bytes | None = None
+        if file.size_bytes <= WHOLE_BYTES:
+            self._data = data = bytes(file.read(0, file.size_bytes))
+            file = replace(file, read=lambda start, stop: data[start:stop])
+        self.footer: Footer = read_footer(file)
+        if self._data is not None and not self._data.startswith(MAGIC):
+            raise CorruptRecord.at(file.name, 0, "a Parquet file begins with PAR1")
+
+    @property
+    def timestamp_column(self) -> str:
+        """The name of the column with the times of records. Raises CorruptRecord."""
+        names = self.footer.metadata.schema.to_arrow_schema().names
+        for name in TIMESTAMP_COLUMNS:
+            if name in names:
+                return name
+        raise CorruptRecord(f"{self._file.name}: no column is called {TIMESTAMP_COLUMNS[1]}")
+
+    def groups(self, start_offset: int, stop_offset: int | None) -> Iterator[RowGroup]:
+        """The row groups with any offset of [start_offset, stop_offset)."""
+        for group in self.footer.groups:
+            if stop_offset is not None and group.header.base_offset >= stop_offset:
+                return
+            if group.header.last_offset >= start_offset:
+                yield group
+
+    def read(
+        self,
+        groups: Sequence[RowGroup],
+        columns: Columns,
+        max_uncompressed_bytes: int,
+    ) -> Iterator[RowGroupRecords]:
+        """The rows of row groups, one after another: these columns, in that order; None: all.
+
+        Columns of a schema are found by their ids, whatever they are called in the file; those that
+        it does not have are null, and others of the schema's type.
+        Raises CorruptRecord; UnsupportedRecordFormat for a name that the file does not have.
+        """
+        file_schema = self.footer.metadata.schema.to_arrow_schema()
+        names = file_schema.names
+        wanted = self._names_in_file(file_schema, columns)
+        stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
+        is_all = set(stored) == set(names)
+        pieces: dict[int, list[range]] = {}
+        if self._data is None:
+            pieces = {group.number: self._pieces(group, stored) for group in groups}
+        fetch = self._file.read_ahead or self._fetch
+        with closing(fetch([piece for some in pieces.values() for piece in some])) as fetched:
+            for group in groups:
+                self._check_size(group, max_uncompressed_bytes)
+                found = [(piece, next(fetched)) for piece in pieces.get(group.number, ())]
+                source = self._source(group, found, is_all=is_all)
+                read = self._read_group(group, wanted, stored, source)
+                if isinstance(columns, pa.Schema):
+                    read = replace(read, records=self._conform(read, file_schema, columns))
+                yield read
+
+    def _names_in_file(self, file_schema: pa.Schema, columns: Columns) -> list[str]:
+        names: list[str] = file_schema.names
+        if columns is None:
+            return [name for name in names if name != OFFSET_COLUMN]
+        if isinstance(columns, pa.Schema):
+            found = (find_column(file_schema, field) for field in columns)
+            return [name for name in found if name is not None]
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise UnsupportedRecordFormat(
+                f"{self._file.name}: there is no column {missing[0]!r}, but {', '.join(names)}"
+            )
+        return [*columns]
+
+    def _conform(
+        self, read: RowGroupRecords, file_schema: pa.Schema, columns: pa.Schema
+    ) -> pa.RecordBatch:
+        """The columns of a schema, from those that the file has of them."""
+        count = read.group.header.record_count
+        arrays = []
+        for field in columns:
+            name = find_column(file_schema, field)
+            if name is None:
+                arrays.append(pa.nulls(count, field.type))
+                continue
+            column = read.records.column(name)
+            try:
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+            except (pa.ArrowException, NotImplementedError) as error:
+                reason = f"column {name!r} is {column.type}, not {field.type}: {error}"
+                raise self._damaged(read.group, reason) from error
+        if not arrays:
+            return read.records
+        return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+    def _fetch(self, pieces: Sequence[range]) -> Generator[BytesLike]:
+        yield from (self._file.read(piece.start, piece.stop) for piece in pieces)
+
+    def _check_size(self, group: RowGroup, most: int) -> None:
+        if group.uncompressed_bytes > most:
+            reason = f"it claims {group.uncompressed_bytes} bytes, {most} are the most"
+            raise self._damaged(group, reason)
+
+    def _read_group(
+        self,
+        group: RowGroup,
+        wanted: Sequence[str],
+        stored: Sequence[str],
+        source: pa.NativeFile,
+    ) -> RowGroupRecords:
+        try:
+            table = self._decode(source, group, stored)
+        except TxnlogError:
+            raise
+        except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
+            raise self._damaged(group, str(error)) from error
+        if table.num_rows != group.header.record_count:
+            raise self._damaged(
+                group, f"it has {table.num_rows} rows, not {group.header.record_count}"
+            )
+        return self._assemble(group, table, wanted)
+
+    def _decode(self, source: Any, group: RowGroup, stored: Sequence[str]) -> pa.Table:
+        from pyarrow import parquet
+
+        opened = parquet.ParquetFile(
+            source, metadata=self.footer.metadata, page_checksum_verification=True
+        )
+        return opened.read_row_group(group.number, columns=[*stored])
+
+    def _assemble(self, group: RowGroup, table: pa.Table, wanted: Sequence[str]) -> RowGroupRecords:
+        deltas = None
+        if self.footer.stores_offsets:
+            offsets = table.column(OFFSET_COLUMN).to_numpy()
+            table = table.select([*wanted])
+            header = group.header
+            if offsets[0] != header.base_offset or offsets[-1] != header.last_offset:
+                raise self._damaged(group, f"its offsets are {offsets[0]} to {offsets[-1]}")
+            if not bool((np.diff(offsets) > 0).all()):
+                raise self._damaged(group, "its offsets do not ascend")
+            if header.last_offset_delta + 1 > header.record_count:
+                deltas = (offsets - header.base_offset).astype(np.int32)
+        batches = _as_records(table).combine_chunks().to_batches()
+        if len(batches) > 1:
+            raise self._damaged(group, "a column has more than 2 GiB")
+        if batches:
+            return RowGroupRecords(group, batches[0], deltas)
+        nothing = pa.table({"": pa.nulls(group.header.record_count)}).to_batches()[0].select([])
+        return RowGroupRecords(group, nothing, deltas)
+
+    def _source(
+        self, group: RowGroup, found: Sequence[tuple[range, BytesLike]], *, is_all: bool
+    ) -> pa.NativeFile:
+        """The file, or what was fetched of it for a row group, checked if that is all."""
+        name = self._file.name
+        if self._data is not None:
+            stop = group.position + group.size_bytes
+            group.check(memoryview(self._data)[group.position : stop], name)
+            return pa.BufferReader(self._data)
+        for piece, data in found:
+            if len(data) < len(piece):
+                reason = f"the file has ended, {piece.stop} bytes were expected"
+                raise CorruptRecord.at(name, piece.start + len(data), reason)
+        if is_all:
+            group.check(found[0][1], name)
+        held = {piece.start: memoryview(data) for piece, data in found}
+        return pa.PythonFile(_Pieces(held, self._file.size_bytes), mode="r")
+
+    def _pieces(self, group: RowGroup, columns: Sequence[str]) -> list[range]:
+        """The bytes of some columns of a row group, as few ranges; of all columns it is one."""
+        described = self.footer.metadata.row_group(group.number)
+        found: list[range] = []
+        for leaf in range(described.num_columns):
+            chunk = described.column(leaf)
+            if chunk.path_in_schema.partition(".")[0] in columns:
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                found.append(range(start, start + chunk.total_compressed_size))
+        merged: list[range] = []
+        for piece in sorted(found, key=lambda piece: piece.start):
+            if merged and piece.start - merged[-1].stop <= _MERGE_BYTES:
+                merged[-1] = range(merged[-1].start, piece.stop)
+            else:
+                merged.append(piece)
+        return merged
+
+    def _damaged(self, group: RowGroup, reason: str) -> CorruptRecord:
+        return CorruptRecord.at(
+            self._file.name,
+            group.position,
+            f"row group {group.number}: {reason}",
+            group.header.base_offset,
+        )
+
+
+def _as_records(table: pa.Table) -> pa.Table:
+    """With the very types of RECORD_SCHEMA, where the columns are those: Parquet renames items."""
+    fields = []
+    for field in table.schema:
+        known = RECORD_SCHEMA.get_field_index(field.name)
+        same = known >= 0 and _is_record_column(field.type, RECORD_SCHEMA.field(known).type)
+        fields.append(RECORD_SCHEMA.field(known) if same else field)
+    schema = pa.schema(fields)
+    return table if schema.equals(table.schema, check_metadata=False) else table.cast(schema)
+
+
+def _is_record_column(found: pa.DataType, record: pa.DataType) -> bool:
+    if pa.types.is_list(record):
+        return pa.types.is_list(found) and bool(found.value_type == record.value_type)
+    return bool(found == record)
+
+
+class _Pieces:
+    """Some bytes of a file, at their positions, as pyarrow reads a file."""
+
+    closed = False
+
+    def __init__(self, held: dict[int, memoryview], size_bytes: int) -> None:
+        self._held = held
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        base = (0, self._position, self._size_bytes)[whence]
+        self._position = base + position
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, count: int = -1) -> memoryview:
+        stop = self._size_bytes if count < 0 else self._position + count
+        for start, data in self._held.items():
+            if start <= self._position and stop <= start + len(data):
+                found = data[self._position - start : stop - start]
+                self._position = stop
+                return found
+        raise OSError(f"bytes {self._position} to {stop} are of no column of this row group")
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        return self._size_bytes
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,48 @@
+"""A segment's writer, as the settings of its topic ask for it."""
+
+from __future__ import annotations
+
+from txnlog.config import TopicConfig
+from txnlog.log.uploads import TopicSpec
+from txnlog.segments.batch_encoder import SupportsWrite
+from txnlog.segments.identity import tag_of
+from txnlog.segments.writer import SegmentWriter
+
+
+def new_segment_writer(
+    sink: SupportsWrite,
+    spec: TopicSpec,
+    partition: int,
+    name: str,
+    *,
+    stores_offsets: bool = False,
+    max_record_bytes: int | None = None,
+) -> SegmentWriter:
+    """The writer of a segment that begins.
+
+    Args:
+        sink: where its bytes go.
+        spec: the topic.
+        partition: of the topic.
+        name: the segment's.
+        stores_offsets: its records may have offsets with gaps.
+        max_record_bytes: instead of the topic's ``max.message.bytes``.
+    """
+    config = TopicConfig.of(spec.config)
+    return SegmentWriter(
+        sink,
+        record_format=config.record_format,
+        compression=config.compression,
+        level=config.compression_level,
+        max_record_bytes=max_record_bytes or config.max_message_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        tag=tag_of(name),
+        segment_bytes=config.segment_bytes,
+        stores_offsets=stores_offsets,
+        origin={
+            "txnlog.topic": spec.topic,
+            "txnlog.topic_id": spec.topic_id,
+            "txnlog.partition": str(partition),
+            "txnlog.segment": name,
+        },
+    )

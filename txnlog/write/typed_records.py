@@ -1,0 +1,301 @@
+"""What users send to a typed topic, checked whole and made records: columns, types, nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from txnlog.errors import InvalidRecord
+from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
+from txnlog.segments.errors import UnsupportedRecordFormat
+from txnlog.segments.records import normalize
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRecords:
+    """Makes records of a topic's schema from Arrow batches with its columns."""
+
+    topic: str
+    schema: TopicSchema
+
+    def normalize(self, batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+        """Exactly the schema's record columns, without copying what fits already.
+
+        Columns may come in any order, with ``_timestamp`` (any unit, or int64 ms), ``_headers`` and
+        ``_deleted`` as wanted; those that may be null may be left out. Types may differ where no
+        value changes. Of a record that deletes only the key is kept.
+
+        Raises:
+            InvalidRecord: names the column, and the first row that is wrong.
+        """
+        names = batch.schema.names
+        self._check_names(names)
+        deleted = self._deleted(batch) if DELETED in names else None
+        count = batch.num_rows
+        arrays = []
+        for field in self.schema.columns:
+            # Nested columns may be null there: what may not is checked by its own name.
+            stored = self.schema.record_columns.field(field.name)
+            array = pa.nulls(count, stored.type)
+            if field.name in names:
+                array = self._cast(batch.column(field.name), stored)
+            if deleted is not None and field.name not in self.schema.key:
+                array = pc.if_else(deleted, pa.scalar(None, stored.type), array)
+            self._check_nulls(array, field, None if field.name in self.schema.key else deleted)
+            arrays.append(array)
+        arrays += self._metadata(batch, now_ms)
+        if self.schema.key:
+            none = pa.array(np.zeros(count, dtype=bool))
+            arrays.append(none if deleted is None else deleted)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema.record_columns)
+
+    def keys(self, records: pa.RecordBatch) -> pa.Array:
+        """The key of each record as bytes, null for each if the topic has none."""
+        return encode_keys([records.column(name) for name in self.schema.key], records.num_rows)
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        columns = self.schema.columns
+        extra = [TIMESTAMP, HEADERS, PARTITION, *([DELETED] if self.schema.key else [])]
+        for name in names:
+            if name not in columns.names and name not in extra:
+                hint = ", which has no key" if name == DELETED else ""
+                raise self._refusal(
+                    f"column {name!r} is not in its schema{hint}; the columns are "
+                    f"{', '.join(columns.names)}, and as wanted {', '.join(extra)}"
+                )
+            if names.count(name) > 1:
+                raise self._refusal(f"column {name!r} is there {names.count(name)} times")
+        for field in columns:
+            absent = field.name not in names
+            needed = not field.nullable and (field.name in self.schema.key or DELETED not in names)
+            if absent and needed:
+                raise self._refusal(f"column {field.name!r} is missing, and may not be null")
+
+    def _deleted(self, batch: pa.RecordBatch) -> pa.Array:
+        array = batch.column(DELETED)
+        if not types.is_boolean(array.type):
+            raise self._refusal(f"column {DELETED!r} is {array.type}; a boolean is needed")
+        return array.fill_null(False)
+
+    def _metadata(self, batch: pa.RecordBatch, now_ms: int) -> list[pa.Array]:
+        """Times and headers, as every topic takes them."""
+        given = {"value": pa.nulls(batch.num_rows, pa.binary())}
+        if TIMESTAMP in batch.schema.names:
+            given["timestamp"] = batch.column(TIMESTAMP)
+        if HEADERS in batch.schema.names:
+            given["headers"] = batch.column(HEADERS)
+        try:
+            made = normalize(pa.RecordBatch.from_pydict(given), now_ms=now_ms)
+        except UnsupportedRecordFormat as error:
+            text = str(error).replace("'timestamp'", repr(TIMESTAMP))
+            raise self._refusal(text.replace("'headers'", repr(HEADERS))) from error
+        return [made.column("timestamp"), made.column("headers")]
+
+    def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        if array.type == field.type:
+            return array
+        if types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if not may_cast(array.type, field.type):
+            raise self._refusal(f"column {field.name!r} is {array.type}, its type is {field.type}")
+        try:
+            return array.cast(field.type)
+        except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
+            row = _first_wrong(array, field.type)
+            shown = "" if row is None else f" in row {row} ({array[row].as_py()!r:.60})"
+            raise self._refusal(
+                f"column {field.name!r}: a value{shown} of type {array.type} is no {field.type}: "
+                f"{error}"
+            ) from error
+
+    def _check_nulls(self, array: pa.Array, field: pa.Field, deleted: pa.Array | None) -> None:
+        rows = _find_null(array, field)
+        if rows is None:
+            return
+        path, wrong = rows
+        if deleted is not None:
+            wrong = wrong & ~np.asarray(deleted)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise self._refusal(f"column {path!r} is null in row {row}, and may not be")
+
+    def _refusal(self, reason: str) -> InvalidRecord:
+        return InvalidRecord(f"topic {self.topic!r}: {reason}")
+
+
+def may_cast(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of one type are taken for another, if none of them changes by it."""
+    if found == wanted or types.is_null(found):
+        return True
+    if types.is_dictionary(found):
+        return may_cast(found.value_type, wanted)
+    if types.is_struct(wanted):
+        return types.is_struct(found) and _may_cast_fields(found, wanted)
+    if types.is_map(wanted):
+        return (
+            types.is_map(found)
+            and may_cast(found.key_type, wanted.key_type)
+            and may_cast(found.item_type, wanted.item_type)
+        )
+    if types.is_list(wanted):
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view)
+        is_list = any(check(found) for check in lists)
+        return is_list and may_cast(found.value_type, wanted.value_type)
+    return any(check(found) and check(wanted) for check in _FAMILIES) or bool(
+        types.is_integer(found) and (types.is_floating(wanted) or types.is_decimal(wanted))
+    )
+
+
+def _may_cast_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
+    by_name = {found.field(n).name: found.field(n) for n in range(found.num_fields)}
+    if len(by_name) != wanted.num_fields:
+        return False
+    fields = [wanted.field(n) for n in range(wanted.num_fields)]
+    return all(f.name in by_name and may_cast(by_name[f.name].type, f.type) for f in fields)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _is_wall_clock(kind: pa.DataType) -> bool:
+    return bool(types.is_timestamp(kind) and kind.tz is None)
+
+
+_FAMILIES = (
+    types.is_integer,
+    types.is_floating,
+    types.is_decimal,
+    types.is_date,
+    _is_text,
+    _is_bytes,
+    _is_moment,
+    _is_wall_clock,
+)
+"""Types of one family hold the same kind of values, in other widths or units."""
+
+
+def _first_wrong(array: pa.Array, target: pa.DataType) -> int | None:
+    """The first row whose value cannot be cast; None if it is none alone."""
+    low, high = 0, len(array)
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            array.slice(0, middle).cast(target)
+        except (pa.ArrowException, NotImplementedError, ValueError, TypeError):
+            high = middle - 1
+        else:
+            low = middle
+    return low if low < len(array) else None
+
+
+def _find_null(
+    array: pa.Array, field: pa.Field, path: str = ""
+) -> tuple[str, npt.NDArray[np.bool_]] | None:
+    """Where a value is null that may not be, and the rows; None if there is none."""
+    path = f"{path}.{field.name}" if path else field.name
+    if not field.nullable and array.null_count:
+        return path, np.asarray(array.is_null())
+    kind = field.type
+    if not types.is_nested(kind) or not _has_required(kind):
+        return None
+    if types.is_struct(kind):
+        for number in range(kind.num_fields):
+            child = kind.field(number)
+            found = _find_null(pc.struct_field(array, number), child, path)
+            if found is not None:
+                where, rows = found
+                rows &= np.asarray(array.is_valid())
+                if rows.any():
+                    return where, rows
+        return None
+    lists = pc.list_parent_indices(_as_list(array))
+    items = _as_list(array).flatten()
+    found = _find_null(items, _item_field(kind), path)
+    if found is None:
+        return None
+    where, wrong = found
+    rows = np.zeros(len(array), dtype=bool)
+    rows[np.asarray(lists)[wrong]] = True
+    return where, rows
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    children = [kind.field(number) for number in range(kind.num_fields)]
+    return any(not child.nullable or _has_required(child.type) for child in children)
+
+
+def _as_list(array: pa.Array) -> pa.Array:
+    """A map as the list of structs that it is."""
+    if not types.is_map(array.type):
+        return array
+    entries = pa.struct([array.type.key_field, array.type.item_field])
+    return array.cast(pa.list_(pa.field("entries", entries, nullable=False)))
+
+
+def _item_field(kind: pa.DataType) -> pa.Field:
+    if types.is_map(kind):
+        return pa.field("entries", pa.struct([kind.key_field, kind.item_field]), nullable=False)
+    return kind.value_field
+
+
+def encode_keys(columns: Sequence[pa.Array], count: int) -> pa.Array:
+    """The keys of records as bytes, by which they are hashed and compared, for ever.
+
+    A key of one column of strings or bytes is these bytes, as in Kafka. Any other is, for each
+    column in its order, a byte 1 and the value: whole numbers, dates (days) and times (in
+    microseconds) as 8 bytes, big-endian; booleans as one byte; strings and bytes as they are,
+    behind their length in 4 bytes.
+    """
+    if not columns:
+        return pa.nulls(count, pa.binary())
+    if len(columns) == 1 and (_is_text(columns[0].type) or _is_bytes(columns[0].type)):
+        return columns[0].cast(pa.binary())
+    parts = [part for column in columns for part in _key_parts(column)]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+
+
+def _key_parts(column: pa.Array) -> list[pa.Array]:
+    kind = column.type
+    if types.is_boolean(kind):
+        return [_fixed(column.cast(pa.uint8()).to_numpy(zero_copy_only=False), "u1")]
+    if types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
+    elif types.is_date32(kind):
+        column = column.view(pa.int32())
+    if types.is_integer(column.type):
+        return [_fixed(column.to_numpy(zero_copy_only=False).astype(np.int64), ">i8")]
+    texts = column.cast(pa.binary())
+    lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+    return [_fixed(lengths, ">u4"), texts]
+
+
+def _fixed(values: npt.NDArray[Any], form: str) -> pa.Array:
+    """A byte 1 and each value in a form of fixed width, as an Arrow array of bytes."""
+    rows = np.empty(len(values), dtype=[("there", "u1"), ("value", form)])
+    rows["there"], rows["value"] = 1, values
+    width = rows.dtype.itemsize
+    fixed = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(width), len(values), [None, pa.py_buffer(rows.tobytes())]
+    )
+    return fixed.cast(pa.binary())
