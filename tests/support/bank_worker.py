@@ -29,6 +29,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import read_ranges
 from txnlog.snapshot import Snapshot
 
@@ -36,6 +37,7 @@ PARTITIONS = {"a": 1, "b": 2, "c": 1, "d": 2}
 SOURCES = {"g0": "a", "g1": "b"}
 """By consumer group, the topic that it reads."""
 LEVELS = ("read_committed", "snapshot", "read_uncommitted")
+VALUE = ScanColumns(("value",))
 STOP = "stop"
 """The name of a file beside the ledger: when it is there, nobody tidies up any more."""
 
@@ -401,7 +403,7 @@ class Auditor:
                 if place not in self._legs:
                     self._legs[place] = [
                         Leg.parse(value)
-                        for batch in read_ranges(self.store.storage, [part], ("value",))
+                        for batch in read_ranges(self.store.storage, [part], VALUE)
                         for value in batch.column("value").to_pylist()
                     ]
                     check(len(self._legs[place]) == place.stop - place.start, "records", place)
