@@ -73,7 +73,7 @@ class Report:
         lines = [
             f"{name} {self._versions[name]}",
             "",
-            f"{today}, {machine}, load average {os.getloadavg()[2]:.1f} (about 2 is the tests' own); "
+            f"{today}, {machine}, load average {os.getloadavg()[2]:.1f}; "
             f"{platform.system()}, Python {platform.python_version()}, " + ", ".join(_installed()),
             "",
             "| what | figure |",
