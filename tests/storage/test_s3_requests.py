@@ -125,7 +125,7 @@ def test_a_key_of_the_customers_goes_with_every_write_part_and_read(
     assert key in storage._secrets
 
 
-@pytest.mark.parametrize("given", [True, "true"])
+@pytest.mark.parametrize("given", [pytest.param(True, marks=pytest.mark.more), "true"])
 def test_whoever_asks_pays_for_every_request(given: object, s3_options: dict[str, Any]) -> None:
     """A bucket whose requester pays refuses all that does not say so."""
     sent = do_everything(open_anew(s3_options, requester_pays=given))

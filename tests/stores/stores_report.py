@@ -73,8 +73,8 @@ class Report:
         lines = [
             f"{name} {self._versions[name]}",
             "",
-            f"{today}, {machine}; {platform.system()}, Python {platform.python_version()}, "
-            + ", ".join(_installed()),
+            f"{today}, {machine}, load average {os.getloadavg()[2]:.1f}; "
+            f"{platform.system()}, Python {platform.python_version()}, " + ", ".join(_installed()),
             "",
             "| what | figure |",
             "|---|---|",
