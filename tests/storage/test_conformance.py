@@ -19,6 +19,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fake_webhdfs import run_fake_webhdfs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.errors import PutIfAbsentBroken
@@ -38,8 +39,8 @@ _SINGLE = itertools.count()
 _GIVEN_URL = os.environ.get("TXNLOG_TEST_STORE_URL", "")
 _GIVEN_OPTIONS = json.loads(os.environ.get("TXNLOG_TEST_STORE_OPTIONS") or "{}")
 
-KINDS = ["memory", "local", pytest.param("s3", marks=pytest.mark.s3), "single", "heap"]
-TELLS_AGES = {"local", "s3", "single"}
+KINDS = ["memory", "local", pytest.param("s3", marks=pytest.mark.s3), "webhdfs", "single", "heap"]
+TELLS_AGES = {"local", "s3", "single", "webhdfs"}
 
 
 class FilesInPlace(MemoryFileSystem):
@@ -59,6 +60,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def webhdfs_url() -> Iterator[str]:
+    """A folder of an HDFS that answers in this process."""
+    with run_fake_webhdfs() as hdfs:
+        yield f"webhdfs://127.0.0.1:{hdfs.port}/conformance"
+
+
+@pytest.fixture
 def any_storage(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     """An empty storage of each kind."""
     if kind == "heap":
@@ -70,6 +78,8 @@ def any_storage(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
     elif kind == "s3":
         options = request.getfixturevalue("s3_options")
         url = f"s3://test/conformance-{next(_SINGLE)}"
+    elif kind == "webhdfs":
+        url = request.getfixturevalue("webhdfs_url")
     elif kind == "single":
         url = f"inplace://conformance-{next(_SINGLE)}"
     elif kind == "given":
@@ -83,7 +93,7 @@ def any_storage(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_interface(check: Check, any_storage: Storage, kind: str) -> None:
     """Each promise of the interface."""
-    if check is long_listings_are_complete and kind in ("memory", "single", "s3"):
+    if check is long_listings_are_complete and kind in ("memory", "single", "s3", "webhdfs"):
         # fsspec's memory filesystem has no pages, and each create reads all names;
         # test_s3_storage has S3's pages.
         check = partial(check, count=100)

@@ -40,6 +40,7 @@ from txnlog.testing.conformance.suite import Suite
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SLOW_TIMEOUT_MS = 10_000
 PROBES = 40
 COMMITS = 60
 MILLION = 1_000_000
@@ -158,9 +159,12 @@ def test_a_bank_whose_processes_are_killed(
     """Kill -9, stops and zombies: nothing torn, nothing acknowledged lost, nothing doubled."""
     url, options = place(server)
     with open_banks(tmp_path) as opened:
-        bank = opened(11, url, options, LEAST_AGE)
+        config = dict.fromkeys(LEAST_AGE, SLOW_TIMEOUT_MS) if server.slow else LEAST_AGE
+        bank = opened(11, url, options, config)
         bank.kill = 0.08
-        open_for_business(bank, 3, 16)
+        if server.slow:
+            bank.timeout_ms = SLOW_TIMEOUT_MS
+        open_for_business(bank, 3, 40 if server.slow else 16)
     assert bank.done["transfers"] > 5
     assert bank.done["killed"] >= 2
     done = bank.done

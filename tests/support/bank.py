@@ -99,6 +99,8 @@ class Bank:
     stop: float = 0.08
     transfers: float = 0.4
     """How many there are for each look of a reader."""
+    timeout_ms: int = TIMEOUT_MS
+    """Of transactions."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -264,7 +266,7 @@ def looks(count: int) -> dict[str, int]:
 def open_for_business(bank: Bank, writers: int, count: int, halts: float = 0.0) -> None:
     """So many writers, one who tidies up, and four readers with so many looks at each level."""
     for number in range(writers):
-        bank.hire("write", f"w{number}", timeout_ms=TIMEOUT_MS, halts=halts / 10)
+        bank.hire("write", f"w{number}", timeout_ms=bank.timeout_ms, halts=halts / 10)
     bank.hire("tidy", "t0")
     bank.hire("read", "r0", looks=looks(count), halts=halts)
     bank.hire("read", "r1", looks=looks(count), halts=halts, anew=True)
@@ -306,7 +308,7 @@ def judge(bank: Bank) -> None:
     store = open_store(bank.url, storage_options=bank.options, clock=clock)
     store.snapshot(list(PARTITIONS))
     # What is open now, it has watched for longer than the timeout when it looks again.
-    clock.sleep(2 * TIMEOUT_MS / 1000)
+    clock.sleep(2 * bank.timeout_ms / 1000)
     committed = everything(store, "read_committed")
     for transfer, found in committed.items():
         assert len(found) == found[0].legs, (transfer, found)
@@ -328,7 +330,8 @@ def judge(bank: Bank) -> None:
         # It holds nobody up: it has no undecided entry, so no reader has come across it.
         assert not isinstance(hanging, TxnlogError), hanging
         left = hanging.transaction.transactional_id
-        store.producer(transactional_id=left, transaction_timeout_ms=TIMEOUT_MS).init_transactions()
+        timeout_ms = bank.timeout_ms
+        store.producer(transactional_id=left, transaction_timeout_ms=timeout_ms).init_transactions()
     assert not store.hanging_transactions()
     assert everything(store, "snapshot") == committed
     bad = [f for f in store.examine(with_contents=True) if f.state not in ("ok", "note", "orphan")]

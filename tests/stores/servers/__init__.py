@@ -38,6 +38,8 @@ class StoreServer:
     """A Spark job can be run on it."""
     honest: bool = True
     """False: it lets several writers win, and must be refused."""
+    slow: bool = False
+    """A commit may take seconds: whoever tests with timeouts gives it longer ones."""
 
 
 class CannotStart(Exception):
