@@ -60,7 +60,9 @@ class Log:
     def propose(self, append: Append) -> Proposal:
         state = self.state
         assert state.topic_id is not None
-        return Proposal(state.topic_id, state.next_entry, state.append_time_ms, (1, 1), append)
+        return Proposal(
+            state.topic_id, state.next_entry, state.append_time_ms, (1, 1), append, MOST_BEHIND
+        )
 
     def step(self) -> None:
         """Anything that may come next."""

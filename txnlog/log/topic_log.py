@@ -36,6 +36,7 @@ from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import (
     Append,
     Appends,
+    Bundle,
     Created,
     Imported,
     OffsetSpan,
@@ -88,6 +89,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             state.check_exists(self.name)
             assert state.topic_id is not None
             return TopicSpec(self.name, state.topic_id, len(state.partitions), dict(state.config))
+
+    def is_busy(self) -> bool:
+        """Whether others were appending a moment ago: a refresh ahead of :meth:`place` is lost."""
+        return self._proposals.is_busy(self.clock)
 
     def create(self, partitions: int, config: Mapping[str, str]) -> None:
         """Make the topic, with settings that were checked.
@@ -213,12 +218,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 producer=writer.producer if writer else None,
             )
 
-        if transaction is not None:
-            number = self.append(build, refreshed=refreshed, timeout_ms=timeout_ms)
-        else:
-            together = GroupCommit(self, self._proposals, build, begun_ms, timeout_ms)
-            number = together.run(refreshed=refreshed)
-        appended = Appended(number, offsets)
+        together = GroupCommit(self, self._proposals, build, begun_ms, timeout_ms)
+        number = together.run(refreshed=refreshed)
         entries = self._entries_of(offsets) if number is None else {number}
         try:
             uploads.after(max(entries, default=None))
@@ -226,8 +227,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             if error.retriable or self._hold_records(refs, offsets):
                 raise (expired or error) from None
         if number is None:
-            for entry in sorted(entries):
-                self.log.confirm(entry)
+            for file in sorted({*map(self.file_of, entries)}):
+                self.log.confirm(file)
         if writer:
             # Only now, so that after an unknown outcome exactly the same append is repeated.
             before = writer.sequences
@@ -236,7 +237,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 for partition, count in counts.items()
             }
             writer.sequences = {**before, **following}
-        return appended
+        if number is None and transaction is not None:
+            # Others have placed it: its decision must name the entry.
+            number = min(entries, default=None)
+        return Appended(number, offsets)
 
     def place_imported(
         self,
@@ -432,6 +436,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
     def _entry_version(self, entry: TopicEntry) -> int:
+        if isinstance(entry, Bundle):
+            return envelope.WITH_BUNDLES
         if isinstance(entry, Appends):
             return envelope.WITH_PROPOSALS
         if isinstance(entry, Rewritten):
@@ -440,6 +446,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
 
     def _checkpoint_version(self) -> int:
+        # Once all of that is old, an older version may read it; it cannot read the entries.
+        if self._state.newest_size > 1 or any(entry.file >= 0 for entry in self._state.recent):
+            return envelope.WITH_BUNDLES
         if any(
             partition.rewrites or _share_files(partition.segments)
             for partition in self._state.partitions
@@ -458,7 +467,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def _checkpoint_interval(self) -> int:
         # Where much is undecided, or cannot be settled behind it, a checkpoint is large.
-        return max(CHECKPOINT_INTERVAL, len(self._state.recent) // 8)
+        recent = self._state.recent
+        interval = max(CHECKPOINT_INTERVAL, len(recent) // 8)
+        # What is read is files, and a bundle holds several entries.
+        files = sum(entry.file in (-1, entry.number) for entry in recent)
+        bundled = interval * len(recent) // max(files, 1)
+        return max(interval, min(bundled, SETTLED_AT_ONCE))
 
     def refresh(self) -> None:
         with self.lock:

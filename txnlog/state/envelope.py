@@ -29,7 +29,10 @@ file of its own: entries, checkpoints, manifest lists and staged writes."""
 WITH_PROPOSALS = 3
 """Of entries that place what several writers have proposed, and of proposals: older versions, which
 do not know the kind, must refuse the topic, not pass over them."""
-NEWEST = 3
+WITH_BUNDLES = 4
+"""Of files that hold several entries, of proposals for such, and of checkpoints that call an entry
+in one undecided: older versions would take the numbers without a file for lost entries."""
+NEWEST = 4
 """The newest version of any kind that is read here."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 import msgspec
+from msgspec.structs import replace
 
 from txnlog.config import check_whole_number
 from txnlog.errors import (
@@ -70,6 +71,24 @@ class Appends(msgspec.Struct, frozen=True, tag_field="kind", tag="appends"):
     appends: tuple[Append, ...]
 
 
+class Bundle(msgspec.Struct, frozen=True, tag_field="kind", tag="bundle"):
+    """A file that holds several entries: appends of several writers, some with a transaction.
+
+    The first has the number of the file, each of the others the next one; the next file's number
+    is behind them. So each has a marker, an outcome and a line in its transaction's list of its
+    own. Two or more, no two of one producer.
+    """
+
+    nonce: str
+    at_ms: int
+    appends: tuple[Append, ...]
+
+    @property
+    def bundled(self) -> tuple[Append, ...]:
+        """What ``unbundled`` asks for."""
+        return self.appends
+
+
 class OffsetSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The offsets [start, end) of a partition."""
 
@@ -113,7 +132,9 @@ class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     at_ms: int
 
 
-TopicEntry = Created | Append | Appends | Imported | Altered | Trimmed | Rewritten | Deleted
+TopicEntry = (
+    Created | Append | Appends | Bundle | Imported | Altered | Trimmed | Rewritten | Deleted
+)
 ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
 
 
@@ -151,6 +172,7 @@ class Partition(msgspec.Struct, omit_defaults=True):
 class RecentEntry(msgspec.Struct, frozen=True):
     """An append that is kept apart, so that a consistent cut can fall before it.
 
+    ``file`` is the number of the bundle that holds it; -1 if it has a file of its own.
     ``time_before_ms`` and ``topic_time_ms`` are the topic's own time before and after it; -1 in
     what older versions have left.
     """
@@ -161,6 +183,7 @@ class RecentEntry(msgspec.Struct, frozen=True):
     transaction: TransactionRef | None = None
     time_before_ms: int = -1
     topic_time_ms: int = -1
+    file: int = -1
 
 
 class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
@@ -173,7 +196,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     ``kept_since_ms`` is the time of the newest of that. ``append_time_ms`` is the topic's own time,
     by which producers are idle; it only grows, see :func:`pass_time`. ``append_times`` are those
     that the newest appends carry, oldest first, and ``clock_ms`` what the clocks of most of them
-    have last come to; -1 if that is not known.
+    have last come to; -1 if that is not known. The newest file holds ``newest_size`` entries.
     """
 
     topic_id: str | None = None
@@ -191,6 +214,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     clock_ms: int = -1
     producer_id_expiration_ms: int = 86_400_000
     settled: Settled | None = None
+    newest_size: int = 1
     let_go: dict[int, int] = {}
     """What older versions have put in the place of ``kept_since_ms``."""
 
@@ -200,6 +224,24 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             self.let_go = {}
 
     # -- folding ---------------------------------------------------------------------------------
+
+    @property
+    def newest_file(self) -> int:
+        return self.next_entry - self.newest_size if self.next_entry else -1
+
+    def file_of(self, number: int) -> int:
+        at = bisect_left(self.recent, number, key=lambda entry: entry.number)
+        if at < len(self.recent) and self.recent[at].number == number:
+            return number if self.recent[at].file < 0 else self.recent[at].file
+        return number
+
+    def apply(self, number: int, entry: TopicEntry) -> None:
+        super().apply(number, entry)
+        self.newest_size = self.next_entry - number
+        if self.newest_size > 1:
+            self.recent[-self.newest_size :] = [
+                replace(one, file=number) for one in self.recent[-self.newest_size :]
+            ]
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
         return self.undecided
@@ -220,6 +262,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self._apply_appends(number, entry.at_ms, appends)
             case Imported():
                 self._apply_imported(number, entry)
+            case Bundle():
+                raise ValueError("a bundle in a bundle")
             case Created():
                 self.topic_id = entry.topic_id
                 self.created_at_ms = entry.at_ms
@@ -365,7 +409,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
 
     def first_unsettled(self, kept: int) -> int:
         """Where the settled part could end: all before it is decided, and not of the newest."""
-        return max(min([self.next_entry - kept, *self.undecided]), 0)
+        return max(min([self.next_entry - kept, *map(self.file_of, self.undecided)]), 0)
 
     def leave_to_manifests(
         self,
@@ -580,9 +624,7 @@ def _batches(segments: Iterable[Placement]) -> dict[int, SequenceRange]:
         batches[place.partition] = (
             SequenceRange(place.base_sequence, place.record_count, place.base_offset, place.name)
             if before is None
-            else msgspec.structs.replace(
-                before, record_count=before.record_count + place.record_count
-            )
+            else replace(before, record_count=before.record_count + place.record_count)
         )
     return batches
 
