@@ -20,6 +20,7 @@ from txnlog.log.state_log import Marker
 from txnlog.names import LogFile
 from txnlog.state import envelope
 from txnlog.state.folded_state import unbundled
+from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.state.transaction import Outcome, TransactionRef
 from txnlog.storage.base import Storage
 
@@ -98,12 +99,14 @@ def dump_log(
     Raises:
         StorageError: the filesystem failed.
     """
-    start_after = names.log_file_prefix(first) if first else ""
+    # The first one may be in a bundle.
+    begin = max(first - MOST_TOGETHER, 0)
+    start_after = names.log_file_prefix(begin) if begin else ""
     listed = storage.list_names(folder, start_after)
     if not _has_no_gaps(_group_by_number(listed)):
         # What stands before a file that shows was there before it, so a second listing has it.
         listed = [*listed, *storage.list_names(folder, start_after)]
-    files = _group_by_number(listed)
+    files = _from_file_of(first, _group_by_number(listed))
     newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
     expected = first
     bundle: deque[DumpedEntry[EntryT]] = deque()
@@ -112,6 +115,9 @@ def dump_log(
         reads = storage.gather([partial(_read_entry, storage, folder, f, decoder) for f in some])
         for read, known in zip(reads, some, strict=True):
             found = read.found
+            if found.number < first:
+                bundle = deque(e for e in _unbundle(found, read.entries) if e.number >= first)
+                continue
             if found.failures and not keep_going:
                 raise found.failures[0][1]
             while bundle and bundle[0].number < found.number:
@@ -174,6 +180,13 @@ def _group_by_number(files: Sequence[str]) -> list[_Files]:
         if parsed is not None and parsed[1] is not LogFile.SEEN:
             found.setdefault(parsed[0], _Files(parsed[0])).kinds.add(parsed[1])
     return [found[number] for number in sorted(found)]
+
+
+def _from_file_of(first: int, files: Sequence[_Files]) -> list[_Files]:
+    """Those from the one on that holds entry ``first``, if it is among them."""
+    before = (f.number for f in files if LogFile.ENTRY in f.kinds and f.number <= first)
+    holds = max(before, default=first)
+    return [f for f in files if f.number == holds or f.number >= first]
 
 
 def _has_no_gaps(files: Sequence[_Files]) -> bool:

@@ -168,7 +168,7 @@ class SequenceLog:
         return self.storage.get_many([self.path(number) for number in numbers])
 
     def create(self, number: int, data: bytes, newest_file: int | None = None) -> bool:
-        """Put entry ``number``; see :func:`create_once`. The one before it is in ``newest_file``."""
+        """Put file ``number`` behind ``newest_file``; see :func:`create_once`."""
         before = number - 1 if newest_file is None else newest_file
         built_on = [self.path(before)] if number else []
         return create_once(self.storage, self.path(number), data, self._clock, built_on)
@@ -201,9 +201,10 @@ class SequenceLog:
     def delete_below(self, number: int) -> int:
         """Delete every file of the entries below ``number``; returns how many there were.
 
-        None of a file that holds entry ``number`` too, nor of those behind it. The entries go first, and the rest only when all of them are gone: a deletion has no order
-        and may fail in part, and an entry without its marker would pass for one that was never
-        decided. So who finds an entry finds its marker too, or there never was one.
+        None of a file that holds entry ``number`` too. The entries go first, and the rest only when
+        all of them are gone: a deletion has no order and may fail in part, and an entry without its
+        marker would pass for one that was never decided. So who finds an entry finds its marker
+        too, or there never was one.
         """
         found = [
             (kind, f"{self.folder}/{name}")

@@ -256,8 +256,8 @@ class Coordinator:
             return {}
         joined = self.state.open and {*topics} <= {*self.state.topics}
         joined = joined and {*groups} <= {*self.state.groups}
-        # One round: whoever may append is settled while the logs are listed. Where others append all
-        # the time that is of no use: an append is proposed then, while the log is listed.
+        # One round: whoever may append is settled while the logs are listed. Where others append
+        # all the time that is of no use: there an append is proposed while the log is listed.
         refreshed = {name: not log.is_busy() for name, log in topics.items()}
         self._logs.storage.gather(
             [
