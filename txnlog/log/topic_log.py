@@ -18,7 +18,12 @@ from txnlog.errors import (
 from txnlog.log.folded_names import check_case
 from txnlog.log.group_commit import GroupCommit
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
-from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records
+from txnlog.log.placed_records import (
+    PartitionHead,
+    PlacedRecords,
+    count_bytes,
+    find_records,
+)
 from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
@@ -343,6 +348,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         """The same; and which entries among the settled ones were aborted."""
         heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
         return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
+
+    def count_bytes(
+        self, state: TopicState, spans: Mapping[int, tuple[int, int]]
+    ) -> dict[int, int]:
+        """By partition, how large the segments of :meth:`placed` are together."""
+        heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
+        return count_bytes(self.manifests, state.settled, state.topic_id, heads, spans)
 
     def kept_apart(self) -> KeptApart:
         """How far back appends are looked at for consistent cuts.
