@@ -58,14 +58,20 @@ def apply_retention(
         UnknownTopicOrPartition: there is no such topic.
         StorageError: the outcome is unknown; repeating it does no harm.
     """
-    log = logs.fresh_topic(topic)
+    return retain(logs, logs.fresh_topic(topic), now_ms, dry_run=dry_run)
+
+
+def retain(
+    logs: Logs, log: TopicLog, now_ms: int, *, dry_run: bool = False
+) -> list[RetentionDeletion]:
+    """The same for a log that was refreshed; what is undecided stays with all behind it."""
     planned: list[RetentionDeletion] = []
 
     def newest(partition: int, segment: Segment) -> int | None:
         if segment.max_timestamp_ms >= 0:
             return segment.max_timestamp_ms
         # Records of Kafka's first format have no time. As there, that of the file counts then.
-        ref = SegmentRef(topic, partition, segment.name, segment.position)
+        ref = SegmentRef(log.name, partition, segment.name, segment.position)
         return logs.storage.modified_ms(ref.paths.log)
 
     def choose(state: TopicState) -> dict[int, int]:

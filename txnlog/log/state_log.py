@@ -475,14 +475,20 @@ class StateLog(Generic[EntryT, StateT]):
             self._state.decide(number, outcome)
             self.ahead = True
 
-    def checkpoint_if_due(self) -> None:
-        """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""
+    def checkpoint_if_due(self) -> bool:
+        """Leave a checkpoint if the last one is old, and clean up; failures only delay it.
+
+        Returns:
+            Whether it was due.
+        """
         with self.lock:
             try:
                 if self._checkpoint_is_due(self._state.next_entry - 1):
                     self.checkpoint()
+                    return True
             except (StorageError, CorruptEntry) as error:
                 _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
+            return False
 
     def _checkpoint_is_due(self, number: int) -> bool:
         interval = self._checkpoint_interval()
