@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
     from txnlog.state.rewrites import Rewritten
-    from txnlog.state.topic import (
+    from txnlog.state.topic_entries import (
         Altered,
         Append,
         Appends,
@@ -115,16 +115,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Altered": "state.topic",
-    "Append": "state.topic",
-    "Appends": "state.topic",
-    "Bundle": "state.topic",
+    "Altered": "state.topic_entries",
+    "Append": "state.topic_entries",
+    "Appends": "state.topic_entries",
+    "Bundle": "state.topic_entries",
     "BeginResult": "producer",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",
-    "Created": "state.topic",
+    "Created": "state.topic_entries",
     "DamagedBytes": "kafka.importing",
-    "Deleted": "state.topic",
+    "Deleted": "state.topic_entries",
     "DumpedEntry": "inspect.log_dump",
     "EntryRef": "state.transaction",
     "Outcome": "state.transaction",
@@ -137,7 +137,7 @@ _HOMES = {
     "GroupLogEntry": "inspect.history",
     "GroupOffset": "inspect.descriptions",
     "HangingTransaction": "inspect.descriptions",
-    "Imported": "state.topic",
+    "Imported": "state.topic_entries",
     "ImportedPartition": "kafka.importing",
     "KafkaExport": "kafka.exporting",
     "KafkaFile": "state.placement",
@@ -147,7 +147,7 @@ _HOMES = {
     "MaintenanceFailure": "admin.maintenance",
     "Merge": "admin.merging",
     "OffsetReset": "inspect.descriptions",
-    "OffsetSpan": "state.topic",
+    "OffsetSpan": "state.topic_entries",
     "OpenTransaction": "kafka.transaction_tracker",
     "PartitionDescription": "inspect.descriptions",
     "PartitionUsage": "admin.disk_usage",
@@ -165,7 +165,7 @@ _HOMES = {
     "TopicDescription": "inspect.descriptions",
     "TransactionDescription": "inspect.descriptions",
     "TransactionRef": "state.transaction",
-    "Trimmed": "state.topic",
+    "Trimmed": "state.topic_entries",
 }
 
 

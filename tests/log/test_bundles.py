@@ -16,7 +16,7 @@ from txnlog.errors import (
 )
 from txnlog.producer import Producer
 from txnlog.state import envelope
-from txnlog.state.topic import ENTRY_DECODER
+from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock

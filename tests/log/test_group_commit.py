@@ -28,7 +28,7 @@ from txnlog.results import FileDeletion
 from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef
 from txnlog.state.proposal import MOST_BEHIND
-from txnlog.state.topic import ENTRY_DECODER
+from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock

@@ -34,7 +34,8 @@ from txnlog.names import TopicPartition
 from txnlog.state import proposal
 from txnlog.state.producers import ProducerRef
 from txnlog.state.proposal import Proposal
-from txnlog.state.topic import Append, Appends, Bundle, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, Appends, Bundle
 from txnlog.state.transaction import Outcome
 from txnlog.store import Store
 from txnlog.testing import FaultRates, Process, Simulation

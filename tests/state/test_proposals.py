@@ -20,7 +20,8 @@ from txnlog.state.proposal import (
     combine,
     is_proposable,
 )
-from txnlog.state.topic import Append, Appends, Created, Deleted, TopicEntry, TopicState, Trimmed
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, Appends, Created, Deleted, TopicEntry, Trimmed
 
 PARTITIONS = 3
 HOUR_MS = 3_600_000

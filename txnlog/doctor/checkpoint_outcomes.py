@@ -19,7 +19,8 @@ from txnlog.state.group import (
     OffsetsCommitted,
     OffsetsDeleted,
 )
-from txnlog.state.topic import TopicEntry, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import TopicEntry
 from txnlog.state.transaction import Outcome, TransactionRef
 
 EntryT_contra = TypeVar("EntryT_contra", contravariant=True)

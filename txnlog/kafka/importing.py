@@ -40,7 +40,8 @@ from txnlog.segments.markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.placement import KafkaFile, Placement, Segment
-from txnlog.state.topic import OffsetSpan, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import OffsetSpan
 from txnlog.storage.base import Storage
 from txnlog.write.record_checks import KeyCheck
 from txnlog.write.segment_uploads import discard_files

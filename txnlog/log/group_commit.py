@@ -29,7 +29,8 @@ from txnlog.state.proposal import (
     is_proposable,
     owner_of,
 )
-from txnlog.state.topic import Append, TopicEntry, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, TopicEntry
 
 MOST_AGE_MS = 60_000
 """A proposal that is so old, by wall clocks, is left to its own writer."""

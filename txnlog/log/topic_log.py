@@ -32,23 +32,21 @@ from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPo
 from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.state import envelope
-from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef, advance_sequence
 from txnlog.state.rewrites import Rewritten
-from txnlog.state.topic import (
+from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState, check_partition_count
+from txnlog.state.topic_entries import (
+    ENTRY_DECODER,
     Append,
     Appends,
     Bundle,
     Created,
     Imported,
     OffsetSpan,
-    RecentEntry,
     TopicEntry,
-    TopicState,
-    check_partition_count,
 )
 from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
@@ -79,8 +77,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             "topic",
             topic,
             new_state=lambda: TopicState(producer_id_expiration_ms=producer_id_expiration_ms),
-            entry_decoder=kinds.ENTRY_DECODER,
-            checkpoint_decoder=kinds.CHECKPOINT_DECODER,
+            entry_decoder=ENTRY_DECODER,
+            checkpoint_decoder=CHECKPOINT_DECODER,
             clock=clock,
             policy=policy,
         )

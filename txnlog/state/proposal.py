@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from txnlog.state.producers import ProducerRef
-from txnlog.state.topic import Append, Appends, Bundle, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, Appends, Bundle
 from txnlog.state.transaction import TransactionRef
 
 MOST_BEHIND = 128
