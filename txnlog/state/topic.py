@@ -520,6 +520,17 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 )
 
 
+def last_appended(state: TopicState, partition: int) -> Segment | None:
+    """The segment, of those that are not settled, that a partition ends with, as it was appended.
+
+    None if there is none: what was deleted does not count.
+    """
+    for part in state.partitions[partition : partition + 1]:
+        if part.segments and part.segments[-1].end_offset == part.end_offset:
+            return part.segments[-1]
+    return None
+
+
 def check_partition_count(partitions: int, current: int = 0) -> int:
     """Return ``partitions`` if a topic may have so many, else raise InvalidPartitions."""
     check_whole_number(partitions, "partitions", InvalidPartitions, least=1, most=MAX_PARTITIONS)
