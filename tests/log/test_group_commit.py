@@ -179,7 +179,7 @@ def test_who_has_slept_tells_what_it_placed_for_others(
         another(store, storage).logs.topic("t").place(own)
     assert "for other writers" in caplog.text
     assert segments[0].name in caplog.text
-    with pytest.raises(UploadExpired):
+    with pytest.raises(UploadExpired, match="nor will others"):
         another(store).logs.topic("t").place(segments, writer=writer, since_entry=2)
 
 

@@ -166,7 +166,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         first_entry = self.next_entry if since_entry is None else since_entry
         expired: UploadExpired | None = None
         try:
-            uploads.before()
+            uploads.before(in_doubt=since_entry is not None)
         except UploadExpired as error:
             if since_entry is None:
                 raise
