@@ -12,6 +12,7 @@ from txnlog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     StorageError,
+    TxnlogError,
     UnsupportedVersion,
 )
 from txnlog.producer import Producer
@@ -19,7 +20,7 @@ from txnlog.state import envelope
 from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
-from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 AGE_MS = 60_000
 
@@ -260,3 +261,58 @@ def test_a_fenced_producers_proposal_is_an_epoch_too_late(store: Store) -> None:
         send(producer, b"late")
     send(bundling(store, "other"), b"undecided")
     assert values(another(store)) == [b"first", b"faster", b"successor's", b"faster"]
+
+
+def placed_with_others(fault: Fault | None, at: int) -> tuple[bool, int]:
+    """A producer's transaction goes into a bundle; request ``at`` after its begin goes wrong.
+
+    Returns:
+        Whether its commit was told to have happened, and how many requests it has made.
+    """
+    clock = VirtualClock()
+    heap = HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store = new_store(heap, clock, {"t": 2})
+    append(store, b"first", partition=0)
+    propose(store, b"dead's", transaction=ongoing(store, "dead"), partition=0)
+    losing = Losing(store)
+    faulty = FaultyStorage(losing)
+    producer = begin(another(store, faulty), "p", AGE_MS)
+    begun = len(faulty.requests)
+    if fault is not None:
+        faulty.faults = {begun + at: fault}
+    is_told = False
+    try:
+        for partition in (0, 1):
+            send(producer, b"mine", partition=partition)
+        producer.commit_transaction()
+        is_told = True
+    except (TxnlogError, ProcessStopped):
+        pass
+    count = len(faulty.requests) - begun
+    clock.time_ms += 20 * AGE_MS
+    for process in (another(store), another(store)):
+        mine = values(process).count(b"mine")
+        assert mine in ((2,) if is_told else (0, 2)), (fault, at)
+        assert values(process, isolation_level="snapshot").count(b"mine") == mine
+        assert b"dead's" not in values(process)
+    with begin(another(store), "p", AGE_MS) as successor:
+        send(successor, b"next")
+        successor.commit_transaction()
+    assert values(another(store)).count(b"next") == 1
+    assert not [found for found in store.examine() if found.state == "damage"], (fault, at)
+    if fault is None:
+        assert "bundle" in files(store).values()
+    return is_told, count
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.FAIL, Fault.LOSE_RESPONSE, Fault.STOP_BEFORE, Fault.STOP_AFTER]
+)
+def test_a_fault_at_each_request(fault: Fault) -> None:
+    """All of the transaction shows or nothing of it, as its producer was told; the id goes on."""
+    is_told, count = placed_with_others(None, 0)
+    assert is_told
+    told = [placed_with_others(fault, at)[0] for at in range(count)]
+    assert len(told) > 20
+    assert not all(told)
