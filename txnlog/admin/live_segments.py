@@ -93,12 +93,13 @@ def _file_key(partition: int, segment: Segment) -> FileKey:
 
 def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
     """The files of segments that held records which others hold now."""
-    return {
+    held = {
         _file_key(partition, segment)
         for partition, part in enumerate(state.partitions)
         if part.rewrites
         for segment in (*part.segments, *(rewrite.segment for rewrite in part.rewrites))
-    } - placed_files(topic, state)
+    }
+    return held - placed_files(topic, state) if held else held
 
 
 def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:

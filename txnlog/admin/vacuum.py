@@ -156,7 +156,7 @@ def vacuum_topic(
             f"topic {topic!r} does not exist and never did, or its log is lost; of its files none "
             "was deleted"
         )
-    state = log.whole_state()
+    state = log.whole_segments()
     run = _Run(topic, state, ages, orphan_age_ms, files, notes)
     topic_id = state.topic_id
     run.judge(placed_files(topic, state))
@@ -165,7 +165,7 @@ def vacuum_topic(
         run.notes += note(sorted(run.found_now), "candidate")
         # Whoever placed one before the note was there shows now; who does so later sees the note.
         log.refresh()
-        run.judge_again(log.whole_state())
+        run.judge_again(log.whole_segments())
         run.notes += note(sorted(run.found_now), "unplaced")
     if not dry_run:
         _delete_segments(storage, [files[key] for key in run.due])

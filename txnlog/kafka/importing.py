@@ -113,7 +113,7 @@ def import_log_dirs(
             # Before anything is copied: most of what can be wrong is known now.
             state.check_import(topic, spans)
         if any(_is_settled(state, partition) for partition in spans):
-            state = log.whole_state()
+            state = log.whole_segments()
         ends = {partition: last_appended(state, partition) for partition in spans}
     begun_ms = logs.clock.now_ms()
     copier = _Copier(logs, topic, TopicConfig.of(config), skip_corrupt, progress)

@@ -275,6 +275,11 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         with self.reading() as state:
             return self.manifests.unfold(state)
 
+    def whole_segments(self) -> TopicState:
+        """The same with segments and rewrites alone: see ``Manifests.unfold``."""
+        with self.reading() as state:
+            return self.manifests.unfold(state, segments_alone=True)
+
     def placed(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
     ) -> dict[int, list[Segment]]:
