@@ -22,11 +22,7 @@ import msgspec
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
-from txnlog.errors import (
-    CorruptEntry,
-    ObjectNotFound,
-    UnknownTopicOrPartition,
-)
+from txnlog.errors import CorruptEntry, ObjectNotFound, UnknownTopicOrPartition
 from txnlog.log.create_once import confirm, create_once
 from txnlog.state import envelope
 from txnlog.state.manifest import (
