@@ -75,8 +75,8 @@ class Placing:
         if self._expired is not None and not placed:
             raise self._expired
         if (owner := self.owner) is not None:
-            asks_nothing = set() if placed else {p for p in self._counts if self._is_first(p)}
-            recall(self._manifests, state, owner, self._counts.keys() - asks_nothing)
+            asked = [p for p in self._counts if placed or not self._is_first(p, state)]
+            recall(self._manifests, state, owner, asked)
         if placed:
             self._take(placed)
             if writer := self._writer:
@@ -125,10 +125,16 @@ class Placing:
     def _has_written_to(self, partition: int) -> bool:
         return self._writer is not None and self._writer.sequences.get(partition, 0) > 0
 
-    def _is_first(self, partition: int) -> bool:
-        """Whether nobody has written to a partition as this owner before."""
-        is_new = self._writer is not None and not self._has_written_to(partition)
-        return partition in self._first_of_epoch or is_new
+    def _is_first(self, partition: int, state: TopicState) -> bool:
+        """Whether nobody has written to a partition as this owner before.
+
+        Of an epoch it was so when the append was first tried. Where a part of what came since is in
+        manifests, a newer epoch's may be among it.
+        """
+        if self._writer is not None:
+            return not self._has_written_to(partition)
+        in_sight = state.settled is None or state.settled.end <= self._first_entry
+        return in_sight and partition in self._first_of_epoch
 
     def _begin_anew_if_forgotten(self, state: TopicState) -> None:
         """A writer that was idle for too long, of which nothing is in doubt, starts over."""
