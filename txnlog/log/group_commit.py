@@ -39,6 +39,8 @@ _TURNS = (1, 1, 1, 4, 16)
 may."""
 _BUSY_S = 2.0
 """For so long after others were faster an append is proposed at once."""
+_FEW = 2
+"""So many proposals are no crowd: two writers had better put what they have."""
 _LEAST_PAUSE_S = 0.001
 _MOST_PAUSE_S = 0.25
 
@@ -112,6 +114,8 @@ class GroupCommit:
             before = self._log.next_entry
             shown = [] if refreshed else self._refresh()
             refreshed = False
+            if len(shown) > _FEW:
+                self._note_others()
             with self._log.reading() as state:
                 append = self._build(state)
                 if append is None:
