@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from txnlog.clock import SystemClock
+from txnlog.producer import Producer
 from txnlog.storage.ahead import SizedCall
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
@@ -70,24 +71,37 @@ class DelayedStorage(ForwardingStorage):
 
 
 class _Writer:
-    """A process that flushes one record after the other, until the time is over."""
+    """A process that flushes one record after the other, until the time is over.
 
-    def __init__(self, storage: Storage) -> None:
+    With a transactional id each in a transaction of its own.
+    """
+
+    def __init__(self, storage: Storage, transactional_id: str | None) -> None:
         self.storage = DelayedStorage(storage)
         self.commits_s: list[float] = []
+        self._transactional_id = transactional_id
 
     def run(self, begin: threading.Barrier, seconds: float) -> None:
         store = attach(self.storage, clock=SystemClock())
-        producer = store.producer()
-        producer.send("t", b"warm")
-        producer.flush()
+        producer = store.producer(transactional_id=self._transactional_id)
+        if self._transactional_id is not None:
+            producer.init_transactions()
+        self._commit(producer, b"warm")
         begin.wait()
         self.storage.counts.clear()
         end_s = time.perf_counter() + seconds
         while (begun_s := time.perf_counter()) < end_s:
-            producer.send("t", b"x" * 100)
-            producer.flush()
+            self._commit(producer, b"x" * 100)
             self.commits_s.append(time.perf_counter() - begun_s)
+
+    def _commit(self, producer: Producer, value: bytes) -> None:
+        if self._transactional_id is None:
+            producer.send("t", value)
+            producer.flush()
+            return
+        producer.begin_transaction()
+        producer.send("t", value)
+        producer.commit_transaction()
 
 
 def measure(seconds: float) -> list[str]:
@@ -98,17 +112,25 @@ def measure(seconds: float) -> list[str]:
         "own. Slowest and fastest: how many commits that writer has made."
     )
     head = (
-        "| writers | commits/s | slowest | fastest | median commit s | worst s "
-        "| requests a commit | entries/s |"
+        "| writers | transactions | commits/s | slowest | fastest | median commit s | worst s "
+        "| requests a commit | files of the log/s |"
     )
-    lines = [what, "", head, "|---|---|---|---|---|---|---|---|"]
-    return [*lines, *(_row(count, seconds) for count in (1, 2, 8, WRITERS))]
+    lines = [what, "", head, "|---|---|---|---|---|---|---|---|---|"]
+    return [
+        *lines,
+        *(
+            _row(count, seconds, in_transactions=in_transactions)
+            for in_transactions in (False, True)
+            for count in (1, 2, 8, WRITERS)
+        ),
+    ]
 
 
-def _row(count: int, seconds: float) -> str:
+def _row(count: int, seconds: float, *, in_transactions: bool) -> str:
     heap = HeapStorage()
     attach(heap, create=True, clock=SystemClock()).create_topic("t", partitions=4)
-    writers = [_Writer(heap) for _ in range(count)]
+    ids = [f"writer-{n}" if in_transactions else None for n in range(count)]
+    writers = [_Writer(heap, transactional_id) for transactional_id in ids]
     begin = threading.Barrier(count)
     threads = [threading.Thread(target=w.run, args=(begin, seconds)) for w in writers]
     for thread in threads:
@@ -120,9 +142,11 @@ def _row(count: int, seconds: float) -> str:
     requests: Counter[str] = sum((writer.storage.counts for writer in writers), Counter())
     store = attach(heap, clock=SystemClock())
     assert store.scan("t").record_count == sum(commits) + count, "a commit was lost, or came twice"
-    entries = store.logs.topic("t").next_entry - 1
+    names = heap.list_names("topics/t/log")
+    entries = sum(name.endswith(".json") for name in names) - 1
     return (
-        f"| {count} | {sum(commits) / seconds:.1f} | {min(commits)} | {max(commits)} "
+        f"| {count} | {'yes' if in_transactions else 'no'} | {sum(commits) / seconds:.1f} "
+        f"| {min(commits)} | {max(commits)} "
         f"| {times[len(times) // 2]:.2f} | {times[-1]:.2f} "
         f"| {requests.total() / sum(commits):.1f} | {entries / seconds:.1f} |"
     )

@@ -10,7 +10,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
 from txnlog.state.placement import Placement
-from txnlog.state.topic import Append
+from txnlog.state.topic_entries import Append
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import HeapStorage

@@ -174,13 +174,13 @@ _TOPIC_KEYS = {
     "retention.ms": _Key(
         "-1",
         _integer(-1, _LONG_MAX),
-        "Store.maintain deletes segments whose newest record is older; -1: none. In Kafka the "
-        "default is 7 days",
+        "segments whose newest record is older are deleted, by Store.maintain and by writers now "
+        "and then; -1: none. In Kafka the default is 7 days",
     ),
     "retention.bytes": _Key(
         "-1",
         _integer(-1, _LONG_MAX),
-        "Store.maintain deletes a partition's oldest segments while the rest is at least so "
+        "a partition's oldest segments are deleted likewise while the rest is at least so "
         "large, bytes; -1: none",
     ),
     "file.delete.delay.ms": _Key(

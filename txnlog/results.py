@@ -48,10 +48,11 @@ if TYPE_CHECKING:
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
     from txnlog.state.rewrites import Rewritten
-    from txnlog.state.topic import (
+    from txnlog.state.topic_entries import (
         Altered,
         Append,
         Appends,
+        Bundle,
         Created,
         Deleted,
         Imported,
@@ -65,6 +66,7 @@ __all__ = [
     "Append",
     "Appends",
     "BeginResult",
+    "Bundle",
     "CommittedOffset",
     "Compaction",
     "Created",
@@ -115,15 +117,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Altered": "state.topic",
-    "Append": "state.topic",
-    "Appends": "state.topic",
+    "Altered": "state.topic_entries",
+    "Append": "state.topic_entries",
+    "Appends": "state.topic_entries",
+    "Bundle": "state.topic_entries",
     "BeginResult": "producer",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",
-    "Created": "state.topic",
+    "Created": "state.topic_entries",
     "DamagedBytes": "kafka.importing",
-    "Deleted": "state.topic",
+    "Deleted": "state.topic_entries",
     "DumpedEntry": "inspect.log_dump",
     "EntryRef": "state.transaction",
     "Outcome": "state.transaction",
@@ -136,7 +139,7 @@ _HOMES = {
     "GroupLogEntry": "inspect.history",
     "GroupOffset": "inspect.descriptions",
     "HangingTransaction": "inspect.descriptions",
-    "Imported": "state.topic",
+    "Imported": "state.topic_entries",
     "ImportedPartition": "kafka.importing",
     "KafkaExport": "kafka.exporting",
     "KafkaFile": "state.placement",
@@ -146,7 +149,7 @@ _HOMES = {
     "MaintenanceFailure": "admin.maintenance",
     "Merge": "admin.merging",
     "OffsetReset": "inspect.descriptions",
-    "OffsetSpan": "state.topic",
+    "OffsetSpan": "state.topic_entries",
     "OpenTransaction": "kafka.transaction_tracker",
     "PartitionDescription": "inspect.descriptions",
     "PartitionUsage": "admin.disk_usage",
@@ -165,7 +168,7 @@ _HOMES = {
     "TopicSchema": "schema",
     "TransactionDescription": "inspect.descriptions",
     "TransactionRef": "state.transaction",
-    "Trimmed": "state.topic",
+    "Trimmed": "state.topic_entries",
 }
 
 

@@ -9,6 +9,7 @@ from txnlog import names
 from txnlog.admin.groups import GroupAdmin
 from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.transactions import TransactionAdmin
+from txnlog.admin.upkeep import Upkeep
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
     Acks,
@@ -139,6 +140,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         self._file = store_file
         self._clock = clock
         self._logs = Logs(storage, StoreConfig.of(store_file.config), clock)
+        self._logs.upkeep = Upkeep()
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"

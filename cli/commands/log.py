@@ -19,7 +19,7 @@ from txnlog.cli.verbs import verb_group
 if TYPE_CHECKING:
     from txnlog.inspect.log_dump import DumpedEntry
     from txnlog.state.placement import Placement
-    from txnlog.state.topic import TopicEntry
+    from txnlog.state.topic_entries import TopicEntry
 
     Entry: TypeAlias = DumpedEntry[TopicEntry]
 
@@ -51,7 +51,7 @@ def _show_places(segments: Iterable[Placement]) -> str:
 def _describe(found: Entry) -> str | None:
     """What an entry says, in short. A damaged one says nothing."""
     from txnlog.state.rewrites import Rewritten
-    from txnlog.state.topic import Altered, Append, Appends, Created, Imported, Trimmed
+    from txnlog.state.topic_entries import Altered, Append, Appends, Created, Imported, Trimmed
 
     match found.entry:
         case Created(partitions=count, config=config):

@@ -26,7 +26,8 @@ from txnlog.scan import Scan
 from txnlog.state import envelope
 from txnlog.state.placement import KafkaFile, RewrittenFile, Segment
 from txnlog.state.rewrites import Rewrite, still_of_use
-from txnlog.state.topic import CHECKPOINT_DECODER, ENTRY_DECODER
+from txnlog.state.topic import CHECKPOINT_DECODER
+from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import (

@@ -10,10 +10,9 @@ import msgspec
 from txnlog import names
 from txnlog.doctor.finding import Finding
 from txnlog.names import LogFile, TopicPartition
-from txnlog.state import envelope
-from txnlog.state import topic as topic_state
+from txnlog.state import envelope, topic_entries
 from txnlog.state.group import OffsetCommit, OffsetsCommitted
-from txnlog.state.topic import Append
+from txnlog.state.topic_entries import Append
 from txnlog.state.transaction import DECODER, TransactionState
 from txnlog.storage.base import Storage
 from txnlog.store import attach
@@ -91,7 +90,7 @@ class BrokenStore:
 
     def append(self, topic: str, number: int) -> Append:
         path = self.path(names.topic_log(topic), number)
-        entry = envelope.decode(self.storage.get(path), topic_state.ENTRY_DECODER, path)
+        entry = envelope.decode(self.storage.get(path), topic_entries.ENTRY_DECODER, path)
         assert isinstance(entry, Append)
         return entry
 

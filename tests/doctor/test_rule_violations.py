@@ -12,7 +12,8 @@ from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state import topic as topic_state
-from txnlog.state.topic import TopicState, Trimmed
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Trimmed
 from txnlog.state.transaction import EntryRef, Outcome, Status
 
 

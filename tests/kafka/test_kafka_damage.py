@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 from folder_bytes import batch, flip, folder, marker, offsets_and_values, reseal, wrapper
 from folder_judges import batches, committed_records
+from settling import settling_early
+from steps import append, checkpoint
 
 from txnlog import Store, TopicPartition
 from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.results import MaintenanceFailure
 from txnlog.segments.indexes.transactions import AbortedTransaction, TransactionIndex
 from txnlog.storage.base import Storage
 from txnlog.store import attach
+from txnlog.testing import HeapStorage, VirtualClock
 
 P, Q = 7, 8
 
@@ -106,6 +110,51 @@ def test_a_transaction_that_an_import_has_cut_off_stays_aborted(
     assert added == (0 if keep else 1)
     found = committed_records(batches(tmp_path / "out" / "t-0", "kafka-python"))
     assert [(r[0], r[4]) for r in found] == [(1, b"plain"), (4 + added, b"more")]
+
+
+def test_it_stays_aborted_when_the_first_half_is_settled(store: Store, tmp_path: Path) -> None:
+    """What tells which transactions were cut off is looked for in manifests, too."""
+    with settling_early():
+        first = folder(tmp_path / "1", {0: batch(0, b"half", producer=P) + batch(1, b"plain")})
+        store.import_kafka("t", [first])
+        store.alter_topic("t", partitions=2)
+        for number in range(12):
+            append(store, b"%d" % number, partition=1)
+        checkpoint(store)
+    with store.logs.topic("t").reading() as state:
+        assert not state.partitions[0].segments
+    rest = batch(2, b"other half", producer=P) + marker(3, P, commit=True) + batch(4, b"more")
+    attach(store.storage).import_kafka("t", [folder(tmp_path / "2", {2: rest})])
+    seen = [(offset, value) for offset, value in offsets_and_values(store) if len(value) > 2]
+    assert seen == [(1, b"plain"), (4, b"more")]
+
+
+def test_it_stays_aborted_when_the_first_half_was_compacted(tmp_path: Path) -> None:
+    """Vacuum deletes what compaction has replaced, but not the file that tells of it."""
+    clock, heap = VirtualClock(), HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store = attach(heap, create=True, clock=clock)
+    earlier = folder(tmp_path / "0", {0: batch(0, b"first")})
+    store.import_kafka("t", [earlier])
+    first = folder(tmp_path / "1", {1: batch(1, b"half", producer=P) + batch(2, b"plain")})
+    store.import_kafka("t", [first])
+    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    store.compact("t")
+    before = {name for name, _ in heap.list_all("topics/t/data")}
+    for _ in range(3):
+        clock.time_ms += 8 * 86_400_000
+        assert not [s for s in store.maintain() if isinstance(s, MaintenanceFailure)]
+    after = {name for name, _ in heap.list_all("topics/t/data")}
+    assert len(before) > len(after) == 4  # those of the segment that an import ends with
+    store.alter_topic("t", config={"cleanup.policy": "delete"})
+    rest = batch(3, b"other half", producer=P) + marker(4, P, commit=True) + batch(5, b"more")
+    store.import_kafka("t", [folder(tmp_path / "2", {3: rest})])
+    assert offsets_and_values(store) == [(5, b"more")]
+    for _ in range(3):
+        clock.time_ms += 8 * 86_400_000
+        assert not [s for s in store.maintain() if isinstance(s, MaintenanceFailure)]
+    left = {name for name, _ in heap.list_all("topics/t/data")}
+    assert not left & before
 
 
 def test_an_open_transaction_whose_records_are_deleted(store: Store, tmp_path: Path) -> None:

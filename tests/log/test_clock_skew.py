@@ -15,7 +15,8 @@ from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
 from txnlog.producer import Producer
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
-from txnlog.state.topic import CHECKPOINT_DECODER, Append, Created, TopicState
+from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
+from txnlog.state.topic_entries import Append, Created
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock

@@ -8,7 +8,7 @@ from steps import another, append, new_store, values
 from txnlog.errors import CorruptEntry
 from txnlog.state import envelope
 from txnlog.state.placement import Placement
-from txnlog.state.topic import Append
+from txnlog.state.topic_entries import Append
 from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import VirtualClock

@@ -28,7 +28,7 @@ from txnlog.results import FileDeletion
 from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef
 from txnlog.state.proposal import MOST_BEHIND
-from txnlog.state.topic import ENTRY_DECODER
+from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock
@@ -179,7 +179,7 @@ def test_who_has_slept_tells_what_it_placed_for_others(
         another(store, storage).logs.topic("t").place(own)
     assert "for other writers" in caplog.text
     assert segments[0].name in caplog.text
-    with pytest.raises(UploadExpired):
+    with pytest.raises(UploadExpired, match="nor will others"):
         another(store).logs.topic("t").place(segments, writer=writer, since_entry=2)
 
 

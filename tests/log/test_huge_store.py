@@ -11,7 +11,8 @@ from txnlog.admin.offsets import ListedOffset
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state.placement import Placement
-from txnlog.state.topic import Append, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage

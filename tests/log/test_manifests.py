@@ -25,7 +25,8 @@ from txnlog.log.uploads import Writer
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList
-from txnlog.state.topic import CHECKPOINT_DECODER, ENTRY_DECODER, TopicState
+from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
+from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach

@@ -1,15 +1,17 @@
-"""Writers without a transaction that place each other's appends: whatever stops, sleeps or is lost.
+"""Writers that place each other's appends: whatever stops, sleeps or is lost.
 
 The judge knows what each writer was told, and reads the log's entries with code of its own: an
 append that was acknowledged is placed once, where its writer was told; one that was refused is
-never placed, not even later; any other at most once. Then each rule is broken, and must be caught.
+never placed, not even later; any other at most once. Of a transaction, whoever has placed its
+appends, all records show or none: as its writer was told. Then each rule is broken, and must be
+caught.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
@@ -26,18 +28,22 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.log import group_commit
+from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.state import proposal
 from txnlog.state.producers import ProducerRef
 from txnlog.state.proposal import Proposal
-from txnlog.state.topic import Append, Appends, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, Appends, Bundle
+from txnlog.state.transaction import Outcome
 from txnlog.store import Store
 from txnlog.testing import FaultRates, Process, Simulation
 
 Patch = pytest.MonkeyPatch
 PARTITIONS = 2
 TURNS = 6
+TIMEOUT_MS = 20_000
 CALM = FaultRates(tear_listing=0.2, tear_ms=(0, 20))
 ROUGH = replace(CALM, fail=0.02, lose_response=0.02, land_late=0.02, delay=0.02, stop=0.01)
 SLEEPY = replace(CALM, pause=0.05, delay=0.05, stop=0.01, pause_ms=(100, 3_000))
@@ -56,6 +62,8 @@ class Judge:
     refused: dict[str, int] = field(default_factory=dict)
     """With the entry from which on none may place it: the first one, unless its topic was gone."""
     kinds: Counter[str] = field(default_factory=Counter)
+    transactions: dict[tuple[bytes, ...], bool | None] = field(default_factory=dict)
+    """By its values, whether a transaction was committed; None if its writer does not know."""
 
     def check(self, simulation: Simulation) -> None:
         """Compare with all entries of the log, none of which was cleaned up."""
@@ -70,6 +78,7 @@ class Judge:
             if entry["kind"] == "deleted":
                 ends.clear()
             for append in entry.get("appends", [entry]):
+                self.kinds["in transactions"] += entry["kind"] == "bundle"
                 for place in append.get("segments", ()):
                     partition, offset = place["partition"], place["base_offset"]
                     if offset != ends[partition]:
@@ -79,7 +88,8 @@ class Judge:
                     if int(name[:20]) >= self.refused.get(place["name"], 1 << 63):
                         raise Wrong(f"{place['name']} was refused, and placed by {name}")
         for name, where in placed.items():
-            if len(where) > 1:
+            # Those that share a file have one name.
+            if len(where) > len({partition for partition, _ in where}):
                 raise Wrong(f"{name} was placed {len(where)} times")
         for name, told in self.acked.items():
             if placed.get(name) != [told]:
@@ -87,6 +97,18 @@ class Judge:
         for finding in simulation.store(create=False).examine(["t"]):
             if finding.state == "damage" and finding.check == "topic":
                 raise Wrong(finding.detail)
+        if self.transactions:
+            simulation.clock.time_ms += 10 * TIMEOUT_MS
+            self.check_transactions(simulation.store(create=False))
+
+    def check_transactions(self, store: Store) -> None:
+        """Compare with what a reader sees when everything has ended."""
+        seen = Counter(store.scan("t").to_arrow().column("value").to_pylist())
+        for values, is_committed in self.transactions.items():
+            counts = {seen[value] for value in values}
+            allowed: set[int] = {0, 1} if is_committed is None else {int(is_committed)}
+            if len(counts) > 1 or not counts <= allowed:
+                raise Wrong(f"of {values} {counts} show; committed: {is_committed}")
 
 
 Body = Callable[[Process, Judge], None]
@@ -162,6 +184,45 @@ def write_as_a_copy(process: Process, judge: Judge) -> None:
                 place(process, judge, store, writer)
 
 
+def transact(process: Process, judge: Judge, transactional_id: str = "") -> None:
+    """Transactions of one to four appends, some of which are given up."""
+    store = opened(process)
+    while True:
+        producer = store.producer(
+            transactional_id=transactional_id or process.name,
+            transaction_timeout_ms=process.chance.choice([TIMEOUT_MS // 10, TIMEOUT_MS]),
+            delivery_timeout_ms=process.chance.choice([0, 2_000]),
+        )
+        try:
+            producer.init_transactions()
+            for _ in range(TURNS):
+                values = tuple(process.clock.token().encode() for _ in range(4))
+                values = values[: process.chance.randint(1, 4)]
+                judge.transactions[values] = None
+                producer.begin_transaction()
+                for value in values:
+                    producer.send("t", value, partition=process.chance.randrange(PARTITIONS))
+                    if process.chance.random() < 0.5:
+                        producer.flush()
+                if process.chance.random() < 0.2:
+                    producer.abort_transaction()
+                    judge.transactions[values] = False
+                else:
+                    producer.commit_transaction()
+                    judge.transactions[values] = True
+            return
+        except TxnlogError:
+            with suppress(TxnlogError):
+                producer.close()
+            if process.chance.random() < 0.2:
+                return
+
+
+def transact_as_one(process: Process, judge: Judge) -> None:
+    """The same by several who fence each other."""
+    transact(process, judge, "shared")
+
+
 def trim(process: Process, _judge: Judge) -> None:
     """Delete all records from time to time."""
     store = opened(process)
@@ -201,9 +262,13 @@ CASTS: list[list[Body]] = [
     [write] * 4 + [write_anonymously, write_anonymously, make_anew],
     [write_anonymously] * 6 + [trim, trim],
 ]
+IN_TRANSACTIONS: list[list[Body]] = [
+    [*[transact] * 6, tidy],
+    [transact, transact, transact, transact_as_one, transact_as_one, write, write, tidy],
+]
 
 
-def run(seed: int) -> Judge:
+def run(seed: int, casts: Sequence[list[Body]] = CASTS) -> Judge:
     """One run: the seed decides who takes part, and what goes wrong."""
     rates = (CALM, ROUGH, SLEEPY)[seed % 3]
     judge = Judge()
@@ -212,7 +277,7 @@ def run(seed: int) -> Judge:
     store.create_topic("t", partitions=PARTITIONS)
     # Time passes by appends, and begins with the first.
     store.logs.topic("t").place(upload(store, b"first"))
-    bodies = CASTS[seed % len(CASTS)]
+    bodies = casts[seed % len(casts)]
     for number, body in enumerate(bodies):
 
         def play(process: Process, body: Body = body) -> None:
@@ -238,6 +303,22 @@ def test_an_append_is_placed_as_its_writer_was_told(first_seed: int) -> None:
     assert kinds["appends"] > 30
     assert kinds["acked"] > 500
     assert kinds["refused"] > 20
+
+
+@pytest.mark.parametrize(
+    "first_seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in range(20, 400, 20))]
+)
+def test_a_transaction_becomes_what_its_writer_was_told(first_seed: int) -> None:
+    """Twenty runs, in which a good many appends of transactions lie in bundles."""
+    kinds: Counter[str] = Counter()
+    for seed in range(first_seed, first_seed + 20):
+        judge = run(seed, IN_TRANSACTIONS)
+        kinds += judge.kinds
+        kinds.update(map(str, judge.transactions.values()))
+    assert kinds["bundle"] > 30
+    assert kinds["in transactions"] > 2 * kinds["bundle"]
+    assert kinds["True"] > 300
+    assert kinds["False"] > 60
 
 
 # -- each rule is broken on purpose ----------------------------------------------------------------
@@ -280,7 +361,7 @@ def take_each_twice(patch: Patch) -> None:
 
     def take_all(
         state: TopicState, own: Append, proposals: Sequence[Proposal], *, nonce: str, at_ms: int
-    ) -> tuple[Append | Appends, list[Proposal]]:
+    ) -> tuple[Append | Appends | Bundle, list[Proposal]]:
         entries = [
             proposal.combine(state, own, [one], nonce=nonce, at_ms=at_ms) for one in proposals
         ]
@@ -296,6 +377,28 @@ def take_each_twice(patch: Patch) -> None:
     patch.setattr(group_commit, "combine", take_all)
 
 
+def decide_as_one(patch: Patch) -> None:
+    """What becomes of one transaction becomes of all whose appends lie in the same file."""
+    decide = TopicState.decide
+
+    def decide_all(self: TopicState, number: int, outcome: Outcome) -> None:
+        file = self.file_of(number)
+        for other in [n for n in self.undecided if self.file_of(n) == file]:
+            decide(self, other, outcome)
+
+    patch.setattr(TopicState, "decide", decide_all)
+
+
+def commit_the_whole_file(patch: Patch) -> None:
+    """Who was placed by others commits the first entry of the bundle, which is not its own."""
+    entries_of = TopicLog._entries_of
+
+    def files_of(self: TopicLog, offsets: Mapping[TopicPartition, range]) -> set[int]:
+        return {*map(self.file_of, entries_of(self, offsets))}
+
+    patch.setattr(TopicLog, "_entries_of", files_of)
+
+
 @pytest.mark.parametrize(
     "break_rule",
     [
@@ -304,17 +407,23 @@ def take_each_twice(patch: Patch) -> None:
         forget_the_topic,
         forget_deletions,
         take_each_twice,
+        decide_as_one,
+        commit_the_whole_file,
     ],
 )
 def test_a_broken_rule_is_noticed(monkeypatch: Patch, break_rule: Callable[[Patch], None]) -> None:
     """Seeds are tried in order; the first that notices finds nothing once the rule holds again."""
+    in_transactions = break_rule in (decide_as_one, commit_the_whole_file)
+    casts = IN_TRANSACTIONS if in_transactions else CASTS
+    if break_rule is forget_deletions:
+        casts = [cast for cast in CASTS if trim in cast]
     for seed in range(60):
         with monkeypatch.context() as patch:
             break_rule(patch)
             try:
-                run(seed)
+                run(seed, casts)
             except Wrong:
                 break
     else:
         raise AssertionError("none of sixty runs notices")
-    run(seed)
+    run(seed, casts)

@@ -12,11 +12,12 @@ from txnlog.errors import (
     OutOfOrderSequence,
     UnknownTopicOrPartition,
 )
-from txnlog.state import envelope, group, topic
+from txnlog.state import envelope, group, topic, topic_entries
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
-from txnlog.state.topic import Append, Created, TopicState, Trimmed
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, Created, Trimmed
 from txnlog.state.transaction import Outcome, TransactionRef
 
 PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)
@@ -34,7 +35,7 @@ class Topic:
         self.state = TopicState(producer_id_expiration_ms=expiration_ms)
         self.add(Created("n", 0, "id", partitions, {}))
 
-    def add(self, entry: topic.TopicEntry) -> int:
+    def add(self, entry: topic_entries.TopicEntry) -> int:
         self.state.apply(self.state.next_entry, entry)
         return self.state.next_entry - 1
 
@@ -157,11 +158,11 @@ def test_sequences_wrap() -> None:
 @pytest.mark.condition(10)
 def test_a_state_from_a_checkpoint_is_the_state() -> None:
     """Reopening at any checkpoint gives what folding everything gives."""
-    entries: list[topic.TopicEntry] = []
+    entries: list[topic_entries.TopicEntry] = []
     whole = Topic()
     add = whole.add
 
-    def recording(entry: topic.TopicEntry) -> int:
+    def recording(entry: topic_entries.TopicEntry) -> int:
         entries.append(entry)
         return add(entry)
 
@@ -169,7 +170,7 @@ def test_a_state_from_a_checkpoint_is_the_state() -> None:
     whole.append({0: 4, 1: 2}, sequence=0, owner=PRODUCER, at_ms=5)
     whole.append({1: 1}, sequence=0, owner=transaction("a"), at_ms=6)
     whole.append({0: 1}, at_ms=7)
-    whole.add(topic.Altered("n", 8, partitions=3, config={"compression.type": "zstd"}))
+    whole.add(topic_entries.Altered("n", 8, partitions=3, config={"compression.type": "zstd"}))
     whole.append({2: 1, 0: 2}, sequence=4, owner=ProducerRef(9, 3), at_ms=9)
     whole.add(Trimmed("n", 10, {0: 4}))
     whole.state.decide(2, Outcome.ABORT)
@@ -219,7 +220,7 @@ def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
 def test_a_deleted_topic_is_gone_and_a_new_one_is_another() -> None:
     """Data uploaded for a deleted topic must not land in its successor."""
     log = Topic()
-    log.add(topic.Deleted("n", 0))
+    log.add(topic_entries.Deleted("n", 0))
     with pytest.raises(UnknownTopicOrPartition, match="does not exist"):
         log.state.check_exists("t")
     log.add(Created("n", 0, "other", 1, {}))

@@ -20,7 +20,8 @@ from txnlog.state.proposal import (
     combine,
     is_proposable,
 )
-from txnlog.state.topic import Append, Appends, Created, Deleted, TopicEntry, TopicState, Trimmed
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, Appends, Created, Deleted, TopicEntry, Trimmed
 
 PARTITIONS = 3
 HOUR_MS = 3_600_000
@@ -60,7 +61,9 @@ class Log:
     def propose(self, append: Append) -> Proposal:
         state = self.state
         assert state.topic_id is not None
-        return Proposal(state.topic_id, state.next_entry, state.append_time_ms, (1, 1), append)
+        return Proposal(
+            state.topic_id, state.next_entry, state.append_time_ms, (1, 1), append, MOST_BEHIND
+        )
 
     def step(self) -> None:
         """Anything that may come next."""

@@ -14,7 +14,7 @@ import txnlog
 from txnlog import TopicPartition, errors
 from txnlog.config import StoreConfig, check_whole_number
 from txnlog.state import envelope
-from txnlog.state.topic import Trimmed
+from txnlog.state.topic_entries import Trimmed
 from txnlog.store import Store
 
 

@@ -8,6 +8,7 @@ from steps import another, append, upload
 
 from txnlog import names
 from txnlog.log.uploads import Appended, UploadedSegment, Writer
+from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
 from txnlog.testing import ProcessStopped
 
@@ -52,11 +53,16 @@ def place(
 
 
 def propose(
-    store: Store, value: bytes, writer: Writer | None = None, *, partition: int = 0
+    store: Store,
+    value: bytes,
+    writer: Writer | None = None,
+    *,
+    partition: int = 0,
+    transaction: TransactionRef | None = None,
 ) -> list[UploadedSegment]:
     """Leave the proposal of a writer that is not there any more. What it has uploaded."""
     process = another(store, Losing(store, dies=True))
     segments = upload(store, value, partition=partition)
     with pytest.raises(ProcessStopped):
-        process.logs.topic("t").place(segments, writer=writer)
+        process.logs.topic("t").place(segments, writer=writer, transaction=transaction)
     return segments

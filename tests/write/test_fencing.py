@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import begin, elsewhere, new_store, send, values
+from disturbed_storages import HookedStorage
+from settling import settling_early
+from steps import another, append, begin, checkpoint, elsewhere, new_store, send, values
 
 from txnlog.errors import (
+    InvalidProducerEpoch,
     InvalidTxnState,
     ProducerFenced,
 )
@@ -79,3 +82,30 @@ def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> No
         send(first, b"next")
     for reader in (store, elsewhere(store.storage, clock), elsewhere(store.storage, clock)):
         assert values(reader) == [b"in time", b"next"]
+
+
+def test_a_zombie_that_loses_its_number_learns_of_a_newer_epoch_in_manifests(
+    memory_storage: Storage, clock: VirtualClock
+) -> None:
+    """What its successor has appended was settled meanwhile, so that the log alone says nothing."""
+    store = new_store(memory_storage, clock)
+    append(store, b"first")
+    hooked = HookedStorage(store.storage)
+    zombie = begin(another(store, hooked), "p")
+
+    def meanwhile(name: str) -> None:
+        if not name.startswith("topics/t/log"):
+            return
+        hooked.rule = None
+        with begin(another(store), "p") as successor:
+            send(successor, b"successor's")
+            successor.commit_transaction()
+        for number in range(12):
+            append(store, b"%d" % number)
+        checkpoint(another(store))
+
+    hooked.rule = meanwhile
+    with settling_early(), pytest.raises(InvalidProducerEpoch):
+        send(zombie, b"zombie's")
+    assert b"zombie's" not in values(another(store), isolation_level="read_uncommitted")
+    assert not [found for found in store.examine() if found.state == "damage"]

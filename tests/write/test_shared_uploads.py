@@ -24,7 +24,8 @@ from txnlog.segments.records import normalize
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.state import envelope
 from txnlog.state.manifest import LIST_DECODER
-from txnlog.state.topic import CHECKPOINT_DECODER, ENTRY_DECODER
+from txnlog.state.topic import CHECKPOINT_DECODER
+from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage

@@ -12,7 +12,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.names import OWN_FILE, SHARED, FileKey, SegmentRef
 from txnlog.state.placement import Segment
 from txnlog.state.rewrites import resolve
-from txnlog.state.topic import TopicState
+from txnlog.state.topic import TopicState, last_appended
 
 
 def segments_of(state: TopicState, partition: int) -> Sequence[Segment]:
@@ -93,12 +93,13 @@ def _file_key(partition: int, segment: Segment) -> FileKey:
 
 def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
     """The files of segments that held records which others hold now."""
-    return {
+    held = {
         _file_key(partition, segment)
         for partition, part in enumerate(state.partitions)
         if part.rewrites
         for segment in (*part.segments, *(rewrite.segment for rewrite in part.rewrites))
-    } - placed_files(topic, state)
+    }
+    return held - placed_files(topic, state) if held else held
 
 
 def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
@@ -119,6 +120,15 @@ def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
                 if old.base_offset < rewrite.end and old.end_offset > rewrite.start
             }
     return kept
+
+
+def kept_for_import(state: TopicState) -> set[FileKey]:
+    """The files at the ends of partitions that tell which transactions an import has cut off.
+
+    The next import goes on there; whether the records were merged or compacted since says nothing.
+    """
+    found = ((n, last_appended(state, n)) for n in range(len(state.partitions)))
+    return {_file_key(n, last) for n, last in found if last is not None and last.has_aborted}
 
 
 def has_let_go(state: TopicState, partition: int) -> bool:

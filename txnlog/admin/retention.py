@@ -6,16 +6,19 @@ offsets of all partitions of a topic move in one entry. Files are the business o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from txnlog.admin.live_segments import segments_of
 from txnlog.admin.trimming import trim
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import SegmentRef
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
+
+_FIRST_PART = 64
+"""This part of a partition's offsets is looked at first."""
 
 NewestRecord = Callable[[int, Segment], int | None]
 """The time (ms) of the newest record in a segment of a partition; None if it is not known."""
@@ -55,21 +58,24 @@ def apply_retention(
         UnknownTopicOrPartition: there is no such topic.
         StorageError: the outcome is unknown; repeating it does no harm.
     """
-    log = logs.fresh_topic(topic)
+    return retain(logs, logs.fresh_topic(topic), now_ms, dry_run=dry_run)
+
+
+def retain(
+    logs: Logs, log: TopicLog, now_ms: int, *, dry_run: bool = False
+) -> list[RetentionDeletion]:
+    """The same for a log that was refreshed; what is undecided stays with all behind it."""
     planned: list[RetentionDeletion] = []
 
     def newest(partition: int, segment: Segment) -> int | None:
         if segment.max_timestamp_ms >= 0:
             return segment.max_timestamp_ms
         # Records of Kafka's first format have no time. As there, that of the file counts then.
-        ref = SegmentRef(topic, partition, segment.name, segment.position)
+        ref = SegmentRef(log.name, partition, segment.name, segment.position)
         return logs.storage.modified_ms(ref.paths.log)
 
     def choose(state: TopicState) -> dict[int, int]:
-        wanted = _has_limit(TopicConfig.of(state.config))
-        planned[:] = (
-            plan_retention(topic, log.manifests.unfold(state), now_ms, newest) if wanted else ()
-        )
+        planned[:] = _Retention(log, state, now_ms, newest).plan()
         return {deletion.partition: deletion.new_log_start_offset for deletion in planned}
 
     with log.reading() as state:
@@ -79,77 +85,111 @@ def apply_retention(
     return planned
 
 
-def plan_retention(
-    topic: str, state: TopicState, now_ms: int, newest: NewestRecord
-) -> list[RetentionDeletion]:
-    """What is to be deleted, by partition."""
-    config = TopicConfig.of(state.config)
-    if not _has_limit(config):
-        return []
-    planned = []
-    for partition, stable in enumerate(state.last_stable_offsets()):
-        segments = segments_of(state, partition)
-        doomed = _choose(segments, partition, stable, config, now_ms, newest)
-        if doomed:
-            # Behind all of them there may be offsets without records: an import's.
-            end = stable if len(doomed) == len(segments) else doomed[-1].end_offset
-            planned.append(
-                RetentionDeletion(
-                    topic,
-                    partition,
-                    state.partitions[partition].log_start_offset,
-                    end,
-                    len(doomed),
-                    sum(segment.size_bytes for segment in doomed),
-                )
-            )
-    return planned
+class _Retention:
+    """What retention finds in one state of a topic's log.
+
+    From the log start on it looks at a few segments, and at more as long as all of them go: so it
+    costs what goes, and not what stays.
+    """
+
+    def __init__(self, log: TopicLog, state: TopicState, now_ms: int, newest: NewestRecord) -> None:
+        self._log = log
+        self._state = state
+        self._now_ms = now_ms
+        self._newest = newest
+        self._config = TopicConfig.of(state.config)
+
+    def plan(self) -> list[RetentionDeletion]:
+        """What is to be deleted, by partition."""
+        if not _has_limit(self._config):
+            return []
+        state = self._state
+        spans = {
+            number: (part.log_start_offset, part.end_offset)
+            for number, part in enumerate(state.partitions)
+            if part.log_start_offset < part.end_offset
+        }
+        excess = dict.fromkeys(spans, -1)
+        if (kept_bytes := self._config.retention_bytes) >= 0:
+            sums = self._log.count_bytes(state, spans)
+            excess = {number: sums[number] - kept_bytes for number in spans}
+        stable = state.last_stable_offsets()
+        looked_at = [_Partition(n, *spans[n], stable[n], excess[n]) for n in spans]
+        going = looked_at
+        while going:
+            found = self._log.placed(state, {one.number: one.window() for one in going})
+            going = [one for one in going if self._take(one, found[one.number])]
+        return [one.deletion(self._log.name) for one in looked_at if one.count]
+
+    def _take(self, partition: _Partition, segments: Sequence[Segment]) -> bool:
+        """Take the segments of a window, as far as they may go; False if there is no more to do.
+
+        Kafka looks for old ones first and then for too many; what is old behind those goes with its
+        next look, here at once.
+        """
+        for segment in segments:
+            if segment.end_offset > partition.stable:
+                partition.is_whole = False
+                return False
+            too_many = partition.excess_bytes >= segment.size_bytes
+            by_size = self._config.retention_bytes >= 0
+            if not (by_size and too_many) and not self._is_old(partition.number, segment):
+                partition.is_whole = False
+                return False
+            partition.take(segment)
+        return partition.go_on()
+
+    def _is_old(self, partition: int, segment: Segment) -> bool:
+        if self._config.retention_ms < 0:
+            return False
+        newest_ms = self._newest(partition, segment)
+        return newest_ms is not None and self._now_ms - newest_ms > self._config.retention_ms
+
+
+@dataclass(slots=True)
+class _Partition:
+    """How far retention has come in a partition that holds the offsets [start, end).
+
+    ``stable`` is its last stable offset, ``excess_bytes`` what it holds too much. ``is_whole``: all
+    segments that were looked at go.
+    """
+
+    number: int
+    start: int
+    end: int
+    stable: int
+    excess_bytes: int
+    is_whole: bool = True
+    count: int = 0
+    size_bytes: int = 0
+    taken_to: int = 0
+    _from: int = -1
+    _width: int = 0
+
+    def window(self) -> tuple[int, int]:
+        """The offsets to look at next."""
+        if self._from < 0:
+            self._from, self._width = self.start, max((self.end - self.start) // _FIRST_PART, 1)
+        return self._from, min(self._from + self._width, self.end)
+
+    def take(self, segment: Segment) -> None:
+        """One more goes."""
+        self.excess_bytes -= segment.size_bytes
+        self.count += 1
+        self.size_bytes += segment.size_bytes
+        self.taken_to = segment.end_offset
+
+    def go_on(self) -> bool:
+        """Move the window on; False if it has come to the end."""
+        self._from = max(self.window()[1], self.taken_to)
+        self._width *= 2
+        return self._from < self.end
+
+    def deletion(self, topic: str) -> RetentionDeletion:
+        # Behind all of them there may be offsets without records: an import's.
+        end = self.stable if self.is_whole else self.taken_to
+        return RetentionDeletion(topic, self.number, self.start, end, self.count, self.size_bytes)
 
 
 def _has_limit(config: TopicConfig) -> bool:
     return config.deletes and (config.retention_ms >= 0 or config.retention_bytes >= 0)
-
-
-def _choose(
-    segments: Sequence[Segment],
-    partition: int,
-    stable: int,
-    config: TopicConfig,
-    now_ms: int,
-    newest: NewestRecord,
-) -> list[Segment]:
-    """The oldest segments, as far as each of them may go; none that reaches beyond ``stable``.
-
-    Kafka looks for old ones first and then for too many; what is old behind those goes with its
-    next look, here at once.
-    """
-    doomed = []
-    excess_bytes = _sum_bytes(segments) - config.retention_bytes
-    by_size = config.retention_bytes >= 0
-    for segment in _decided(segments, stable):
-        too_many = by_size and excess_bytes >= segment.size_bytes
-        if not too_many and not _is_old(segment, partition, config.retention_ms, now_ms, newest):
-            break
-        excess_bytes -= segment.size_bytes
-        doomed.append(segment)
-    return doomed
-
-
-def _decided(segments: Sequence[Segment], stable: int) -> Iterator[Segment]:
-    for segment in segments:
-        if segment.end_offset > stable:
-            return
-        yield segment
-
-
-def _is_old(
-    segment: Segment, partition: int, retention_ms: int, now_ms: int, newest: NewestRecord
-) -> bool:
-    if retention_ms < 0:
-        return False
-    newest_ms = newest(partition, segment)
-    return newest_ms is not None and now_ms - newest_ms > retention_ms
-
-
-def _sum_bytes(segments: Sequence[Segment]) -> int:
-    return sum(segment.size_bytes for segment in segments)

@@ -38,14 +38,8 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
 from txnlog.schema import evolve, make_schema
-from txnlog.state.topic import (
-    ENTRY_DECODER,
-    Altered,
-    Deleted,
-    TopicEntry,
-    TopicState,
-    check_partition_count,
-)
+from txnlog.state.topic import TopicState, check_partition_count
+from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted, TopicEntry
 from txnlog.storage.base import for_each
 from txnlog.write.segment_uploads import discard_files
 

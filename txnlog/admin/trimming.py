@@ -11,7 +11,8 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import FileKey
-from txnlog.state.topic import TopicState, Trimmed
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Trimmed
 
 _logger = logging.getLogger(__name__)
 

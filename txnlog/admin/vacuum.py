@@ -17,6 +17,7 @@ from typing import Literal
 from txnlog import names
 from txnlog.admin.live_segments import (
     has_let_go,
+    kept_for_import,
     kept_for_lost,
     placed_files,
     rewritten_files,
@@ -162,7 +163,7 @@ def vacuum_topic(
             f"topic {topic!r} does not exist and never did, or its log is lost; of its files none "
             "was deleted"
         )
-    state = log.whole_state()
+    state = log.whole_segments()
     run = _Run(topic, state, ages, orphan_age_ms, files, notes)
     topic_id = state.topic_id
     run.judge(placed_files(topic, state))
@@ -171,7 +172,7 @@ def vacuum_topic(
         run.notes += note(sorted(run.found_now), "candidate")
         # Whoever placed one before the note was there shows now; who does so later sees the note.
         log.refresh()
-        run.judge_again(log.whole_state())
+        run.judge_again(log.whole_segments())
         run.notes += note(sorted(run.found_now), "unplaced")
     if not dry_run:
         _delete_segments(storage, [files[key] for key in run.due])
@@ -326,7 +327,7 @@ class _Run:
             for key in note.retired.segments:
                 noted[key] = noted.get(key) or self._reason(key, note.retired, is_old=is_old)
         unknown = []
-        needed = {*placed, *kept_for_lost(self._state, self._files)}
+        needed = {*placed, *self._kept()}
         for key in self._files.keys() - needed:
             if key not in noted:
                 unknown.append(key)
@@ -370,13 +371,17 @@ class _Run:
         self._rewritten = rewritten_files(self._topic, state)
         for key in self.found_now:
             self.due.pop(key, None)
-        self.found_now -= placed_files(self._topic, state) | kept_for_lost(state, self._files)
+        self.found_now -= placed_files(self._topic, state) | self._kept()
         self._choose_from_found()
 
     def _choose_from_found(self) -> None:
         for key in self.found_now:
             if (reason := self._reason_of_orphan(key)) is not None:
                 self.due[key] = reason
+
+    def _kept(self) -> set[FileKey]:
+        """Files that hold no record of the topic any more, and are needed all the same."""
+        return kept_for_lost(self._state, self._files) | kept_for_import(self._state)
 
     def finished_notes(self) -> list[str]:
         """The notes of which, when what is due is deleted, no file is left."""

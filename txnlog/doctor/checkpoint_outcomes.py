@@ -19,7 +19,8 @@ from txnlog.state.group import (
     OffsetsCommitted,
     OffsetsDeleted,
 )
-from txnlog.state.topic import TopicEntry, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import TopicEntry
 from txnlog.state.transaction import Outcome, TransactionRef
 
 EntryT_contra = TypeVar("EntryT_contra", contravariant=True)
@@ -33,13 +34,15 @@ Owner = tuple[int, int]
 class Claims:
     """How a checkpoint says that the entries before it were decided.
 
-    ``owners`` tells, as far as the checkpoint knows it, whose they are.
+    ``owners`` tells, as far as the checkpoint knows it, whose they are; ``files`` which files hold
+    undecided entries that are in a bundle.
     """
 
     committed: AbstractSet[int]
     aborted: AbstractSet[int]
     undecided: Mapping[int, TransactionRef]
     owners: Mapping[int, Owner]
+    files: Mapping[int, int] = field(default_factory=dict)
 
 
 class ClaimsReader(Protocol[EntryT_contra, StateT_contra]):
@@ -67,7 +70,9 @@ class TopicClaims:
         # Of what was trimmed nothing shows, whatever became of it.
         aborted = owners.keys() & set(checkpoint.aborted)
         undecided = checkpoint.undecided
-        return Claims(owners.keys() - aborted - undecided.keys(), aborted, undecided, owners)
+        files = {number: checkpoint.file_of(number) for number in undecided}
+        committed = owners.keys() - aborted - undecided.keys()
+        return Claims(committed, aborted, undecided, owners, files)
 
 
 @dataclass(slots=True)

@@ -35,8 +35,10 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
 from txnlog.state import group as group_state
 from txnlog.state import topic as topic_state
+from txnlog.state import topic_entries
 from txnlog.state.group import GroupEntry, GroupState
-from txnlog.state.topic import TopicEntry, TopicState
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import TopicEntry
 from txnlog.storage.probe import probe
 
 
@@ -120,7 +122,7 @@ class Examination:
         kind: LogKind[TopicEntry, TopicState] = LogKind(
             "topic",
             lambda: TopicState(producer_id_expiration_ms=expiration_ms),
-            topic_state.ENTRY_DECODER,
+            topic_entries.ENTRY_DECODER,
             topic_state.CHECKPOINT_DECODER,
             judge.unfold,
             topic_violations,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
@@ -70,6 +71,7 @@ class Replay(Generic[EntryT, StateT]):
     read_failures: ReadFailures
     state: StateT | None = None
     entry_count: int = 0
+    _files: list[int] = field(default_factory=list)
     _judge: OutcomeJudge = field(default_factory=OutcomeJudge)
     _good_checkpoints: list[int] = field(default_factory=list)
     _newest: tuple[int, Claims] | None = None
@@ -86,6 +88,7 @@ class Replay(Generic[EntryT, StateT]):
         files = [*map(parse_log_file, self.log.storage.list_names(self.log.folder))]
         entries = {found[0] for found in files if found and found[1] is LogFile.ENTRY}
         checkpoints = {found[0] for found in files if found and found[1] is LogFile.CHECKPOINT}
+        self._files = sorted(entries)
         self.state = self.kind.new_state()
         claims = self.kind.new_claims()
         unreadable_in_a_row = 0
@@ -102,6 +105,8 @@ class Replay(Generic[EntryT, StateT]):
                 return
             # The first that is left may be a stray (hazard 3), unless a checkpoint is beside it.
             known = {found.number, found.number - 1} & checkpoints
+            if found.entry is not None:
+                entries.add(found.number)  # it may be in a bundle
             is_first = found.number > 0 and not known and found.number - 1 not in entries
             last = found.number + max(found.missing_count - 1, 0)
             claims.see(last, None if is_first else found.entry)
@@ -142,7 +147,7 @@ class Replay(Generic[EntryT, StateT]):
             return
         try:
             violations = self._entry_violations(state, entry)
-            if violations and self.log.is_stray(number):
+            if violations and self._is_stray(found.file):
                 # Cleaned up since the listing, and put again by a writer that was asleep: nobody
                 # reads that (hazard 3).
                 self.state = None
@@ -158,6 +163,13 @@ class Replay(Generic[EntryT, StateT]):
             state.decide(number, found.outcomes[0])
         elif owner is not None:
             self._decide(state, number, owner)
+
+    def _is_stray(self, file: int) -> bool:
+        """Whether a file fills a name that was freed, for all that its neighbours tell."""
+        at = bisect_left(self._files, file)
+        before = self._files[at - 1] if at else file - 1
+        behind = self._files[at + 1] if at + 1 < len(self._files) else file + 1
+        return self.log.is_stray(file, before, behind - file)
 
     def _entry_violations(self, state: StateT, entry: EntryT) -> list[Violation]:
         violations = [*self.kind.entry_violations(self.name, state, entry)]
@@ -295,7 +307,9 @@ class Replay(Generic[EntryT, StateT]):
         listing = self.log.listing()
         if listing.checkpoints[-1:] != (newest,):
             return  # cleaned up since behind a newer one, which knows what became of them
-        for number in sorted({*gone} - {*listing.entries}):
+        for number in gone:
+            if claims.files.get(number, number) in listing.entries:
+                continue
             detail = (
                 f"{self.log.path(number)} is gone, though the newest checkpoint calls it undecided "
                 f"({claims.undecided[number]}): nobody can decide it any more. Restore it, and "

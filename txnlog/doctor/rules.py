@@ -15,17 +15,15 @@ from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, Offsets
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
 from txnlog.state.rewrites import Rewritten, resolve
-from txnlog.state.topic import (
+from txnlog.state.topic import Partition, TopicState, check_partition_count
+from txnlog.state.topic_entries import (
     Altered,
     Append,
     Appends,
     Created,
     Imported,
-    Partition,
     TopicEntry,
-    TopicState,
     Trimmed,
-    check_partition_count,
 )
 from txnlog.state.transaction import Status, TransactionRef, TransactionState
 

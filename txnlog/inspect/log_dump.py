@@ -5,7 +5,8 @@ Modifies nothing and decides nothing. Memory is that of the files' names and of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -18,6 +19,8 @@ from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, Unsupporte
 from txnlog.log.state_log import Marker
 from txnlog.names import LogFile
 from txnlog.state import envelope
+from txnlog.state.folded_state import unbundled
+from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.state.transaction import Outcome, TransactionRef
 from txnlog.storage.base import Storage
 
@@ -34,6 +37,8 @@ _MARKERS = (LogFile.COMMIT, LogFile.ABORT)
 class DumpedEntry(Generic[EntryT]):
     """The files under one number of a log, or (``missing_count``) numbers without an entry.
 
+    An entry that is in a bundle with others comes by itself, under its own number; ``file`` is then
+    the bundle's, which ``path`` and ``size_bytes`` are of too.
     ``entry`` is None if it cannot be decoded; ``content`` is its JSON as it is written, as far as
     it is JSON at all. ``outcomes`` are those of the markers beside it. ``damage`` says what is
     wrong, None if nothing is. ``failures`` are files that could not be read, and why.
@@ -49,6 +54,7 @@ class DumpedEntry(Generic[EntryT]):
     damage: str | None
     missing_count: int = 0
     failures: tuple[tuple[str, StorageError], ...] = ()
+    file: int = -1
 
     @property
     def transaction(self) -> TransactionRef | None:
@@ -63,6 +69,15 @@ class _Files:
 
     number: int
     kinds: set[LogFile] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read(Generic[EntryT]):
+    """What was read of them: the entries of the file, one or several, and its markers."""
+
+    found: DumpedEntry[EntryT]
+    entries: Sequence[EntryT] = ()
+    markers: tuple[tuple[str, Marker], ...] = ()
 
 
 def dump_log(
@@ -84,30 +99,75 @@ def dump_log(
     Raises:
         StorageError: the filesystem failed.
     """
-    start_after = names.log_file_prefix(first) if first else ""
+    # The first one may be in a bundle.
+    begin = max(first - MOST_TOGETHER, 0)
+    start_after = names.log_file_prefix(begin) if begin else ""
     listed = storage.list_names(folder, start_after)
     if not _has_no_gaps(_group_by_number(listed)):
         # What stands before a file that shows was there before it, so a second listing has it.
         listed = [*listed, *storage.list_names(folder, start_after)]
-    files = _group_by_number(listed)
+    files = _from_file_of(first, _group_by_number(listed))
     newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
     expected = first
+    bundle: deque[DumpedEntry[EntryT]] = deque()
     for start in range(0, len(files), _AT_ONCE):
         some = files[start : start + _AT_ONCE]
-        entries = storage.gather([partial(_read_entry, storage, folder, f, decoder) for f in some])
-        for found, known in zip(entries, some, strict=True):
+        reads = storage.gather([partial(_read_entry, storage, folder, f, decoder) for f in some])
+        for read, known in zip(reads, some, strict=True):
+            found = read.found
+            if found.number < first:
+                bundle = deque(e for e in _unbundle(found, read.entries) if e.number >= first)
+                continue
             if found.failures and not keep_going:
                 raise found.failures[0][1]
+            while bundle and bundle[0].number < found.number:
+                expected = bundle[0].number + 1
+                yield bundle.popleft()
             if found.number > expected:
                 yield _describe_gap(folder, expected, found.number - expected, newest)
             # A checkpoint or a marker may outlive its entry. What is gone since the listing was
             # cleaned up, and no damage.
             was_there = LogFile.ENTRY in known.kinds
+            if bundle and bundle[0].number == found.number and not was_there:
+                found, was_there = _join(bundle.popleft(), found), True
+            found = _check_markers(found, read.markers)
             if not was_there and found.damage is None and newest < found.number:
                 yield replace(found, damage=_MISSING.format(found.path))
             else:
                 yield found
+            if len(read.entries) > 1:
+                bundle = deque(_unbundle(found, read.entries))
             expected = found.number + 1
+    yield from bundle
+
+
+def _unbundle(
+    first: DumpedEntry[EntryT], entries: Sequence[EntryT]
+) -> Iterator[DumpedEntry[EntryT]]:
+    """The other entries of a bundle, as if nothing lay beside them."""
+    for number, entry in enumerate(entries[1:], start=first.number + 1):
+        yield DumpedEntry(
+            number,
+            first.path,
+            first.size_bytes,
+            entry,
+            msgspec.to_builtins(entry),
+            (),
+            False,
+            None,
+            file=first.number,
+        )
+
+
+def _join(entry: DumpedEntry[EntryT], beside: DumpedEntry[EntryT]) -> DumpedEntry[EntryT]:
+    """An entry of a bundle, with what lies under its own number."""
+    return replace(
+        entry,
+        outcomes=beside.outcomes,
+        has_checkpoint=beside.has_checkpoint,
+        damage=beside.damage,
+        failures=beside.failures,
+    )
 
 
 _MISSING = "{} is missing, though later files exist; restore it from a backup"
@@ -122,8 +182,15 @@ def _group_by_number(files: Sequence[str]) -> list[_Files]:
     return [found[number] for number in sorted(found)]
 
 
+def _from_file_of(first: int, files: Sequence[_Files]) -> list[_Files]:
+    """Those from the one on that holds entry ``first``, if it is among them."""
+    before = (f.number for f in files if LogFile.ENTRY in f.kinds and f.number <= first)
+    holds = max(before, default=first)
+    return [f for f in files if f.number == holds or f.number >= first]
+
+
 def _has_no_gaps(files: Sequence[_Files]) -> bool:
-    """Whether no entry is missing between these files."""
+    """Whether no entry is missing between these files, for all that their names tell."""
     numbers = [file.number for file in files if LogFile.ENTRY in file.kinds]
     return len(numbers) == len(files) and all(b == a + 1 for a, b in pairwise(numbers))
 
@@ -137,14 +204,15 @@ def _describe_gap(folder: str, number: int, count: int, newest: int) -> DumpedEn
 
 def _read_entry(
     storage: Storage, folder: str, files: _Files, decoder: msgspec.json.Decoder[EntryT]
-) -> DumpedEntry[EntryT]:
+) -> _Read[EntryT]:
     path = f"{folder}/{names.log_file(files.number, LogFile.ENTRY)}"
-    data, entry, damages = None, None, []
+    data, damages = None, []
+    entries: Sequence[EntryT] = ()
     failures: list[tuple[str, StorageError]] = []
     if LogFile.ENTRY in files.kinds:
         try:
             data = storage.get(path)
-            entry = envelope.decode(data, decoder, path)
+            entries = unbundled(envelope.decode(data, decoder, path))
         except ObjectNotFound:
             pass  # cleaned up since the listing
         except StorageError as error:
@@ -154,44 +222,49 @@ def _read_entry(
     outcomes = tuple(Outcome(kind.value) for kind in _MARKERS if kind in files.kinds)
     if len(outcomes) > 1:
         damages.append(f"{path} has both a commit and an abort marker")
+    markers = []
+    for outcome in outcomes:
+        marker = f"{folder}/{names.log_file(files.number, LogFile(outcome.value))}"
+        try:
+            content = envelope.decode(storage.get(marker), _MARKER_DECODER, marker)
+            markers.append((marker, content))
+            if content.outcome is not outcome:
+                damages.append(f"{marker} says {content.outcome.value}, which its name does not")
+        except ObjectNotFound:
+            pass  # cleaned up since the listing
+        except StorageError as error:
+            failures.append((marker, error))
+        except (CorruptEntry, UnsupportedVersion) as error:
+            damages.append(str(error))
+    content_of = None if data is None else _parse_json(data)
+    if len(entries) > 1:
+        content_of = msgspec.to_builtins(entries[0])
     found = DumpedEntry(
         files.number,
         path,
         None if data is None else len(data),
-        entry,
-        None if data is None else _parse_json(data),
+        entries[0] if entries else None,
+        content_of,
         outcomes,
         LogFile.CHECKPOINT in files.kinds,
-        None,
+        "; ".join(damages) or None,
+        failures=tuple(failures),
+        file=files.number,
     )
-    for outcome in outcomes:
-        marker = f"{folder}/{names.log_file(files.number, LogFile(outcome.value))}"
-        try:
-            damages += _check_marker(partial(storage.get, marker), marker, outcome, found)
-        except StorageError as error:
-            failures.append((marker, error))
-    return replace(found, damage="; ".join(damages) or None, failures=tuple(failures))
+    return _Read(found, entries, tuple(markers))
 
 
-def _check_marker(
-    read: Callable[[], bytes], path: str, outcome: Outcome, found: DumpedEntry[EntryT]
-) -> Iterator[str]:
-    """What is wrong with a marker's content, which is for people: its name alone decides."""
-    try:
-        marker = envelope.decode(read(), _MARKER_DECODER, path)
-    except ObjectNotFound:
-        return
-    except (CorruptEntry, UnsupportedVersion) as error:
-        yield str(error)
-        return
-    if marker.outcome is not outcome:
-        yield f"{path} says {marker.outcome.value}, which its name does not"
-    if found.entry is None:
-        return
-    if found.transaction is None:
-        yield f"{path} marks an entry that has no transaction"
-    elif found.transaction.key != marker.transaction.key:
-        yield f"{path} is of {marker.transaction}, its entry of {found.transaction}"
+def _check_markers(
+    found: DumpedEntry[EntryT], markers: Sequence[tuple[str, Marker]]
+) -> DumpedEntry[EntryT]:
+    """Say what is wrong with markers, whose content is for people: their names alone decide."""
+    damages = [found.damage] if found.damage else []
+    for path, marker in markers if found.entry is not None else ():
+        if found.transaction is None:
+            damages.append(f"{path} marks an entry that has no transaction")
+        elif found.transaction.key != marker.transaction.key:
+            damages.append(f"{path} is of {marker.transaction}, its entry of {found.transaction}")
+    return replace(found, damage="; ".join(damages) or None)
 
 
 def _parse_json(data: bytes) -> JsonObject | None:

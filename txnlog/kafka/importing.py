@@ -40,7 +40,8 @@ from txnlog.segments.markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.placement import KafkaFile, Placement, Segment
-from txnlog.state.topic import OffsetSpan, TopicState
+from txnlog.state.topic import TopicState, last_appended
+from txnlog.state.topic_entries import OffsetSpan
 from txnlog.storage.base import Storage
 from txnlog.write.record_checks import KeyCheck
 from txnlog.write.segment_uploads import discard_files
@@ -111,7 +112,9 @@ def import_log_dirs(
         if state.exists:
             # Before anything is copied: most of what can be wrong is known now.
             state.check_import(topic, spans)
-        ends = {partition: _last_segment(state, partition) for partition in spans}
+        if any(_is_settled(state, partition) for partition in spans):
+            state = log.whole_segments()
+        ends = {partition: last_appended(state, partition) for partition in spans}
     begun_ms = logs.clock.now_ms()
     copier = _Copier(logs, topic, TopicConfig.of(config), skip_corrupt, progress)
     doomed = {
@@ -148,16 +151,19 @@ def _create(log: TopicLog, partitions: int) -> str:
     return log.spec().topic_id
 
 
-def _last_segment(state: TopicState, partition: int) -> Segment | None:
-    """The segment that a partition ends with; None if there is none."""
-    for part in state.partitions[partition : partition + 1]:
-        if part.segments and part.segments[-1].end_offset == part.end_offset:
-            return part.segments[-1]
-    return None
+def _is_settled(state: TopicState, partition: int) -> bool:
+    """Whether the segment that a partition ends with may be left to manifests."""
+    return state.settled is not None and any(
+        not part.segments and part.log_start_offset < part.end_offset
+        for part in state.partitions[partition : partition + 1]
+    )
 
 
 def _cut_off(storage: Storage, topic: str, partition: int, last: Segment) -> set[int]:
-    """The producers whose transactions an earlier import has cut off at the partition's end."""
+    """The producers whose transactions an earlier import has cut off at the partition's end.
+
+    Vacuum keeps the file that tells it, whoever holds the records by now.
+    """
     part = SegmentRange(topic, partition, last, last.base_offset, last.end_offset)
     index = load_transaction_index(storage, part)
     end = last.end_offset - 1

@@ -3,7 +3,8 @@
 Whoever was not the first leaves a proposal beside the log, and looks again. One of those who wait,
 the one whose proposal comes first, puts the next entry, and in it what all of them have proposed;
 the others find themselves placed. Nobody depends on anybody: if nothing comes, the next few in turn
-put it, then all. A writer that is alone does none of this.
+put it, then all. A writer that is alone does none of this. An append of a transaction is placed
+like any other, as an entry of its own in a bundle: what becomes of it is its transaction's matter.
 
 It only saves requests. That an append is placed once follows from the log alone, see PROTOCOL.md.
 """
@@ -20,8 +21,16 @@ from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
 from txnlog.log.state_log import StateLog
 from txnlog.names import SegmentRef
-from txnlog.state.proposal import MOST_TOGETHER, Proposal, combine, is_proposable
-from txnlog.state.topic import Append, TopicEntry, TopicState
+from txnlog.state.proposal import (
+    MOST_BEHIND,
+    MOST_TOGETHER,
+    Proposal,
+    combine,
+    is_proposable,
+    owner_of,
+)
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, TopicEntry
 
 MOST_AGE_MS = 60_000
 """A proposal that is so old, by wall clocks, is left to its own writer."""
@@ -30,6 +39,8 @@ _TURNS = (1, 1, 1, 4, 16)
 may."""
 _BUSY_S = 2.0
 """For so long after others were faster an append is proposed at once."""
+_FEW = 2
+"""So many proposals are no crowd: two writers had better put what they have."""
 _LEAST_PAUSE_S = 0.001
 _MOST_PAUSE_S = 0.25
 
@@ -37,7 +48,7 @@ _logger = logging.getLogger(__name__)
 
 
 class GroupCommit:
-    """One append without a transaction, on its way into a topic's log.
+    """One append on its way into a topic's log.
 
     Args:
         log: the topic's.
@@ -66,6 +77,8 @@ class GroupCommit:
         self._is_sent = True
         self._known: dict[str, Proposal | None] = {}
         self._round_s = 0.0
+        self._is_next = False
+        """Whether it is to be the next but one: it looks again at once."""
 
     def run(self, *, refreshed: bool = False) -> int | None:
         """Append it. With ``refreshed`` the log was refreshed just now.
@@ -96,12 +109,13 @@ class GroupCommit:
     def _go_on(self, *, refreshed: bool) -> int | None:
         deadline_s = self._clock.monotonic_s() + self._timeout_ms / 1000
         lost = quiet = 0
-        if not refreshed:
-            self._propose_if_busy()
+        refreshed = not self._propose_if_busy() and refreshed
         while True:
             before = self._log.next_entry
             shown = [] if refreshed else self._refresh()
             refreshed = False
+            if len(shown) > _FEW:
+                self._note_others()
             with self._log.reading() as state:
                 append = self._build(state)
                 if append is None:
@@ -115,11 +129,13 @@ class GroupCommit:
                     if number is not None:
                         return number
                     lost += 1
-                    self._note_others()
+                    if lost > 1:
+                        self._note_others()
             if self._clock.monotonic_s() > deadline_s:
                 raise self._too_slow(lost)
             if not is_my_turn:
-                pause_s = self._round_s * (0.5 + self._clock.jitter())
+                share = 0.0 if self._is_next else 0.5 + self._clock.jitter()
+                pause_s = self._round_s * share
                 self._clock.sleep(min(max(pause_s, _LEAST_PAUSE_S), _MOST_PAUSE_S))
             elif self._own is None:
                 self._clock.sleep(self._clock.jitter() * min(0.002 * 2**lost, _MOST_PAUSE_S))
@@ -136,19 +152,20 @@ class GroupCommit:
 
     # -- its own proposal ------------------------------------------------------------------------
 
-    def _propose_if_busy(self) -> None:
+    def _propose_if_busy(self) -> bool:
         """Where others were faster a moment ago, a first attempt would most likely be lost."""
-        if self._log.next_entry == 0 or self._clock.monotonic_s() > self._proposals.busy_until_s:
-            return
+        if self._log.next_entry == 0 or not self._proposals.is_busy(self._clock):
+            return False
         with self._log.reading() as state:
             try:
                 append = self._build(state)
             except StorageError:
                 raise
             except TxnlogError:
-                return  # as far as was known here; what has come since decides
+                return False  # as far as was known here; what has come since decides
             if append is not None:
                 self._propose(state, append)
+        return self._own is not None
 
     def _propose(self, state: TopicState, append: Append) -> None:
         """Propose an append that was built for a state, beside the next look at the log."""
@@ -159,7 +176,7 @@ class GroupCommit:
         assert state.topic_id is not None
         begun_ms = (min(self._begun_ms), max(self._begun_ms))
         number, time_ms = state.next_entry, state.append_time_ms
-        self._own = Proposal(state.topic_id, number, time_ms, begun_ms, append)
+        self._own = Proposal(state.topic_id, number, time_ms, begun_ms, append, MOST_BEHIND)
         self._own_name = names.proposal(number, append.segments[0].name)
         self._is_sent = False
 
@@ -168,7 +185,7 @@ class GroupCommit:
         own = self._own
         if own is None or own.may_be_placed(state):
             return
-        if own.append.producer is None and own.may_be_deleted(state):
+        if owner_of(own.append) is None and own.may_be_deleted(state):
             error = StorageError(
                 f"topic {self._log.name!r}: records that were proposed to other writers may have "
                 "been placed, and deleted since"
@@ -200,10 +217,17 @@ class GroupCommit:
         if not self._is_sent:
             self._is_sent = True
             calls.append(lambda: self._proposals.put(self._own_name, own))
-        calls.append(lambda: shown.extend(self._proposals.names(number)))
+        calls.append(lambda: shown.extend(self._list(number)))
         begun_s = self._clock.monotonic_s()
         self._log.refresh_beside(*calls)
         self._round_s = self._clock.monotonic_s() - begun_s
+        return shown
+
+    def _list(self, next_entry: int) -> list[str]:
+        """Those that there are; read at once if it is likely to be this process's turn."""
+        shown = self._proposals.names(next_entry)
+        if self._is_next:
+            self._read([name for name in shown if name != self._own_name][:MOST_TOGETHER])
         return shown
 
     def _is_my_turn(self, state: TopicState, shown: Sequence[str], quiet: int) -> bool:
@@ -212,6 +236,7 @@ class GroupCommit:
             return True
         waiting = self._waiting(state, shown)
         earlier = [name for name in waiting if name < self._own_name]
+        self._is_next = len(earlier) == 1
         return len(earlier) < _TURNS[quiet]
 
     def _put(self, state: TopicState, append: Append, shown: Sequence[str]) -> int | None:
@@ -230,10 +255,11 @@ class GroupCommit:
             return None
         self._clean_up(state, shown)
         self._check_uploads(number, taken)
-        if taken:
+        if len(taken) > 1:
             self._note_others()
-        elif not others and number == self._own.entry:
+        elif not others and self._proposals.own_end == number:
             self._proposals.busy_until_s = 0.0  # alone again
+        self._proposals.own_end = self._log.next_entry
         return number
 
     def _not_placed(self, state: TopicState, shown: Sequence[str]) -> list[str]:

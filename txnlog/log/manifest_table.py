@@ -334,6 +334,10 @@ class ManifestTable:
         tags, positions = (self.table.column(n).to_pylist() for n in ("tag", "position"))
         return list(map(Segment, *columns, kafka, tags, repeat(None), positions))
 
+    def size_bytes(self) -> int:
+        """How large the segments are together."""
+        return int(self.ints("size_bytes").sum())
+
     def by_partition(self) -> Iterator[tuple[int, ManifestTable]]:
         """The rows of each partition, in order."""
         if not len(self):

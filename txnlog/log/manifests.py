@@ -22,11 +22,7 @@ import msgspec
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
-from txnlog.errors import (
-    CorruptEntry,
-    ObjectNotFound,
-    UnknownTopicOrPartition,
-)
+from txnlog.errors import CorruptEntry, ObjectNotFound, UnknownTopicOrPartition
 from txnlog.log.create_once import confirm, create_once
 from txnlog.state import envelope
 from txnlog.state.manifest import (
@@ -264,10 +260,11 @@ class Manifests:
                 self._rewrites = known
         return [rewrite for rewrite in known[1] if rewrite.entry < settled.end]
 
-    def unfold(self, state: TopicState) -> TopicState:
+    def unfold(self, state: TopicState, *, segments_alone: bool = False) -> TopicState:
         """A state as if nothing of it had been left to manifests: a copy, and as large as the past.
 
-        Raises what :meth:`read` does.
+        With ``segments_alone`` it lacks producers and the appends that are kept apart: most of what
+        it takes, and nothing to those who ask for files. Raises what :meth:`read` does.
         """
         from txnlog.log.manifest_table import ManifestTable
 
@@ -291,6 +288,12 @@ class Manifests:
             whole.partitions[number].rewrites = [*of_number, *whole.partitions[number].rewrites]
         if rows is None:
             return whole
+        kept = rows.untrimmed(starts)
+        for number, of_partition in kept.by_partition():
+            partition = whole.partitions[number]
+            partition.segments = [*of_partition.segments(), *partition.segments]
+        if segments_alone:
+            return whole
         older = rows.producers(
             whole.producer_id_expiration_ms,
             before={
@@ -301,12 +304,8 @@ class Manifests:
             log_starts=starts,
             now_ms=whole.append_time_ms,
         )
-        rows = rows.untrimmed(starts)
-        for number, of_partition in rows.by_partition():
-            partition = whole.partitions[number]
-            partition.segments = [*of_partition.segments(), *partition.segments]
-        whole.aborted = [*sorted(rows.aborted_entries()), *whole.aborted]
-        whole.recent = [*rows.entries(), *whole.recent]
+        whole.aborted = [*sorted(kept.aborted_entries()), *whole.aborted]
+        whole.recent = [*kept.entries(), *whole.recent]
         whole.producers = {
             **{number: known for number, known in older.items() if number not in whole.producers},
             **{number: join(older.get(number), known) for number, known in whole.producers.items()},

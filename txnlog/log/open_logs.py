@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from txnlog import names
@@ -51,6 +51,8 @@ class Logs:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicLog] = {}
         self._groups: dict[str, GroupLog] = {}
+        self.upkeep: Callable[[Logs, TopicLog], None] | None = None
+        """What else is to be done from time to time; raises nothing."""
         _OPEN.add(self)
 
     def reopen(self) -> None:
@@ -105,12 +107,14 @@ class Logs:
     def tidy(self, logs: Iterable[StateLog[Any, Any]]) -> None:
         """What a writer does for others when it has appended: end what hangs, leave a checkpoint.
 
+        Who has left one does the :attr:`upkeep` of its topic, too.
         Failures are logged, and left to the next writer.
         """
         chosen = list(logs)
         self.settlement.settle_stuck(chosen)
         for log in chosen:
-            log.checkpoint_if_due()
+            if log.checkpoint_if_due() and self.upkeep and isinstance(log, TopicLog):
+                self.upkeep(self, log)
 
     def fresh_topic(self, topic: str) -> TopicLog:
         """A topic's log, refreshed and settled. Raises UnknownTopicOrPartition if there is none."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from txnlog.errors import OffsetOutOfRange
 from txnlog.log.manifests import Manifests
-from txnlog.state.manifest import ManifestList, Settled
+from txnlog.state.manifest import ManifestList, ManifestRef, Settled
 from txnlog.state.placement import Segment, overlapping
 from txnlog.state.rewrites import Rewrite, held_by_view, held_segments, not_rewritten, resolve
 from txnlog.state.topic import Partition
@@ -117,6 +117,71 @@ def find_records(
             segments += rewritten
             segments.sort(key=lambda segment: segment.base_offset)
     return placed
+
+
+def count_bytes(
+    manifests: Manifests,
+    settled: Settled | None,
+    topic_id: str | None,
+    heads: Mapping[int, PartitionHead],
+    spans: Spans,
+) -> dict[int, int]:
+    """How large the segments are, by partition, that :func:`find_records` finds, all together.
+
+    Of most manifests the list tells it, so that they are not read. Arguments and errors are its.
+    """
+    back = {
+        number: (start, min(end, heads[number].first_offset))
+        for number, (start, end) in spans.items()
+    }
+
+    def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], dict[int, int]]:
+        assert settled is not None
+        _check_log_starts(manifests.topic, listing, back)
+        known = {number: [*heads[number].rewrites] for number in spans}
+        for rewrite in manifests.rewrites(listing, settled, back):
+            if rewrite.partition in known:
+                known[rewrite.partition].append(rewrite)
+        held = {number: resolve(of_partition) for number, of_partition in known.items()}
+        wanted = {number: not_rewritten(held[number], *span) for number, span in back.items()}
+        return held, _count_appended(manifests, listing, settled, wanted)
+
+    found = manifests.read(settled, topic_id, look_back)
+    if found is None:
+        found = {n: resolve(heads[n].rewrites) for n in spans}, dict.fromkeys(spans, 0)
+    held, sums = found
+    for number, (start, end) in spans.items():
+        head = heads[number]
+        segments = held_segments(held[number], start, end)
+        for low, high in not_rewritten(held[number], max(start, head.first_offset), end):
+            segments += overlapping(head.segments, low, high)
+        sums[number] += sum(segment.size_bytes for segment in segments)
+    return sums
+
+
+def _count_appended(
+    manifests: Manifests,
+    listing: ManifestList,
+    settled: Settled,
+    spans: Mapping[int, Sequence[tuple[int, int]]],
+) -> dict[int, int]:
+    """How large the settled segments at these offsets are. Raises ObjectNotFound."""
+    sums = dict.fromkeys(spans, 0)
+    unclear: list[ManifestRef] = []
+    for ref in listing.manifests:
+        if not ref.touches(spans):
+            continue
+        if ref.end_entry > settled.end or not ref.lies_within(spans):
+            unclear.append(ref)
+            continue
+        for of_partition in ref.spans or ():
+            if of_partition.partition in sums:
+                sums[of_partition.partition] += of_partition.size_bytes
+    for table in manifests.tables(unclear, settled):
+        for partition, rows in table.by_partition():
+            for start, end in spans.get(partition, ()):
+                sums[partition] += int(rows.overlapping(partition, start, end).size_bytes())
+    return sums
 
 
 def _check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:

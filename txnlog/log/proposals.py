@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from txnlog import names
+from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
 from txnlog.state import envelope
 from txnlog.state.proposal import DECODER, MOST_BEHIND, Proposal
@@ -24,18 +25,27 @@ class Proposals:
     """Puts, lists, reads and deletes them. No failure here matters to anybody.
 
     ``busy_until_s`` is until when, by this process's monotonic clock, an append had better be
-    proposed at once: others were appending a moment ago.
+    proposed at once: others were appending a moment ago. ``own_end`` is the number behind what this
+    process has last put after it had proposed.
     """
 
     def __init__(self, storage: Storage, topic: str) -> None:
         self.folder = names.topic_proposals(topic)
         self.busy_until_s = 0.0
+        self.own_end = -1
         self._storage = storage
+
+    def is_busy(self, clock: Clock) -> bool:
+        """Whether an append had better be proposed at once."""
+        return clock.monotonic_s() <= self.busy_until_s
 
     def put(self, name: str, proposal: Proposal) -> None:
         """Put one. It need not be durable: its writer can do without."""
         try:
-            data = envelope.encode(proposal, envelope.WITH_PROPOSALS)
+            # Older versions would place one that has a transaction as if it had none.
+            in_transaction = proposal.append.transaction is not None
+            version = envelope.WITH_BUNDLES if in_transaction else envelope.WITH_PROPOSALS
+            data = envelope.encode(proposal, version)
             self._storage.relaxed().put_if_absent(f"{self.folder}/{name}", data)
         except (StorageError, TypeError, ValueError) as error:
             _logger.debug("a proposal was not put into %s: %s", self.folder, error)

@@ -138,14 +138,22 @@ class UploadCheck:
         told = [at_ms for at_ms in begun_ms if at_ms is not None]
         self._begun_ms = (min(told), max(told)) if told else ()
 
-    def before(self) -> None:
-        """Raise UploadExpired if something is gone or noted: nothing may be placed."""
+    def before(self, *, in_doubt: bool = False) -> None:
+        """Raise UploadExpired if something is gone or noted: nothing may be placed.
+
+        ``in_doubt``: an earlier attempt may have placed it, which the caller looks for.
+        """
         if self._is_old() and (lost := next(self._find_lost(), None)):
+            what = "Nothing was placed"
+            if in_doubt:
+                what = (
+                    "An earlier attempt has not placed it either, nor will others, unless their "
+                    "clocks are wrong by an hour"
+                )
             raise UploadExpired(
                 f"topic {self._topic!r}: what was uploaded has waited for so long to be placed "
-                f"that vacuum took it for left behind: {lost} is gone or about to go. Nothing was "
-                "placed: write it again, and give `maintain` a longer orphan age if your jobs need "
-                "it"
+                f"that vacuum took it for left behind: {lost} is gone or about to go. {what}: "
+                "write it again, and give `maintain` a longer orphan age if your jobs need it"
             )
 
     def after(self, entry: int | None) -> None:

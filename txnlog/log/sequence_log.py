@@ -2,12 +2,14 @@
 
 Entry N is created with put-if-absent by somebody who has read entry N-1, so whoever creates N has
 seen everything before it. Beside the entries lie control markers and checkpoints. Knows files and
-bytes; what an entry means is the business of those who fold it.
+bytes; what an entry means is the business of those who fold it. A file may hold several entries:
+then it has the number of the first, and those of the others are free. Only who reads it knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from txnlog import names
@@ -24,23 +26,36 @@ _LOOKED_FOR = 64
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one listing of a log folder shows. Numbers ascend.
+    """What one listing of a log folder shows. Numbers ascend; those of entries are their files'.
 
     ``witnesses`` are the times (ms, by several clocks) at which somebody has seen an entry.
+    ``end`` is None if nothing was left out; else the first entry that was not looked for.
     """
 
     entries: tuple[int, ...]
     outcomes: dict[int, Outcome]
     checkpoints: tuple[int, ...]
     witnesses: dict[int, tuple[int, ...]]
+    end: int | None = None
 
-    def contiguous(self, first: int) -> tuple[int, ...]:
-        """The entries from ``first`` on, up to the first gap.
+    def files_from(self, first: int) -> tuple[int, ...]:
+        """The files of the entries from ``first`` on.
 
         A listing is not one instant: an entry may show while one before it does not yet.
         """
-        wanted = [number for number in self.entries if number >= first]
-        return tuple(n for expected, n in enumerate(wanted, start=first) if n == expected)
+        return self.entries[bisect_left(self.entries, first) :]
+
+    def end_of_numbers(self, first: int) -> int:
+        """The first number from ``first`` on that has no file: a gap, an end, or in a bundle."""
+        files = self.files_from(first)
+        return next(
+            (n for n, file in enumerate(files, start=first) if n != file), first + len(files)
+        )
+
+    def file_of(self, number: int) -> int:
+        """The file that holds entry ``number``, if that is there and the listing reaches to it."""
+        at = bisect_right(self.entries, number) - 1
+        return self.entries[at] if at >= 0 else number
 
 
 class SequenceLog:
@@ -88,7 +103,9 @@ class SequenceLog:
                     raise self._both_markers(number)
         return Listing(tuple(entries), outcomes, tuple(checkpoints), witnesses)
 
-    def look_on(self, next_entry: int, undecided: Collection[int]) -> Listing | None:
+    def look_on(
+        self, next_entry: int, newest_file: int, undecided: Mapping[int, int]
+    ) -> Listing | None:
         """What :meth:`listing` would show that is new, found by asking for names one by one.
 
         For storages whose listings cost what the folder holds. That an entry is not there says
@@ -97,18 +114,20 @@ class SequenceLog:
 
         Args:
             next_entry: the first entry that is not known yet.
-            undecided: older entries, whose markers are looked for.
+            newest_file: the file of the one before it.
+            undecided: older entries, whose markers are looked for, with their files.
 
         Returns:
-            No checkpoints, and of older entries the undecided ones alone. None if a listing is
-            needed: there is much that is new, or something is missing.
+            No checkpoints, and of older entries the undecided ones alone. If the last file that it
+            shows holds several entries, there may be more behind them. None if a listing is needed:
+            there is much that is new, or something is missing.
 
         Raises:
             CorruptEntry: an entry has both markers.
         """
-        if len(undecided) > _LOOKED_FOR or not self._is_there(next_entry - 1):
+        if len(undecided) > _LOOKED_FOR or not self._is_there(newest_file):
             return None
-        known = [number for number in sorted(undecided) if self._is_there(number)]
+        known = [file for file in sorted({*undecided.values()}) if self._is_there(file)]
         number = next_entry
         while self._is_there(number):
             number += 1
@@ -116,15 +135,14 @@ class SequenceLog:
                 return None
         if self._is_there(number + 1):
             return None
-        entries = [*known, *range(next_entry, number)]
-        outcomes = {}
-        for entry in entries:
+        outcomes: dict[int, Outcome] = {}
+        for entry in [*sorted(undecided), *range(next_entry, number)]:
             for outcome in Outcome:
                 if self._is_there(entry, LogFile(outcome.value)):
                     if entry in outcomes:
                         raise self._both_markers(entry)
                     outcomes[entry] = outcome
-        return Listing(tuple(entries), outcomes, (), {})
+        return Listing((*known, *range(next_entry, number)), outcomes, (), {}, number)
 
     def checkpoints_in(self, first: int, end: int) -> list[int]:
         """The entries in [first, end) that have a checkpoint, ascending; see :meth:`look_on`."""
@@ -149,10 +167,11 @@ class SequenceLog:
         """The bytes of these entries, read in parallel. Raises ObjectNotFound if one is gone."""
         return self.storage.get_many([self.path(number) for number in numbers])
 
-    def create(self, number: int, data: bytes) -> bool:
-        """Put entry ``number``; see :func:`create_once`."""
-        before = [self.path(number - 1)] if number else []
-        return create_once(self.storage, self.path(number), data, self._clock, before)
+    def create(self, number: int, data: bytes, newest_file: int | None = None) -> bool:
+        """Put file ``number`` behind ``newest_file``; see :func:`create_once`."""
+        before = number - 1 if newest_file is None else newest_file
+        built_on = [self.path(before)] if number else []
+        return create_once(self.storage, self.path(number), data, self._clock, built_on)
 
     def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
         """Put the control marker of an entry. Idempotent: every writer writes the same outcome.
@@ -182,15 +201,18 @@ class SequenceLog:
     def delete_below(self, number: int) -> int:
         """Delete every file of the entries below ``number``; returns how many there were.
 
-        The entries go first, and the rest only when all of them are gone: a deletion has no order
-        and may fail in part, and an entry without its marker would pass for one that was never
-        decided. So who finds an entry finds its marker too, or there never was one.
+        None of a file that holds entry ``number`` too. The entries go first, and the rest only when
+        all of them are gone: a deletion has no order and may fail in part, and an entry without its
+        marker would pass for one that was never decided. So who finds an entry finds its marker
+        too, or there never was one.
         """
-        doomed = [
+        found = [
             (kind, f"{self.folder}/{name}")
             for name in self.storage.list_names(self.folder)
-            if (kind := names.parse_log_file(name)) is not None and kind[0] < number
+            if (kind := names.parse_log_file(name)) is not None and kind[0] <= number
         ]
+        kept = max((at for (at, what), _ in found if what is LogFile.ENTRY), default=number)
+        doomed = [(kind, path) for kind, path in found if kind[0] < kept]
         self.storage.delete([path for kind, path in doomed if kind[1] is LogFile.ENTRY])
         self.storage.delete([path for kind, path in doomed if kind[1] is not LogFile.ENTRY])
         return len(doomed)
@@ -199,29 +221,35 @@ class SequenceLog:
         """Delete the entries [first, end) by their names, without listing."""
         self.storage.delete([self.path(number) for number in range(first, end)])
 
-    def was_freed(self, number: int) -> bool:
+    def was_freed(self, number: int, newest_file: int | None = None, size: int = 1) -> bool:
         """True if entry ``number``, which we have put, may fill a name that cleaning had freed.
 
         Cleaning deletes what lies below a checkpoint. So where there is one at this entry or
         beyond, nobody can tell any more, and the answer is yes (hazard 3).
         """
-        listing = self.listing(max(number - 1, 0))
-        return any(n >= number for n in listing.checkpoints) or _is_stray(listing, number)
+        before = number - 1 if newest_file is None else newest_file
+        listing = self.listing(max(before, 0))
+        later = any(n >= number for n in listing.checkpoints)
+        return later or _is_stray(listing, number, before, number + size)
 
-    def is_stray(self, number: int) -> bool:
-        """True if entry ``number`` surely fills a name that cleaning had freed: nobody reads it."""
-        return _is_stray(self.listing(max(number - 1, 0)), number)
+    def is_stray(self, number: int, newest_file: int | None = None, size: int = 1) -> bool:
+        """True if file ``number`` surely fills a name that cleaning had freed: nobody reads it.
+
+        ``newest_file`` is the one before it, and ``size`` how many entries it holds.
+        """
+        before = number - 1 if newest_file is None else newest_file
+        return _is_stray(self.listing(max(before, 0)), number, before, number + size)
 
 
-def _is_stray(listing: Listing, number: int) -> bool:
-    """Whether an entry has no neighbours, in a listing from the entry before it on.
+def _is_stray(listing: Listing, number: int, before: int, behind: int) -> bool:
+    """Whether a file has no neighbours, in a listing from the one before it on.
 
     Cleaning deletes everything below a checkpoint, so if the name was freed, the entry before it
     was too, or (for entry 0) later ones stand without entry 1.
     """
     if number not in listing.entries:
         return True
-    if number > 0 and listing.entries[:1] != (number - 1,):
+    if number > 0 and listing.entries[:1] != (before,):
         return True
-    later = [n for n in (*listing.entries, *listing.checkpoints) if n > number]
-    return bool(later) and number + 1 not in listing.entries
+    later = [n for n in (*listing.entries, *listing.checkpoints) if n >= behind]
+    return bool(later) and behind not in listing.entries

@@ -182,8 +182,9 @@ class Settlement:
 
     def _settle_log(self, log: AnyLog, past: Mapping[int, TransactionRef]) -> None:
         # Listed again, because the marker may have come after the first listing.
-        listing = log.log.listing(min(past))
-        unmarked = [n for n in past if n in listing.entries and n not in listing.outcomes]
+        files = {number: log.file_of(number) for number in past}
+        listing = log.log.listing(min(files.values()))
+        unmarked = [n for n in past if files[n] in listing.entries and n not in listing.outcomes]
         for number in past:
             if number in listing.outcomes:
                 log.decide(number, listing.outcomes[number])
@@ -196,7 +197,7 @@ class Settlement:
             outcome = found.get(number, "undecided")
             if isinstance(outcome, Outcome):
                 log.decide(number, outcome)
-            elif log.is_entry_of(number, past[number]):
+            elif log.is_entry_of(number, files[number], past[number]):
                 # It is still there, and cleaning deletes an entry before its marker: so there was
                 # none while we listed.
                 log.decide(number, Outcome.ABORT)
@@ -337,9 +338,8 @@ class Settlement:
         found, marked = [], False
         for log in logs:
             listing = log.log.listing()
-            numbers = [*listing.outcomes, *log.undecided()]
-            for number in sorted({*numbers} & {*listing.entries}):
-                if log.is_entry_of(number, state.ref):
+            for number in sorted({*listing.outcomes, *log.undecided()}):
+                if log.is_entry_of(number, listing.file_of(number), state.ref):
                     found.append(log.ref(number))
                     marked = marked or listing.outcomes.get(number) is Outcome.COMMIT
         return found if marked else []

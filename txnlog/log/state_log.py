@@ -21,7 +21,7 @@ from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageEr
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
-from txnlog.state.folded_state import FoldedState, Unsettled
+from txnlog.state.folded_state import FoldedState, Unsettled, unbundled
 from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Outcome, TransactionRef
 
 CHECKPOINT_INTERVAL = 32
@@ -121,7 +121,7 @@ class StateLog(Generic[EntryT, StateT]):
                 return False
             now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
             known, since_s = self._looked_at
-            if known == oldest and (now_s - since_s) * 1000 < HELP_AFTER_MS:
+            if known >= 0 and (now_s - since_s) * 1000 < HELP_AFTER_MS:
                 return False
             self._looked_at = oldest, now_s
             return (
@@ -155,9 +155,12 @@ class StateLog(Generic[EntryT, StateT]):
             CorruptEntry: an entry is missing or damaged, and no checkpoint stands in for it.
         """
         with self.lock:
-            for _ in range(_ATTEMPTS):
+            attempts, reached = 0, self._state.next_entry
+            while attempts < _ATTEMPTS:
                 if self._catch_up():
                     return
+                attempts = 0 if self._state.next_entry > reached else attempts + 1
+                reached = max(reached, self._state.next_entry)
             raise CorruptEntry(
                 f"{self.log.path(self._state.next_entry)} is missing, though later entries exist; "
                 "restore it from a backup"
@@ -177,12 +180,10 @@ class StateLog(Generic[EntryT, StateT]):
         state = self._state
         listed_at = Moment.now(self.clock)
         listing = self._look_beside(state)
-        if not state.undecided_entries().keys() <= set(listing.entries):
+        if not self._shows_undecided(listing, state):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
             self._drop()
             return False
-        numbers = listing.contiguous(state.next_entry)
-        end = state.next_entry + len(numbers)
         loaded = False
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
@@ -190,15 +191,14 @@ class StateLog(Generic[EntryT, StateT]):
         try:
             # Also where a gap lies before the checkpoint: what stands before that gap is a
             # stray that a stalled writer put into a name which cleaning had freed.
+            end = listing.end_of_numbers(state.next_entry)
             if newest >= min(end, state.next_entry + CHECKPOINT_INTERVAL) or (
                 state.next_entry == 0 and newest >= 0
             ):
                 state = self._load_checkpoint(listing) or state
                 loaded = state is not self._state
                 self._decide_cleaned(state, listing)
-                numbers = listing.contiguous(state.next_entry)
-                end = state.next_entry + len(numbers)
-            self._fold(state, numbers)
+            self._fold(state, listing.files_from(state.next_entry))
         except ObjectNotFound:
             self._drop()
             return False
@@ -214,11 +214,17 @@ class StateLog(Generic[EntryT, StateT]):
         self._dropped = False
         self.ahead = bool(decided) or (loaded and state.has_transactions())
         self._listed_at = listed_at
-        gap = bool(listing.entries) and listing.entries[-1] >= end
-        if gap or not state.undecided_entries().keys() <= set(listing.entries):
+        gap = bool(listing.entries) and listing.entries[-1] >= state.next_entry
+        passed = listing.end is not None and state.next_entry > listing.end
+        if gap or passed or not self._shows_undecided(listing, state):
             return False
         state.expire()
         return True
+
+    @staticmethod
+    def _shows_undecided(listing: Listing, state: StateT) -> bool:
+        """Whether all entries that a state calls undecided are there."""
+        return {*map(state.file_of, state.undecided_entries())} <= {*listing.entries}
 
     def _look_beside(self, state: StateT) -> Listing:
         if not self._beside:
@@ -236,10 +242,11 @@ class StateLog(Generic[EntryT, StateT]):
             and self.log.storage.lists_whole_folders()
             and not self._stalled()
         ):
-            found = self.log.look_on(state.next_entry, state.undecided_entries())
+            undecided = {number: state.file_of(number) for number in state.undecided_entries()}
+            found = self.log.look_on(state.next_entry, state.newest_file, undecided)
             if found is not None:
                 return found
-        first = min([state.next_entry, *state.undecided_entries()])
+        first = min([state.next_entry, *map(state.file_of, state.undecided_entries())])
         begin = self._find_beginning() if state.next_entry == 0 else 0
         found = self.log.listing(max(first, begin))
         if begin > 0 and not found.checkpoints:
@@ -276,7 +283,7 @@ class StateLog(Generic[EntryT, StateT]):
         Whoever cleaned up knew the outcome, and has put it into an older checkpoint: the newest
         one may be of somebody who knew less.
         """
-        gone = [n for n in state.undecided_entries() if n not in listing.entries]
+        gone = [n for n in state.undecided_entries() if state.file_of(n) not in listing.entries]
         for number, outcome in self.outcomes_in_checkpoints(gone, listing).items():
             if isinstance(outcome, Outcome):
                 state.decide(number, outcome)
@@ -322,10 +329,13 @@ class StateLog(Generic[EntryT, StateT]):
         """The oldest format that says what the state is."""
         return envelope.FORMAT_VERSION
 
-    def _fold(self, state: StateT, numbers: tuple[int, ...]) -> None:
-        if not numbers:
+    def _fold(self, state: StateT, files: tuple[int, ...]) -> None:
+        """Fold these files in, up to the first gap."""
+        if files[:1] != (state.next_entry,):
             return
-        for number, data in zip(numbers, self.log.read(numbers), strict=True):
+        for number, data in zip(files, self.log.read(files), strict=True):
+            if number != state.next_entry:
+                return
             entry = self._decode(number, data)
             try:
                 state.apply(number, entry)
@@ -394,10 +404,11 @@ class StateLog(Generic[EntryT, StateT]):
 
         Raises what :meth:`append` does. For a thread that holds the lock.
         """
-        number = self._state.next_entry
-        if not self.log.create(number, self._encode(number, entry)):
+        number, newest_file = self._state.next_entry, self._state.newest_file
+        if not self.log.create(number, self._encode(number, entry), newest_file):
             return None
-        if self._stalled() and self.log.was_freed(number):
+        size = len(unbundled(entry))
+        if self._stalled() and self.log.was_freed(number, newest_file, size):
             _logger.warning("%s was put into a name that cleaning had freed", self.log.path(number))
             self._drop()
             return None
@@ -436,14 +447,21 @@ class StateLog(Generic[EntryT, StateT]):
         with self.lock:
             self._drop()
 
-    def is_entry_of(self, number: int, transaction: TransactionRef) -> bool:
-        """True if entry ``number`` is there and belongs to a transaction. Reads it."""
+    def file_of(self, number: int) -> int:
+        """The file that holds an entry which is undecided, or among the newest."""
+        with self.reading() as state:
+            return state.file_of(number)
+
+    def is_entry_of(self, number: int, file: int, transaction: TransactionRef) -> bool:
+        """True if entry ``number`` is in a file and belongs to a transaction. Reads it."""
         try:
-            data = self.log.read([number])[0]
+            data = self.log.read([file])[0]
         except ObjectNotFound:
             return False
-        entry = self._decode(number, data)
-        owner: TransactionRef | None = getattr(entry, "transaction", None)
+        entries = unbundled(self._decode(file, data))
+        if number - file >= len(entries):
+            return False
+        owner: TransactionRef | None = getattr(entries[number - file], "transaction", None)
         return owner is not None and owner.key == transaction.key
 
     def mark(self, number: int, outcome: Outcome, transaction: TransactionRef) -> None:
@@ -457,14 +475,20 @@ class StateLog(Generic[EntryT, StateT]):
             self._state.decide(number, outcome)
             self.ahead = True
 
-    def checkpoint_if_due(self) -> None:
-        """Leave a checkpoint if the last one is old, and clean up; failures only delay it."""
+    def checkpoint_if_due(self) -> bool:
+        """Leave a checkpoint if the last one is old, and clean up; failures only delay it.
+
+        Returns:
+            Whether it was due.
+        """
         with self.lock:
             try:
                 if self._checkpoint_is_due(self._state.next_entry - 1):
                     self.checkpoint()
+                    return True
             except (StorageError, CorruptEntry) as error:
                 _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
+            return False
 
     def _checkpoint_is_due(self, number: int) -> bool:
         interval = self._checkpoint_interval()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
@@ -19,32 +19,35 @@ from txnlog.errors import (
 from txnlog.log.folded_names import check_case
 from txnlog.log.group_commit import GroupCommit
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
-from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records
+from txnlog.log.placed_records import (
+    PartitionHead,
+    PlacedRecords,
+    count_bytes,
+    find_records,
+)
+from txnlog.log.placing import Placing
 from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.sequence_log import SequenceLog
-from txnlog.log.settled_producers import recall
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.state import envelope
-from txnlog.state import topic as kinds
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Placement, Segment
-from txnlog.state.producers import ProducerRef, advance_sequence
 from txnlog.state.rewrites import Rewritten
-from txnlog.state.topic import (
+from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState, check_partition_count
+from txnlog.state.topic_entries import (
+    ENTRY_DECODER,
     Append,
     Appends,
+    Bundle,
     Created,
     Imported,
     OffsetSpan,
-    RecentEntry,
     TopicEntry,
-    TopicState,
-    check_partition_count,
 )
 from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
@@ -75,8 +78,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             "topic",
             topic,
             new_state=lambda: TopicState(producer_id_expiration_ms=producer_id_expiration_ms),
-            entry_decoder=kinds.ENTRY_DECODER,
-            checkpoint_decoder=kinds.CHECKPOINT_DECODER,
+            entry_decoder=ENTRY_DECODER,
+            checkpoint_decoder=CHECKPOINT_DECODER,
             clock=clock,
             policy=policy,
         )
@@ -91,6 +94,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             assert state.topic_id is not None
             count = len(state.partitions)
             return TopicSpec(self.name, state.topic_id, count, dict(state.config), state.schema)
+
+    def is_busy(self) -> bool:
+        """Whether others were appending a moment ago: a refresh ahead of :meth:`place` is lost."""
+        return self._proposals.is_busy(self.clock)
 
     def create(
         self, partitions: int, config: Mapping[str, str], schema: TopicSchema | None = None
@@ -156,77 +163,29 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         begun_ms = [segment.begun_ms for segment in segments]
         refs = [segment.ref for segment in segments]
         uploads = UploadCheck(self.log.storage, self.clock, self.name, refs, begun_ms)
-        nonce = self.clock.token()
-        offsets: dict[TopicPartition, range] = {}
-        following: dict[int, int] = {}
-        counts: dict[int, int] = {}
-        for segment in segments:
-            counts[segment.partition] = counts.get(segment.partition, 0) + segment.record_count
-        first_names = {segment.partition: segment.name for segment in reversed(segments)}
-        first_entry = self.next_entry if since_entry is None else since_entry
         expired: UploadExpired | None = None
         try:
-            uploads.before()
+            uploads.before(in_doubt=since_entry is not None)
         except UploadExpired as error:
             if since_entry is None:
                 raise
             # Placed by an earlier call, they may have been let go of since.
             expired = error
-
-        def known(partition: int) -> bool:
-            return writer is not None and writer.sequences.get(partition, 0) > 0
-
-        def build(state: TopicState) -> Append | None:
-            state.check_exists(self.name, segments[0].topic_id)
-            state.check_partitions(self.name, counts)
-            placed = self._placed_since(state, first_entry, first_names)
-            if expired is not None and not placed:
-                raise expired
-            new = {p for p in counts if p in first_of_epoch or (writer and not known(p))}
-            new = set() if placed else new
-            if owner := transaction or (writer.producer if writer else None):
-                self._recall(state, owner, counts.keys() - new)
-            if placed:
-                offsets.update(self._ranges(placed, counts))
-                if writer:
-                    # Perhaps it has been moved on already, and was interrupted then.
-                    following.update({p: state.next_sequence(writer.producer, p) for p in counts})
-                return None
-            if writer and not self._remembers(state, writer, filter(known, counts)):
-                # It was idle for too long, and nothing of it is in doubt: it starts over.
-                writer.producer = Writer.new(self.clock.token()).producer
-                writer.sequences.clear()
-            owner = transaction or (writer.producer if writer else None)
-            given: dict[int, int] = {}
-            if owner is not None:
-                for partition in counts:
-                    given[partition] = (
-                        writer.sequences.get(partition, 0)
-                        if writer
-                        else state.next_sequence(owner, partition)
-                    )
-                batches = {p: (given[p], count) for p, count in counts.items()}
-                repeated = state.check_sequences(self.name, owner, batches, first_names)
-                if repeated is not None:
-                    offsets.update(self._ranges(repeated, counts))
-                    return None
-            ends = {p: state.partitions[p].end_offset for p in counts}
-            offsets.clear()
-            offsets.update(self._ranges(ends, counts))
-            return Append(
-                nonce=nonce,
-                at_ms=self.clock.now_ms(),
-                segments=_placements(segments, ends, given),
-                transaction=transaction,
-                producer=writer.producer if writer else None,
-            )
-
-        if transaction is not None:
-            number = self.append(build, refreshed=refreshed, timeout_ms=timeout_ms)
-        else:
-            together = GroupCommit(self, self._proposals, build, begun_ms, timeout_ms)
-            number = together.run(refreshed=refreshed)
-        appended = Appended(number, offsets)
+        placing = Placing(
+            self.manifests,
+            self.clock,
+            segments,
+            transaction=transaction,
+            writer=writer,
+            first_entry=self.next_entry if since_entry is None else since_entry,
+            first_of_epoch=first_of_epoch,
+            expired=expired,
+        )
+        if (owner := placing.owner) and owner.producer_id not in self._writers_here:
+            self._writers_here.append(owner.producer_id)
+        together = GroupCommit(self, self._proposals, placing.build, begun_ms, timeout_ms)
+        number = together.run(refreshed=refreshed)
+        offsets = placing.offsets
         entries = self._entries_of(offsets) if number is None else {number}
         try:
             uploads.after(max(entries, default=None))
@@ -234,17 +193,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             if error.retriable or self._hold_records(refs, offsets):
                 raise (expired or error) from None
         if number is None:
-            for entry in sorted(entries):
-                self.log.confirm(entry)
-        if writer:
-            # Only now, so that after an unknown outcome exactly the same append is repeated.
-            before = writer.sequences
-            following = following or {
-                partition: advance_sequence(before.get(partition, 0), count)
-                for partition, count in counts.items()
-            }
-            writer.sequences = {**before, **following}
-        return appended
+            for file in sorted({*map(self.file_of, entries)}):
+                self.log.confirm(file)
+        placing.move_on()
+        if number is None and transaction is not None:
+            # Others have placed it: its decision must name the entry.
+            number = min(entries, default=None)
+        return Appended(number, offsets)
 
     def place_imported(
         self,
@@ -328,6 +283,11 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         with self.reading() as state:
             return self.manifests.unfold(state)
 
+    def whole_segments(self) -> TopicState:
+        """The same with segments and rewrites alone: see ``Manifests.unfold``."""
+        with self.reading() as state:
+            return self.manifests.unfold(state, segments_alone=True)
+
     def placed(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
     ) -> dict[int, list[Segment]]:
@@ -347,6 +307,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         """The same; and which entries among the settled ones were aborted."""
         heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
         return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
+
+    def count_bytes(
+        self, state: TopicState, spans: Mapping[int, tuple[int, int]]
+    ) -> dict[int, int]:
+        """By partition, how large the segments of :meth:`placed` are together."""
+        heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
+        return count_bytes(self.manifests, state.settled, state.topic_id, heads, spans)
 
     def kept_apart(self) -> KeptApart:
         """How far back appends are looked at for consistent cuts.
@@ -398,36 +365,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             )
         return [entry for entry in found if entry.transaction and entry.transaction.key in wanted]
 
-    def _placed_since(
-        self, state: TopicState, first_entry: int, wanted: Mapping[int, str]
-    ) -> dict[int, int]:
-        """See ``TopicState.placed_since``; also if it was settled since."""
-        found = state.placed_since(first_entry, wanted)
-        if not found and state.settled is not None and first_entry < state.settled.end:
-            found = self.manifests.named(state.settled, state.topic_id, wanted, first_entry)
-        return found
-
-    @staticmethod
-    def _remembers(state: TopicState, writer: Writer, partitions: Iterable[int]) -> bool:
-        """Whether it is known what a writer, if it has written, wrote last to these partitions."""
-        known = state.producers.get(writer.producer.producer_id)
-        if known is None:
-            return not any(writer.sequences.values())
-        epoch = writer.producer.producer_epoch
-        # Of what was deleted long ago nothing is known; else who is known wholly wrote no more.
-        return all(
-            known.recent(epoch, p) or (known.is_whole and not state.partitions[p].log_start_offset)
-            for p in partitions
-        )
-
-    def _recall(
-        self, state: TopicState, owner: ProducerRef | TransactionRef, partitions: Collection[int]
-    ) -> None:
-        """Take in what manifests tell of a producer, if it matters for these partitions."""
-        if owner.producer_id not in self._writers_here:
-            self._writers_here.append(owner.producer_id)
-        recall(self.manifests, state, owner, partitions)
-
     def _outcome_in(self, state: TopicState, number: int) -> Outcome | Unsettled:
         if state.settled is None or number >= state.settled.end:
             return state.outcome_of(number)
@@ -443,6 +380,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         config = entry.config if isinstance(entry, Created) else self._state.config
         if TopicConfig.of(config).is_parquet:
             return envelope.WITH_PARQUET
+        if isinstance(entry, Bundle):
+            return envelope.WITH_BUNDLES
         if isinstance(entry, Appends):
             return envelope.WITH_PROPOSALS
         if isinstance(entry, Rewritten):
@@ -453,6 +392,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def _checkpoint_version(self) -> int:
         if TopicConfig.of(self._state.config).is_parquet:
             return envelope.WITH_PARQUET
+        # Once all of that is old, an older version may read it; it cannot read the entries.
+        if self._state.newest_size > 1 or any(entry.file >= 0 for entry in self._state.recent):
+            return envelope.WITH_BUNDLES
         if any(
             partition.rewrites or _share_files(partition.segments)
             for partition in self._state.partitions
@@ -471,7 +413,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def _checkpoint_interval(self) -> int:
         # Where much is undecided, or cannot be settled behind it, a checkpoint is large.
-        return max(CHECKPOINT_INTERVAL, len(self._state.recent) // 8)
+        recent = self._state.recent
+        interval = max(CHECKPOINT_INTERVAL, len(recent) // 8)
+        # What is read is files, and a bundle holds several entries.
+        files = sum(entry.file in (-1, entry.number) for entry in recent)
+        bundled = interval * len(recent) // max(files, 1)
+        return max(interval, min(bundled, SETTLED_AT_ONCE))
 
     def refresh(self) -> None:
         with self.lock:
@@ -543,44 +490,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         )
         return staged.listing
 
-    def _ranges(
-        self, bases: Mapping[int, int], counts: Mapping[int, int]
-    ) -> dict[TopicPartition, range]:
-        return {
-            TopicPartition(self.name, partition): range(base, base + counts[partition])
-            for partition, base in sorted(bases.items())
-        }
-
 
 def _share_files(segments: Iterable[Placement | Segment]) -> bool:
     """Whether some of the segments lie in files that they share."""
     return any(segment.position != names.OWN_FILE for segment in segments)
-
-
-def _placements(
-    segments: Sequence[UploadedSegment], ends: Mapping[int, int], sequences: Mapping[int, int]
-) -> tuple[Placement, ...]:
-    next_offsets, next_sequences = dict(ends), dict(sequences)
-    placed = []
-    for segment in segments:
-        partition = segment.partition
-        sequence = next_sequences.get(partition, -1)
-        placed.append(
-            Placement(
-                partition=partition,
-                name=segment.name,
-                base_offset=next_offsets[partition],
-                record_count=segment.record_count,
-                size_bytes=segment.size_bytes,
-                min_timestamp_ms=segment.min_timestamp_ms,
-                max_timestamp_ms=segment.max_timestamp_ms,
-                batch_count=segment.batch_count,
-                base_sequence=sequence,
-                tag=segment.tag,
-                position=segment.position,
-            )
-        )
-        next_offsets[partition] += segment.record_count
-        if sequence >= 0:
-            next_sequences[partition] = advance_sequence(sequence, segment.record_count)
-    return tuple(placed)

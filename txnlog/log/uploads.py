@@ -69,7 +69,8 @@ class UploadedSegment:
 class Appended:
     """Where an append went: its entry, and the offsets of each partition it wrote to.
 
-    ``entry`` is None if the append repeated an earlier one, which is not written again.
+    ``entry`` is None if it is not known: the append was there already, or others have placed it. Of
+    one of a transaction it is known, unless that has ended and was left to manifests since.
     """
 
     entry: int | None

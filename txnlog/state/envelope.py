@@ -32,6 +32,9 @@ do not know the kind, must refuse the topic, not pass over them."""
 WITH_PARQUET = 4
 """Of what says that a segment is a Parquet file, or that those of a topic are to be: older versions
 would neither find nor write them."""
+WITH_BUNDLES = 4
+"""Of files that hold several entries, of proposals for such, and of checkpoints that call an entry
+in one undecided: older versions would take the numbers without a file for lost entries."""
 NEWEST = 4
 """The newest version of any kind that is read here."""
 

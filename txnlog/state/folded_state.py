@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -24,6 +25,15 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
     next_entry: int = 0
     log_time_ms: int = 0
     checkpoints: list[tuple[int, int]] = []
+
+    @property
+    def newest_file(self) -> int:
+        """The number of the newest entry's file; -1 if there is no entry yet."""
+        return self.next_entry - 1
+
+    def file_of(self, number: int) -> int:
+        """The number of the file that holds an entry which is undecided, or among the newest."""
+        return number
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
         """The transactional entries whose outcome is not known yet, by entry number."""
@@ -60,8 +70,15 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
         raise NotImplementedError
 
     def apply(self, number: int, entry: EntryT) -> None:
-        """Fold entry ``number`` in. Entries come in order and without gaps (invariant L1)."""
+        """Fold file ``number`` in. Entries come in order and without gaps (invariant L1)."""
         if number != self.next_entry:
             raise ValueError(f"entry {number} folded where {self.next_entry} is next")
-        self.next_entry = number + 1
-        self.log_time_ms = max(self.log_time_ms, self.fold(entry, number))
+        for one in unbundled(entry):
+            self.next_entry += 1
+            self.log_time_ms = max(self.log_time_ms, self.fold(one, self.next_entry - 1))
+
+
+def unbundled(entry: EntryT) -> Sequence[EntryT]:
+    """The entries that a file holds, in the order of their numbers: one, or those of a bundle."""
+    bundled: Sequence[EntryT] = getattr(entry, "bundled", ())
+    return bundled or (entry,)

@@ -65,6 +65,14 @@ class ManifestRef(msgspec.Struct, frozen=True):
             for span in self.spans
         )
 
+    def lies_within(self, offsets: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+        """Whether of each partition that is asked for all it holds lies in one of its spans."""
+        return self.spans is not None and all(
+            any(start <= span.first_offset and span.end_offset <= end for start, end in wanted)
+            for span in self.spans
+            if (wanted := offsets.get(span.partition)) is not None
+        )
+
     def holds_any(self, entries: Iterable[int]) -> bool:
         """Whether it is about any of these entries."""
         return any(self.first_entry <= entry < self.end_entry for entry in entries)

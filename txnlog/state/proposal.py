@@ -13,10 +13,15 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from txnlog.state.topic import Append, Appends, TopicState
+from txnlog.state.producers import ProducerRef
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append, Appends, Bundle
+from txnlog.state.transaction import TransactionRef
 
-MOST_BEHIND = 16
+MOST_BEHIND = 128
 """A proposal that so many entries have overtaken is not placed any more, but by its own writer."""
+_MOST_BEHIND_ONCE = 16
+"""The same of what older versions have proposed: they rely on it."""
 MOST_TOGETHER = 128
 """So many appends are placed together."""
 MOST_SEGMENTS = 1024
@@ -26,8 +31,10 @@ _EXPIRY_SHARE = 4
 
 
 class Proposal(msgspec.Struct, frozen=True, tag_field="kind", tag="proposal"):
-    """An append without a transaction, as its writer would have put it as entry ``entry``.
+    """An append as its writer would have put it as entry ``entry``.
 
+    If it has a transaction, that may have ended before it is placed, as before a put that lands
+    late: then it is on no list, and counts for nothing.
     ``topic_time_ms`` is the topic's own time before that entry. ``begun_ms`` are the first and the
     last time at which an upload of its segments began, by its writer's clock; empty: not known.
     """
@@ -37,6 +44,7 @@ class Proposal(msgspec.Struct, frozen=True, tag_field="kind", tag="proposal"):
     topic_time_ms: int
     begun_ms: tuple[int, ...]
     append: Append
+    most_behind: int = _MOST_BEHIND_ONCE
 
     @property
     def first_names(self) -> dict[int, str]:
@@ -51,7 +59,7 @@ class Proposal(msgspec.Struct, frozen=True, tag_field="kind", tag="proposal"):
         """
         return (
             state.topic_id == self.topic_id
-            and state.next_entry - self.entry <= MOST_BEHIND
+            and state.next_entry - self.entry <= self.most_behind
             and state.append_time_ms - self.topic_time_ms
             <= state.producer_id_expiration_ms // _EXPIRY_SHARE
             and not self.was_overtaken(state)
@@ -61,8 +69,8 @@ class Proposal(msgspec.Struct, frozen=True, tag_field="kind", tag="proposal"):
 
     def was_overtaken(self, state: TopicState) -> bool:
         """Whether its producer has appended anything since: this, or what was in doubt."""
-        producer = self.append.producer
-        known = state.producers.get(producer.producer_id) if producer else None
+        owner = owner_of(self.append)
+        known = state.producers.get(owner.producer_id) if owner else None
         return known is not None and known.entry >= self.entry
 
     def may_be_deleted(self, state: TopicState) -> bool:
@@ -78,44 +86,52 @@ class Proposal(msgspec.Struct, frozen=True, tag_field="kind", tag="proposal"):
         return begun <= self.entry <= state.next_entry
 
 
+def owner_of(append: Append) -> ProducerRef | TransactionRef | None:
+    """Who numbers an append's records."""
+    return append.transaction or append.producer
+
+
 def is_proposable(state: TopicState, append: Append) -> bool:
     """Whether an append, built for this state, will stand for as long as proposals may be placed.
 
     Not if its producer would be forgotten meanwhile, or if it is too large.
     """
-    producer = append.producer
-    known = state.producers.get(producer.producer_id) if producer else None
+    owner = owner_of(append)
+    known = state.producers.get(owner.producer_id) if owner else None
     since_ms = state.append_time_ms - state.producer_id_expiration_ms // 2
     return len(append.segments) <= MOST_SEGMENTS // 2 and not (known and known.was_idle(since_ms))
 
 
 def combine(
     state: TopicState, own: Append, proposals: Iterable[Proposal], *, nonce: str, at_ms: int
-) -> tuple[Append | Appends, list[Proposal]]:
-    """The entry behind ``state`` that places an append and what others have proposed, as it fits.
+) -> tuple[Append | Appends | Bundle, list[Proposal]]:
+    """The file behind ``state`` that places an append and what others have proposed, as it fits.
+
+    It is one entry if none of them has a transaction; else each is an entry, with its own outcome.
 
     Args:
         state: what the entry follows.
         own: built for this state; it comes first.
         proposals: of others, or of ``own``.
-        nonce: of the entry, if it is one of several appends.
+        nonce: of the file, if it has several appends.
         at_ms: likewise the time that it carries.
 
     Returns:
-        The entry, and which of the proposals it places.
+        What is to be put, and which of the proposals it places.
     """
     ends = {place.partition: place.end_offset for place in own.segments}
-    producer_ids = {own.producer.producer_id} if own.producer else set()
+    first_owner = owner_of(own)
+    producer_ids = {first_owner.producer_id} if first_owner else set()
     taken_names = {place.name for place in own.segments}
     count = len(own.segments)
     appends, taken = [own], []
     for proposal in proposals:
-        append = proposal.append
+        append, owner = proposal.append, owner_of(proposal.append)
         # The same append may be proposed twice, and a producer that was copied has two.
         is_other = taken_names.isdisjoint(place.name for place in append.segments)
         if (
             not is_other
-            or (append.producer and append.producer.producer_id in producer_ids)
+            or (owner and owner.producer_id in producer_ids)
             or count + len(append.segments) > MOST_SEGMENTS
             or len(appends) == MOST_TOGETHER
             or not proposal.shows_all_since(state)
@@ -126,13 +142,14 @@ def combine(
             ends.setdefault(place.partition, state.partitions[place.partition].end_offset)
         appends.append(_moved(append, ends))
         taken.append(proposal)
-        if append.producer:
-            producer_ids.add(append.producer.producer_id)
+        if owner:
+            producer_ids.add(owner.producer_id)
         taken_names |= {place.name for place in append.segments}
         count += len(append.segments)
     if not taken:
         return own, []
-    return Appends(nonce, at_ms, tuple(appends)), taken
+    is_bundle = any(append.transaction for append in appends)
+    return (Bundle if is_bundle else Appends)(nonce, at_ms, tuple(appends)), taken
 
 
 def _moved(append: Append, ends: dict[int, int]) -> Append:

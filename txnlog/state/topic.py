@@ -1,4 +1,4 @@
-"""A topic: the entries of its log, and the state they fold into.
+"""A topic: the state that the entries of its log fold into.
 
 One log serves all partitions of a topic. The fold is the same for everybody who has read the same
 entries; what is decided about transactional entries comes in from outside through
@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 import msgspec
+from msgspec.structs import replace
 
 from txnlog.config import check_whole_number
 from txnlog.errors import (
@@ -35,89 +36,21 @@ from txnlog.state.producers import (
     remember,
 )
 from txnlog.state.rewrites import Rewrite, Rewritten, records_in
+from txnlog.state.topic_entries import (
+    Altered,
+    Append,
+    Appends,
+    Bundle,
+    Created,
+    Deleted,
+    Imported,
+    OffsetSpan,
+    TopicEntry,
+    Trimmed,
+)
 from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
-
-
-class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created", omit_defaults=True):
-    """The topic begins here: entry 0, or the first entry after a deletion."""
-
-    nonce: str
-    at_ms: int
-    topic_id: str
-    partitions: int
-    config: dict[str, str]
-    schema: TopicSchema | None = None
-
-
-class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_defaults=True):
-    """Segments of any number of partitions get their places, all of them or none."""
-
-    nonce: str
-    at_ms: int
-    segments: tuple[Placement, ...]
-    transaction: TransactionRef | None = None
-    producer: ProducerRef | None = None
-
-
-class Appends(msgspec.Struct, frozen=True, tag_field="kind", tag="appends"):
-    """Appends of several writers, which one of them has put together (``state/proposal.py``).
-
-    Each is as whole as if it stood alone. None has a transaction, and no producer has two.
-    """
-
-    nonce: str
-    at_ms: int
-    appends: tuple[Append, ...]
-
-
-class OffsetSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The offsets [start, end) of a partition."""
-
-    start: int
-    end: int
-
-
-class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
-    """Partition folders of a Kafka broker become a part of the topic, with their own offsets.
-
-    ``offsets`` holds, by partition, what is its part from now on of what was imported.
-    """
-
-    nonce: str
-    at_ms: int
-    offsets: dict[int, OffsetSpan]
-    segments: tuple[Placement, ...]
-
-
-class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
-    """More partitions, other settings (None takes a key back to its default), another schema."""
-
-    nonce: str
-    at_ms: int
-    partitions: int | None = None
-    config: dict[str, str | None] = {}
-    schema: TopicSchema | None = None
-
-
-class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
-    """Records below these offsets (by partition) are no longer a part of the topic."""
-
-    nonce: str
-    at_ms: int
-    log_start_offsets: dict[int, int]
-
-
-class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
-    """The topic ends here; its log stays, so that a later topic of this name goes on in it."""
-
-    nonce: str
-    at_ms: int
-
-
-TopicEntry = Created | Append | Appends | Imported | Altered | Trimmed | Rewritten | Deleted
-ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
 
 
 class Partition(msgspec.Struct, omit_defaults=True):
@@ -154,6 +87,7 @@ class Partition(msgspec.Struct, omit_defaults=True):
 class RecentEntry(msgspec.Struct, frozen=True):
     """An append that is kept apart, so that a consistent cut can fall before it.
 
+    ``file`` is the number of the bundle that holds it; -1 if it has a file of its own.
     ``time_before_ms`` and ``topic_time_ms`` are the topic's own time before and after it; -1 in
     what older versions have left.
     """
@@ -164,6 +98,7 @@ class RecentEntry(msgspec.Struct, frozen=True):
     transaction: TransactionRef | None = None
     time_before_ms: int = -1
     topic_time_ms: int = -1
+    file: int = -1
 
 
 class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
@@ -176,7 +111,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     ``kept_since_ms`` is the time of the newest of that. ``append_time_ms`` is the topic's own time,
     by which producers are idle; it only grows, see :func:`pass_time`. ``append_times`` are those
     that the newest appends carry, oldest first, and ``clock_ms`` what the clocks of most of them
-    have last come to; -1 if that is not known.
+    have last come to; -1 if that is not known. The newest file holds ``newest_size`` entries.
     """
 
     topic_id: str | None = None
@@ -195,6 +130,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     producer_id_expiration_ms: int = 86_400_000
     settled: Settled | None = None
     schema: TopicSchema | None = None
+    newest_size: int = 1
     let_go: dict[int, int] = {}
     """What older versions have put in the place of ``kept_since_ms``."""
 
@@ -204,6 +140,24 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             self.let_go = {}
 
     # -- folding ---------------------------------------------------------------------------------
+
+    @property
+    def newest_file(self) -> int:
+        return self.next_entry - self.newest_size if self.next_entry else -1
+
+    def file_of(self, number: int) -> int:
+        at = bisect_left(self.recent, number, key=lambda entry: entry.number)
+        if at < len(self.recent) and self.recent[at].number == number:
+            return number if self.recent[at].file < 0 else self.recent[at].file
+        return number
+
+    def apply(self, number: int, entry: TopicEntry) -> None:
+        super().apply(number, entry)
+        self.newest_size = self.next_entry - number
+        if self.newest_size > 1:
+            self.recent[-self.newest_size :] = [
+                replace(one, file=number) for one in self.recent[-self.newest_size :]
+            ]
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
         return self.undecided
@@ -224,6 +178,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self._apply_appends(number, entry.at_ms, appends)
             case Imported():
                 self._apply_imported(number, entry)
+            case Bundle():
+                raise ValueError("a bundle in a bundle")
             case Created():
                 self.topic_id = entry.topic_id
                 self.created_at_ms = entry.at_ms
@@ -372,7 +328,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
 
     def first_unsettled(self, kept: int) -> int:
         """Where the settled part could end: all before it is decided, and not of the newest."""
-        return max(min([self.next_entry - kept, *self.undecided]), 0)
+        return max(min([self.next_entry - kept, *map(self.file_of, self.undecided)]), 0)
 
     def leave_to_manifests(
         self,
@@ -574,6 +530,17 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 )
 
 
+def last_appended(state: TopicState, partition: int) -> Segment | None:
+    """The segment, of those that are not settled, that a partition ends with, as it was appended.
+
+    None if there is none: what was deleted does not count.
+    """
+    for part in state.partitions[partition : partition + 1]:
+        if part.segments and part.segments[-1].end_offset == part.end_offset:
+            return part.segments[-1]
+    return None
+
+
 def check_partition_count(partitions: int, current: int = 0) -> int:
     """Return ``partitions`` if a topic may have so many, else raise InvalidPartitions."""
     check_whole_number(partitions, "partitions", InvalidPartitions, least=1, most=MAX_PARTITIONS)
@@ -592,9 +559,7 @@ def _batches(segments: Iterable[Placement]) -> dict[int, SequenceRange]:
         batches[place.partition] = (
             SequenceRange(place.base_sequence, place.record_count, place.base_offset, place.name)
             if before is None
-            else msgspec.structs.replace(
-                before, record_count=before.record_count + place.record_count
-            )
+            else replace(before, record_count=before.record_count + place.record_count)
         )
     return batches
 

@@ -256,11 +256,13 @@ class Coordinator:
             return {}
         joined = self.state.open and {*topics} <= {*self.state.topics}
         joined = joined and {*groups} <= {*self.state.groups}
-        # One round: whoever may append is settled while the logs are listed.
+        # One round: whoever may append is settled while the logs are listed. Where others append
+        # all the time that is of no use: there an append is proposed while the log is listed.
+        refreshed = {name: not log.is_busy() for name, log in topics.items()}
         self._logs.storage.gather(
             [
                 self._check_current if joined else lambda: self._participate(topics, groups),
-                *[log.refresh for log in topics.values()],
+                *[log.refresh for name, log in topics.items() if refreshed[name]],
                 *[log.refresh for log in groups.values()],
             ]
         )
@@ -274,7 +276,7 @@ class Coordinator:
                         segments[name],
                         transaction=ref,
                         first_of_epoch=first[name],
-                        refreshed=True,
+                        refreshed=refreshed[name],
                     )
                     for name, log in topics.items()
                 ],

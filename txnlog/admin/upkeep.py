@@ -1,0 +1,54 @@
+"""What writers do of the maintenance by themselves: retention, now and then.
+
+It is asked for when a writer has left a checkpoint, and never fails a write. All that it does is
+what ``Store.maintain`` does, so any number of processes may do it at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from txnlog.config import TopicConfig
+from txnlog.errors import TxnlogError
+from txnlog.log.open_logs import Logs
+from txnlog.log.topic_log import TopicLog
+
+CHECK_INTERVAL_MS = 300_000
+"""A process looks again after this: Kafka's log.retention.check.interval.ms."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """That of one process, for all topics that it writes to."""
+
+    def __init__(self) -> None:
+        self._looked_s: dict[str, float] = {}
+
+    def __call__(self, logs: Logs, log: TopicLog) -> None:
+        """Delete what retention no longer keeps of a topic, if it was not looked for just now."""
+        now_s = logs.clock.monotonic_s()
+        if now_s - self._looked_s.get(log.name, -math.inf) < CHECK_INTERVAL_MS / 1000:
+            return
+        self._looked_s[log.name] = now_s
+        try:
+            _retain(logs, log)
+        except TxnlogError as error:
+            _logger.warning("topic %r: retention was left to others: %s", log.name, error)
+
+
+def _retain(logs: Logs, log: TopicLog) -> None:
+    with log.reading() as state:
+        config = TopicConfig.of(state.config)
+        if not state.exists or max(config.retention_ms, config.retention_bytes) < 0:
+            return
+    from txnlog.admin.retention import retain
+    from txnlog.admin.vacuum import storage_time_ms
+
+    own_ms = logs.clock.now_ms()
+    if not retain(logs, log, own_ms, dry_run=True):
+        return
+    # Asked for only now: a clock that runs ahead must not delete what is to be kept.
+    told_ms = storage_time_ms(logs.storage, logs.clock)
+    retain(logs, log, own_ms if told_ms is None else min(own_ms, told_ms))

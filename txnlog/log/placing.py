@@ -1,0 +1,200 @@
+"""One append on its way into a topic's log: what it is in a given state, or why it may not be.
+
+It is judged anew for each state that it could follow, and recognised if it is there already. Puts
+nothing; asks manifests where the state alone does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from txnlog.clock import Clock
+from txnlog.errors import UploadExpired
+from txnlog.log.manifests import Manifests
+from txnlog.log.settled_producers import recall
+from txnlog.log.uploads import UploadedSegment, Writer
+from txnlog.names import TopicPartition
+from txnlog.state.placement import Placement
+from txnlog.state.producers import ProducerRef, advance_sequence
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Append
+from txnlog.state.transaction import TransactionRef
+
+
+class Placing:
+    """See ``TopicLog.place`` for the arguments.
+
+    ``offsets`` are those that the append got, or was given when it was last built. ``first_entry``
+    is a number that the log had not passed before it was first tried. ``expired`` is raised unless
+    it was placed then.
+    """
+
+    def __init__(
+        self,
+        manifests: Manifests,
+        clock: Clock,
+        segments: Sequence[UploadedSegment],
+        *,
+        transaction: TransactionRef | None,
+        writer: Writer | None,
+        first_entry: int,
+        first_of_epoch: Container[int],
+        expired: UploadExpired | None,
+    ) -> None:
+        self.offsets: dict[TopicPartition, range] = {}
+        self._manifests = manifests
+        self._topic = manifests.topic
+        self._clock = clock
+        self._segments = segments
+        self._transaction = transaction
+        self._writer = writer
+        self._first_entry = first_entry
+        self._first_of_epoch = first_of_epoch
+        self._expired = expired
+        self._nonce = clock.token()
+        self._following: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
+        for segment in segments:
+            count = self._counts.get(segment.partition, 0)
+            self._counts[segment.partition] = count + segment.record_count
+        self._first_names = {segment.partition: segment.name for segment in reversed(segments)}
+
+    @property
+    def owner(self) -> TransactionRef | ProducerRef | None:
+        """Who numbers the records."""
+        return self._transaction or (self._writer.producer if self._writer else None)
+
+    def build(self, state: TopicState) -> Append | None:
+        """The append as it follows a state; None if it is there already.
+
+        Raises what ``TopicLog.place`` does.
+        """
+        state.check_exists(self._topic, self._segments[0].topic_id)
+        state.check_partitions(self._topic, self._counts)
+        placed = self._placed_in(state)
+        if self._expired is not None and not placed:
+            raise self._expired
+        if (owner := self.owner) is not None:
+            asked = [p for p in self._counts if placed or not self._is_first(p, state)]
+            recall(self._manifests, state, owner, asked)
+        if placed:
+            self._take(placed)
+            if writer := self._writer:
+                # Perhaps it has been moved on already, and was interrupted then.
+                self._following = {p: state.next_sequence(writer.producer, p) for p in self._counts}
+            return None
+        self._begin_anew_if_forgotten(state)
+        given = self._sequences(state)
+        if (owner := self.owner) is not None:
+            batches = {p: (given[p], count) for p, count in self._counts.items()}
+            repeated = state.check_sequences(self._topic, owner, batches, self._first_names)
+            if repeated is not None:
+                self._take(repeated)
+                return None
+        ends = {p: state.partitions[p].end_offset for p in self._counts}
+        self._take(ends)
+        return Append(
+            nonce=self._nonce,
+            at_ms=self._clock.now_ms(),
+            segments=_placements(self._segments, ends, given),
+            transaction=self._transaction,
+            producer=self._writer.producer if self._writer else None,
+        )
+
+    def move_on(self) -> None:
+        """Let the writer go on behind it.
+
+        Only when it is certain, so that after an unknown outcome exactly the same is repeated.
+        """
+        if self._writer is not None:
+            before = self._writer.sequences
+            following = self._following or {
+                partition: advance_sequence(before.get(partition, 0), count)
+                for partition, count in self._counts.items()
+            }
+            self._writer.sequences = {**before, **following}
+
+    def _placed_in(self, state: TopicState) -> dict[int, int]:
+        """See ``TopicState.placed_since``; also if it was settled since."""
+        found = state.placed_since(self._first_entry, self._first_names)
+        if not found and state.settled is not None and self._first_entry < state.settled.end:
+            settled, wanted = state.settled, self._first_names
+            found = self._manifests.named(settled, state.topic_id, wanted, self._first_entry)
+        return found
+
+    def _has_written_to(self, partition: int) -> bool:
+        return self._writer is not None and self._writer.sequences.get(partition, 0) > 0
+
+    def _is_first(self, partition: int, state: TopicState) -> bool:
+        """Whether nobody has written to a partition as this owner before.
+
+        Of an epoch it was so when the append was first tried. Where a part of what came since is in
+        manifests, a newer epoch's may be among it.
+        """
+        if self._writer is not None:
+            return not self._has_written_to(partition)
+        in_sight = state.settled is None or state.settled.end <= self._first_entry
+        return in_sight and partition in self._first_of_epoch
+
+    def _begin_anew_if_forgotten(self, state: TopicState) -> None:
+        """A writer that was idle for too long, of which nothing is in doubt, starts over."""
+        writer = self._writer
+        if writer and not _remembers(state, writer, filter(self._has_written_to, self._counts)):
+            writer.producer = Writer.new(self._clock.token()).producer
+            writer.sequences.clear()
+
+    def _sequences(self, state: TopicState) -> dict[int, int]:
+        """By partition, the number of its first record; none if nobody counts."""
+        if self._writer is not None:
+            return {p: self._writer.sequences.get(p, 0) for p in self._counts}
+        owner = self._transaction
+        return {p: state.next_sequence(owner, p) for p in self._counts} if owner else {}
+
+    def _take(self, bases: Mapping[int, int]) -> None:
+        """Take note of where it lies, or is to."""
+        self.offsets = {
+            TopicPartition(self._topic, partition): range(base, base + self._counts[partition])
+            for partition, base in sorted(bases.items())
+        }
+
+
+def _remembers(state: TopicState, writer: Writer, partitions: Iterable[int]) -> bool:
+    """Whether it is known what a writer, if it has written, wrote last to these partitions."""
+    known = state.producers.get(writer.producer.producer_id)
+    if known is None:
+        return not any(writer.sequences.values())
+    epoch = writer.producer.producer_epoch
+    # Of what was deleted long ago nothing is known; else who is known wholly wrote no more.
+    return all(
+        known.recent(epoch, p) or (known.is_whole and not state.partitions[p].log_start_offset)
+        for p in partitions
+    )
+
+
+def _placements(
+    segments: Sequence[UploadedSegment], ends: Mapping[int, int], sequences: Mapping[int, int]
+) -> tuple[Placement, ...]:
+    next_offsets, next_sequences = dict(ends), dict(sequences)
+    placed = []
+    for segment in segments:
+        partition = segment.partition
+        sequence = next_sequences.get(partition, -1)
+        placed.append(
+            Placement(
+                partition=partition,
+                name=segment.name,
+                base_offset=next_offsets[partition],
+                record_count=segment.record_count,
+                size_bytes=segment.size_bytes,
+                min_timestamp_ms=segment.min_timestamp_ms,
+                max_timestamp_ms=segment.max_timestamp_ms,
+                batch_count=segment.batch_count,
+                base_sequence=sequence,
+                tag=segment.tag,
+                position=segment.position,
+            )
+        )
+        next_offsets[partition] += segment.record_count
+        if sequence >= 0:
+            next_sequences[partition] = advance_sequence(sequence, segment.record_count)
+    return tuple(placed)

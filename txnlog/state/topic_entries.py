@@ -1,0 +1,111 @@
+"""The entries of a topic's log: what each kind of them says. ``topic.py`` folds them. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from txnlog.schema import TopicSchema
+from txnlog.state.placement import Placement
+from txnlog.state.producers import ProducerRef
+from txnlog.state.rewrites import Rewritten
+from txnlog.state.transaction import TransactionRef
+
+
+class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created", omit_defaults=True):
+    """The topic begins here: entry 0, or the first entry after a deletion."""
+
+    nonce: str
+    at_ms: int
+    topic_id: str
+    partitions: int
+    config: dict[str, str]
+    schema: TopicSchema | None = None
+
+
+class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_defaults=True):
+    """Segments of any number of partitions get their places, all of them or none."""
+
+    nonce: str
+    at_ms: int
+    segments: tuple[Placement, ...]
+    transaction: TransactionRef | None = None
+    producer: ProducerRef | None = None
+
+
+class Appends(msgspec.Struct, frozen=True, tag_field="kind", tag="appends"):
+    """Appends of several writers, which one of them has put together (``state/proposal.py``).
+
+    Each is as whole as if it stood alone. None has a transaction, and no producer has two.
+    """
+
+    nonce: str
+    at_ms: int
+    appends: tuple[Append, ...]
+
+
+class Bundle(msgspec.Struct, frozen=True, tag_field="kind", tag="bundle"):
+    """A file that holds several entries: appends of several writers, some with a transaction.
+
+    The first has the number of the file, each of the others the next one; the next file's number
+    is behind them. So each has a marker, an outcome and a line in its transaction's list of its
+    own. Two or more, no two of one producer.
+    """
+
+    nonce: str
+    at_ms: int
+    appends: tuple[Append, ...]
+
+    @property
+    def bundled(self) -> tuple[Append, ...]:
+        """What ``unbundled`` asks for."""
+        return self.appends
+
+
+class OffsetSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The offsets [start, end) of a partition."""
+
+    start: int
+    end: int
+
+
+class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
+    """Partition folders of a Kafka broker become a part of the topic, with their own offsets.
+
+    ``offsets`` holds, by partition, what is its part from now on of what was imported.
+    """
+
+    nonce: str
+    at_ms: int
+    offsets: dict[int, OffsetSpan]
+    segments: tuple[Placement, ...]
+
+
+class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
+    """More partitions, other settings (None takes a key back to its default), another schema."""
+
+    nonce: str
+    at_ms: int
+    partitions: int | None = None
+    config: dict[str, str | None] = {}
+    schema: TopicSchema | None = None
+
+
+class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
+    """Records below these offsets (by partition) are no longer a part of the topic."""
+
+    nonce: str
+    at_ms: int
+    log_start_offsets: dict[int, int]
+
+
+class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
+    """The topic ends here; its log stays, so that a later topic of this name goes on in it."""
+
+    nonce: str
+    at_ms: int
+
+
+TopicEntry = (
+    Created | Append | Appends | Bundle | Imported | Altered | Trimmed | Rewritten | Deleted
+)
+ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
