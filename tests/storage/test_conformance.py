@@ -39,7 +39,11 @@ _SINGLE = itertools.count()
 _GIVEN_URL = os.environ.get("TXNLOG_TEST_STORE_URL", "")
 _GIVEN_OPTIONS = json.loads(os.environ.get("TXNLOG_TEST_STORE_OPTIONS") or "{}")
 
-KINDS = ["memory", "local", pytest.param("s3", marks=pytest.mark.s3), "webhdfs", "single", "heap"]
+KINDS = [
+    *("memory", "local", "single", "heap"),
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("webhdfs", marks=pytest.mark.more),
+]
 TELLS_AGES = {"local", "s3", "single", "webhdfs"}
 
 
