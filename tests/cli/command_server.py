@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from typing import NoReturn
@@ -114,6 +115,7 @@ def become(arguments: list[str], variables: dict[str, str], folder: str) -> NoRe
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
+    tempfile.tempdir = None  # a library has asked for it, in another environment
     sys.argv = [MODULE, *arguments]
     code = 0
     try:
