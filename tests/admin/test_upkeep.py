@@ -42,6 +42,10 @@ def beginning(store: Store) -> int:
         return state.partitions[0].log_start_offset
 
 
+def checkpoints(heap: HeapStorage) -> list[str]:
+    return [name for name in heap.list_names("topics/t/log") if name.endswith(".checkpoint")]
+
+
 def entry_kinds(heap: HeapStorage) -> Iterator[bytes]:
     for name in heap.list_names("topics/t/log"):
         if name.endswith(".json"):
@@ -85,6 +89,22 @@ def test_a_clock_that_runs_ahead_deletes_nothing(
     append(store, b"young")
     ahead = attach(heap, clock=VirtualClock(clock.time_ms + 2 * HOUR_MS, 7))
     write_until_checkpoint(ahead)
+    assert beginning(store) == 0
+
+
+def test_where_the_storage_has_no_clock_those_of_other_writers_count(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """One whose clock runs ahead puts the entry with which a checkpoint is due: nothing goes."""
+    heap.time_ms = None
+    write_until_checkpoint(attach(heap, clock=clock), "young")
+    for number in range(CHECKPOINT_INTERVAL - 4):
+        append(store, b"young %d" % number)
+    before = len(checkpoints(heap))
+    ahead = attach(heap, clock=VirtualClock(clock.time_ms + 2 * HOUR_MS, 7))
+    for _ in range(4):
+        append(ahead, b"by a wrong clock")
+    assert len(checkpoints(heap)) > before
     assert beginning(store) == 0
 
 
