@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from steps import another, append, begin, new_store, send, values
+from disturbed_storages import HookedStorage
+from steps import another, append, begin, new_store, send, upload, values
 
 from txnlog.admin.upkeep import CHECK_INTERVAL_MS
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
@@ -133,6 +134,26 @@ def test_it_fails_no_write(store: Store, heap: HeapStorage, clock: VirtualClock)
     assert faulty.faults
     assert beginning(store) == 0
     assert len(values(another(store))) == CHECKPOINT_INTERVAL + 1
+
+
+def test_it_holds_up_no_write_for_long(store: Store, clock: VirtualClock) -> None:
+    """While others are always faster it gives up, and they will delete what is too old."""
+    append(store, b"old")
+    clock.time_ms += 2 * HOUR_MS
+    lost = []
+
+    class Slow(HookedStorage):
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            if b'"trimmed"' in data:
+                other = another(store)
+                lost.append(other.logs.topic("t").place(upload(store, b"faster")))
+            return super().put_if_absent(name, data)
+
+    began_ms = clock.time_ms
+    write_until_checkpoint(another(store, Slow(store.storage)))
+    assert len(lost) > 1
+    assert clock.time_ms - began_ms < 2_000
+    assert beginning(store) == 0
 
 
 def test_it_costs_nothing_without_retention(store: Store, heap: HeapStorage) -> None:

@@ -16,6 +16,8 @@ from txnlog.log.topic_log import TopicLog
 
 CHECK_INTERVAL_MS = 300_000
 """A process looks again after this: Kafka's log.retention.check.interval.ms."""
+_PATIENCE_MS = 1_000
+"""For so long it goes on while other writers are faster: whoever has written waits for it."""
 
 _logger = logging.getLogger(__name__)
 
@@ -53,4 +55,5 @@ def _retain(logs: Logs, log: TopicLog) -> None:
     if not retain(logs, log, now_ms, dry_run=True):
         return
     told_ms = storage_time_ms(logs.storage, logs.clock)
-    retain(logs, log, now_ms if told_ms is None else min(now_ms, told_ms))
+    now_ms = now_ms if told_ms is None else min(now_ms, told_ms)
+    retain(logs, log, now_ms, timeout_ms=_PATIENCE_MS)
