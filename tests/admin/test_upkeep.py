@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from steps import another, append, begin, new_store, send, values
+from disturbed_storages import HookedStorage
+from steps import another, append, begin, new_store, send, upload, values
 
 from txnlog.admin.upkeep import CHECK_INTERVAL_MS
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
@@ -40,6 +41,10 @@ def write_until_checkpoint(store: Store, name: str = "new") -> None:
 def beginning(store: Store) -> int:
     with another(store).logs.fresh_topic("t").reading() as state:
         return state.partitions[0].log_start_offset
+
+
+def checkpoints(heap: HeapStorage) -> list[str]:
+    return [name for name in heap.list_names("topics/t/log") if name.endswith(".checkpoint")]
 
 
 def entry_kinds(heap: HeapStorage) -> Iterator[bytes]:
@@ -88,6 +93,22 @@ def test_a_clock_that_runs_ahead_deletes_nothing(
     assert beginning(store) == 0
 
 
+def test_where_the_storage_has_no_clock_those_of_other_writers_count(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """One whose clock runs ahead puts the entry with which a checkpoint is due: nothing goes."""
+    heap.time_ms = None
+    write_until_checkpoint(attach(heap, clock=clock), "young")
+    for number in range(CHECKPOINT_INTERVAL - 4):
+        append(store, b"young %d" % number)
+    before = len(checkpoints(heap))
+    ahead = attach(heap, clock=VirtualClock(clock.time_ms + 2 * HOUR_MS, 7))
+    for _ in range(4):
+        append(ahead, b"by a wrong clock")
+    assert len(checkpoints(heap)) > before
+    assert beginning(store) == 0
+
+
 def test_an_open_transaction_keeps_what_lies_behind_it(store: Store, clock: VirtualClock) -> None:
     """Nothing beyond the last stable offset goes."""
     append(store, b"old")
@@ -113,6 +134,26 @@ def test_it_fails_no_write(store: Store, heap: HeapStorage, clock: VirtualClock)
     assert faulty.faults
     assert beginning(store) == 0
     assert len(values(another(store))) == CHECKPOINT_INTERVAL + 1
+
+
+def test_it_holds_up_no_write_for_long(store: Store, clock: VirtualClock) -> None:
+    """While others are always faster it gives up, and they will delete what is too old."""
+    append(store, b"old")
+    clock.time_ms += 2 * HOUR_MS
+    lost = []
+
+    class Slow(HookedStorage):
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            if b'"trimmed"' in data:
+                other = another(store)
+                lost.append(other.logs.topic("t").place(upload(store, b"faster")))
+            return super().put_if_absent(name, data)
+
+    began_ms = clock.time_ms
+    write_until_checkpoint(another(store, Slow(store.storage)))
+    assert len(lost) > 1
+    assert clock.time_ms - began_ms < 2_000
+    assert beginning(store) == 0
 
 
 def test_it_costs_nothing_without_retention(store: Store, heap: HeapStorage) -> None:

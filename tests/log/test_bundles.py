@@ -19,6 +19,7 @@ from txnlog.producer import Producer
 from txnlog.state import envelope
 from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.state.transaction import TransactionRef
+from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -207,6 +208,25 @@ def test_a_process_that_looks_finds_what_is_behind_a_bundle(store: Store) -> Non
     assert values(reader)[-2:] == [b"one", b"two"]
 
 
+def test_a_process_that_looks_needs_no_listing_behind_a_bundle_of_two(clock: VirtualClock) -> None:
+    """The file behind it has the next number but one: that is no sign of a lost entry."""
+    store = new_store(HeapStorage(like_disk=True), clock, {"t": 2})
+    append(store, b"first", partition=0)
+    counting = CountingStorage(store.storage)
+    reader = another(store, counting)
+    reader.logs.topic("t").refresh()
+    propose(store, b"open", transaction=ongoing(store, "open"), partition=1)
+    send(bundling(store), b"mine")
+    append(store, b"behind", partition=0)
+    assert list(files(store))[-3:] == [3, 4, 6]
+    counting.take()
+    reader.logs.topic("t").refresh()
+    assert "list" not in counting.take()
+    with reader.logs.topic("t").reading() as state:
+        assert state.next_entry == 7
+        assert [*state.undecided] == [4, 5]
+
+
 def test_a_dump_shows_each_entry_by_itself(store: Store) -> None:
     """With its own marker; also from the middle of a bundle on."""
     propose(store, b"open", transaction=ongoing(store, "open"), partition=1)
@@ -223,6 +243,19 @@ def test_a_dump_shows_each_entry_by_itself(store: Store) -> None:
     assert shown[5].path == shown[4].path
     for first in range(7):
         assert [*store.dump_topic_log("t", first=first)] == shown[first:]
+
+
+def test_the_doctor_names_the_file_of_an_entry_that_is_gone(store: Store) -> None:
+    """What is undecided in a bundle that somebody has deleted: one file is to be restored."""
+    for name in ("one", "two"):
+        propose(store, name.encode(), transaction=ongoing(store, name), partition=1)
+    send(bundling(store), b"mine")
+    (bundle,) = (number for number, kind in files(store).items() if kind == "bundle")
+    checkpoint(another(store))
+    store.storage.delete([f"{LOG}/{bundle:020}.json"])
+    found = [one.detail for one in store.examine() if one.rule == "L10"]
+    assert len(found) == 3
+    assert all(f"/{bundle:020}.json is gone" in detail for detail in found)
 
 
 def test_an_older_version_is_refused(store: Store) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from txnlog.admin.trimming import trim
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
+from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import SegmentRef
 from txnlog.state.placement import Segment
@@ -62,9 +63,17 @@ def apply_retention(
 
 
 def retain(
-    logs: Logs, log: TopicLog, now_ms: int, *, dry_run: bool = False
+    logs: Logs,
+    log: TopicLog,
+    now_ms: int,
+    *,
+    dry_run: bool = False,
+    timeout_ms: int = DELIVERY_TIMEOUT_MS,
 ) -> list[RetentionDeletion]:
-    """The same for a log that was refreshed; what is undecided stays with all behind it."""
+    """The same for a log that was refreshed; what is undecided stays with all behind it.
+
+    ``timeout_ms`` is how long it goes on while other writers are faster.
+    """
     planned: list[RetentionDeletion] = []
 
     def newest(partition: int, segment: Segment) -> int | None:
@@ -81,7 +90,7 @@ def retain(
     with log.reading() as state:
         chosen = choose(state)
     if chosen and not dry_run:
-        trim(logs, log, choose)
+        trim(logs, log, choose, timeout_ms=timeout_ms)
     return planned
 
 

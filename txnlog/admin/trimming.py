@@ -9,6 +9,7 @@ from txnlog.admin.live_segments import files_let_go
 from txnlog.errors import StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
+from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import FileKey
 from txnlog.state.topic import TopicState
@@ -17,7 +18,13 @@ from txnlog.state.topic_entries import Trimmed
 _logger = logging.getLogger(__name__)
 
 
-def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int]]) -> None:
+def trim(
+    logs: Logs,
+    log: TopicLog,
+    choose: Callable[[TopicState], dict[int, int]],
+    *,
+    timeout_ms: int = DELIVERY_TIMEOUT_MS,
+) -> None:
     """Move the log start offsets of a topic's partitions up, all in one entry.
 
     Args:
@@ -25,6 +32,7 @@ def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int
         log: the topic's.
         choose: from the newest state, the new log start offset of partitions; none of them changes
             nothing. May be called several times.
+        timeout_ms: how long it goes on while other writers are faster.
 
     Raises:
         UnknownTopicOrPartition: there is no such topic (any more).
@@ -58,7 +66,7 @@ def trim(logs: Logs, log: TopicLog, choose: Callable[[TopicState], dict[int, int
         released[:] = files_let_go(log, state, let_go, ends)
         return Trimmed(nonce, logs.clock.now_ms(), starts) if starts else None
 
-    if log.append(build) is None:
+    if log.append(build, timeout_ms=timeout_ms) is None:
         return
     try:
         # Behind the entry: the storage's time of the note must not be older than it.

@@ -16,6 +16,8 @@ from txnlog.log.topic_log import TopicLog
 
 CHECK_INTERVAL_MS = 300_000
 """A process looks again after this: Kafka's log.retention.check.interval.ms."""
+_PATIENCE_MS = 1_000
+"""For so long it goes on while other writers are faster: whoever has written waits for it."""
 
 _logger = logging.getLogger(__name__)
 
@@ -46,9 +48,12 @@ def _retain(logs: Logs, log: TopicLog) -> None:
     from txnlog.admin.retention import retain
     from txnlog.admin.vacuum import storage_time_ms
 
-    own_ms = logs.clock.now_ms()
-    if not retain(logs, log, own_ms, dry_run=True):
+    # A clock that runs ahead must not delete what is to be kept: most of those who have appended
+    # last say what time it is, and the storage, which is asked only where something is due.
+    with log.reading() as state:
+        now_ms = min(logs.clock.now_ms(), state.append_time_ms)
+    if not retain(logs, log, now_ms, dry_run=True):
         return
-    # Asked for only now: a clock that runs ahead must not delete what is to be kept.
     told_ms = storage_time_ms(logs.storage, logs.clock)
-    retain(logs, log, own_ms if told_ms is None else min(own_ms, told_ms))
+    now_ms = now_ms if told_ms is None else min(now_ms, told_ms)
+    retain(logs, log, now_ms, timeout_ms=_PATIENCE_MS)

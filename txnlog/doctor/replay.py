@@ -308,12 +308,13 @@ class Replay(Generic[EntryT, StateT]):
         if listing.checkpoints[-1:] != (newest,):
             return  # cleaned up since behind a newer one, which knows what became of them
         for number in gone:
-            if claims.files.get(number, number) in listing.entries:
+            file = claims.files.get(number, number)
+            if file in listing.entries:
                 continue
             detail = (
-                f"{self.log.path(number)} is gone, though the newest checkpoint calls it undecided "
-                f"({claims.undecided[number]}): nobody can decide it any more. Restore it, and "
-                "the marker beside it if it had one, from a backup"
+                f"{self.log.path(file)} is gone, though the newest checkpoint calls its entry "
+                f"{number} undecided ({claims.undecided[number]}): nobody can decide it any more. "
+                "Restore it, and the entry's marker if it had one, from a backup"
             )
             path = self.log.path(newest, LogFile.CHECKPOINT)
             yield self._finding("L10", detail, path)

@@ -133,16 +133,21 @@ class SequenceLog:
             number += 1
             if number - next_entry > _LOOKED_FOR:
                 return None
+        found = [*range(next_entry, number)]
         if self._is_there(number + 1):
-            return None
+            if not found:
+                return None
+            # Nothing is missing if the file before holds two entries; else the next look tells.
+            number += 1
+            found.append(number)
         outcomes: dict[int, Outcome] = {}
-        for entry in [*sorted(undecided), *range(next_entry, number)]:
+        for entry in [*sorted(undecided), *found]:
             for outcome in Outcome:
                 if self._is_there(entry, LogFile(outcome.value)):
                     if entry in outcomes:
                         raise self._both_markers(entry)
                     outcomes[entry] = outcome
-        return Listing((*known, *range(next_entry, number)), outcomes, (), {}, number)
+        return Listing((*known, *found), outcomes, (), {}, number)
 
     def checkpoints_in(self, first: int, end: int) -> list[int]:
         """The entries in [first, end) that have a checkpoint, ascending; see :meth:`look_on`."""
