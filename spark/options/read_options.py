@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_transactional_id
 from txnlog.read.isolation import ISOLATION_LEVELS
-from txnlog.spark.options.columns import parse_columns
+from txnlog.spark.options.columns import ColumnChoice, parse_columns
 from txnlog.spark.options.option_names import (
     KAFKA_GROUP_ID,
     PINNED_TOPICS,
@@ -42,7 +42,7 @@ class ReadOptions:
     transaction_timeout_ms: int | None
     max_records: int | None
     task_sizes: TaskSizes
-    columns: tuple[str, ...]
+    columns: ColumnChoice
     fail_on_data_loss: bool
     topic_ids: Mapping[str, str]
 

@@ -7,12 +7,13 @@ nothing new costs one listing per topic, however long their histories are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from txnlog import names
 from txnlog.errors import (
     ConcurrentTransactions,
+    InvalidOption,
     OffsetOutOfRange,
     TxnlogError,
     UnknownTopicOrPartition,
@@ -22,6 +23,7 @@ from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
+from txnlog.schema import TopicSchema
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
@@ -61,9 +63,12 @@ class _Topics:
 class StreamPlanner:
     """Where a stream may go, and the segment ranges on its way there."""
 
-    def __init__(self, store: Store, options: StreamOptions) -> None:
+    def __init__(
+        self, store: Store, options: StreamOptions, schema: TopicSchema | None = None
+    ) -> None:
         self._store = store
         self._options = options
+        self._schema = schema
         self._topics = _Topics()
         self._end_is_pinned = False
         self._initial: StreamOffset | None = None
@@ -134,6 +139,7 @@ class StreamPlanner:
 
         Raises:
             OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
+            InvalidOption: a topic has other columns than the query.
         """
         if not self._covers(end):
             self._refresh()
@@ -146,6 +152,7 @@ class StreamPlanner:
         if not spans:
             return ()
         assert self._topics.snapshot is not None
+        self._check_schemas({where.topic for where in spans})
         found = cut_ranges(self._topics.snapshot, spans)
         return tuple(part for where in sorted(found) for part in found[where])
 
@@ -310,6 +317,17 @@ class StreamPlanner:
                 f"{where} ends at offset {end}, but the query has read up to {offset}: the topic "
                 "is shorter than it was. Was the store restored from an older copy?"
             )
+
+    def _check_schemas(self, topics: Iterable[str]) -> None:
+        """A pattern may come to match a topic of another kind, or one may be made anew."""
+        for topic in topics:
+            view = self._topics.view(topic)
+            if view is not None and view.schema != self._schema:
+                raise InvalidOption(
+                    f"topic {topic!r} has not the columns that this query began with: it was made "
+                    "anew, or subscribePattern matches it too. Read it with a query of its own, or "
+                    "begin a new one with a new checkpoint"
+                )
 
     def _readable_span(
         self, where: TopicPartition, topic_id: str, begin: StreamOffset, stop: int

@@ -136,7 +136,7 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
         ({**READ, "maxrecords": "0"}, "maxRecords must be a whole number above 0"),
         ({**READ, "minpartitions": "many"}, "minPartitions must be a whole number"),
         ({**READ, "includeheaders": "yes"}, "includeHeaders must be true or false"),
-        ({**READ, "columns": "value,colour"}, "there is no 'colour'"),
+        ({**READ, "columns": '["value", 1]'}, "must be a JSON list of names"),
         ({**READ, "columns": "value,value"}, "names a column twice"),
         ({**READ, "isolation.level": "serializable"}, "isolation.level must be read_committed"),
         ({**READ, "transactional.id": "t"}, "also needs group.id"),
