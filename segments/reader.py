@@ -6,7 +6,7 @@ is for the caller to add; in Kafka's they are absolute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -31,7 +31,7 @@ from txnlog.segments.indexes.sparse import (
     TimeEntry,
     TimeIndex,
 )
-from txnlog.segments.parquet.reader import ParquetSegment
+from txnlog.segments.parquet.reader import Columns, ParquetSegment
 from txnlog.segments.parquet.reader import first_chunk as parquet_first_chunk
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
@@ -91,7 +91,7 @@ def read_segment(
     start_offset: int = 0,
     stop_offset: int | None = None,
     index: OffsetIndex | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Columns = None,
     skip: SkipBatch | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
@@ -124,12 +124,13 @@ def read_segment(
         is_wanted = header.last_offset >= start_offset and not is_beyond
         if is_wanted and not header.is_control and not (skip is not None and skip(header)):
             header, data = read_batch(window, position, header, ahead_stop)
+            names = columns.names if isinstance(columns, pa.Schema) else columns
             decoded = decode_batch(
                 data,
                 name=file.name,
                 position=position,
                 header=header,
-                columns=columns,
+                columns=names,
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
             check_order(decoded.header, last_offset, file.name, position)
@@ -176,7 +177,7 @@ def _read_row_groups(
     file: SegmentFile,
     start_offset: int,
     stop_offset: int | None,
-    columns: Sequence[str] | None,
+    columns: Columns,
     skip: SkipBatch | None,
     max_uncompressed_bytes: int,
 ) -> Iterator[SegmentBatch]:

@@ -428,7 +428,7 @@ def check_record_format_change(before: Mapping[str, str], after: Mapping[str, st
         )
 
 
-def check_typed_config(config: Mapping[str, str]) -> None:
+def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
     """Raise InvalidConfig if a topic with a schema cannot have these settings."""
     settings = TopicConfig.of(config)
     if not settings.is_parquet:
@@ -436,9 +436,10 @@ def check_typed_config(config: Mapping[str, str]) -> None:
             "topic config record.format: a topic with a schema is stored in Parquet files; leave "
             "it out, or set it to parquet"
         )
-    if settings.compacts:
+    if settings.compacts and not has_key:
         raise InvalidConfig(
-            "topic config cleanup.policy: topics with a schema are not compacted yet: use delete"
+            "topic config cleanup.policy: the topic's schema has no key to compact by: use delete, "
+            "or make the topic with a key"
         )
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, Self
 
 import pyarrow as pa
@@ -299,12 +300,15 @@ class Consumer:
         return ranges
 
     def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
-        with closing(read_each(self._logs.storage, ranges, scan_columns(None))) as reads:
-            for part, batches in reads:
-                yield from batches
-                # What came from Kafka may end with what is no record: it is passed over here.
-                where = TopicPartition(part.topic, part.partition)
-                self._move(where, max(self._positions[where], part.stop_offset))
+        schemas = {view.topic: view.schema for view in self._read_views}
+        for schema, parts in groupby(ranges, key=lambda part: schemas.get(part.topic)):
+            columns = scan_columns(None, schema, as_json=True)
+            with closing(read_each(self._logs.storage, [*parts], columns)) as reads:
+                for part, batches in reads:
+                    yield from batches
+                    # What came from Kafka may end with what is no record: it is passed over here.
+                    where = TopicPartition(part.topic, part.partition)
+                    self._move(where, max(self._positions[where], part.stop_offset))
 
     def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
         return all(where in self._positions for where in partitions)

@@ -31,6 +31,7 @@ __all__ = [
     "InvalidPartitions",
     "InvalidProducerEpoch",
     "InvalidRecord",
+    "InvalidSchema",
     "InvalidTimestamp",
     "InvalidTopic",
     "InvalidTransactionTimeout",

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
-import pyarrow as pa
-
 from txnlog.config import Acks
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
@@ -28,7 +26,7 @@ from txnlog.write.coordinator import Coordinator
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
-from txnlog.write.record_buffers import RecordBuffers
+from txnlog.write.record_buffers import RecordBuffers, SupportsArrow
 from txnlog.write.record_checks import Headers
 from txnlog.write.writer_settings import WriterSettings
 
@@ -373,16 +371,16 @@ class Producer:
             raise
 
     @exclusive
-    def send_batch(
-        self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
-    ) -> None:
+    def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
         """Buffer a whole batch.
 
         Args:
             topic: where to; it must exist.
-            batch: Arrow, with a column ``value`` and, as wanted, ``key``, ``timestamp``,
-                ``headers`` and ``partition`` (null: by key). Strings are taken as UTF-8,
-                timestamps in any unit.
+            batch: Arrow, or what becomes it (frames of pandas and Polars), with a column ``value``
+                and, as wanted, ``key``, ``timestamp``, ``headers`` and ``partition`` (null: by
+                key). Strings are taken as UTF-8, timestamps in any unit. If the topic has a
+                schema: with its columns and, as wanted, ``_timestamp``, ``_headers``,
+                ``_partition``, and where it has a key ``_deleted``.
             partition: for all of them; overrules the key and the column.
         """
         self._require_sending()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.producer import BeginResult
+    from txnlog.schema import TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
@@ -107,6 +108,7 @@ __all__ = [
     "StableOffset",
     "StableOffsetHolder",
     "TopicDescription",
+    "TopicSchema",
     "TransactionDescription",
     "TransactionRef",
     "Trimmed",
@@ -160,6 +162,7 @@ _HOMES = {
     "StableOffset": "inspect.descriptions",
     "StableOffsetHolder": "inspect.descriptions",
     "TopicDescription": "inspect.descriptions",
+    "TopicSchema": "schema",
     "TransactionDescription": "inspect.descriptions",
     "TransactionRef": "state.transaction",
     "Trimmed": "state.topic",

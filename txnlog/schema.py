@@ -43,15 +43,19 @@ _INSTEAD = {
 class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The columns of a typed topic, and by which of them records are told apart.
 
-    ``arrow`` is the Arrow schema as Arrow's IPC format has it, in base64.
+    ``arrow`` is the Arrow schema as Arrow's IPC format has it, in base64. ``newest_id`` is the
+    largest id that any column has had, ``dropped`` the names of those that are gone: no other gets
+    them, since many engines find columns by their names.
     """
 
     arrow: str
     key: tuple[str, ...] = ()
+    newest_id: int = 0
+    dropped: tuple[str, ...] = ()
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns, as they were asked for when the topic was made."""
+        """The columns, as they were asked for."""
         return _decode(self.arrow)
 
     @property
@@ -68,10 +72,6 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         """What readers get: the columns that are stored, without the ids of files."""
         return _scan_columns(self)
 
-    def restore(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Records as they were written, from what a Parquet file has of them."""
-        return records.cast(self.record_columns)
-
 
 def make_schema(columns: object, key: object = None) -> TopicSchema:
     """Check a schema that a user asks for; types that only differ in layout become the usual ones.
@@ -83,25 +83,100 @@ def make_schema(columns: object, key: object = None) -> TopicSchema:
     Raises:
         InvalidSchema: a name or a type cannot be, or a key is no column.
     """
+    ids = _Ids(0)
+    checked = _check_columns(columns, ids)
+    names = _check_key(checked, key)
+    return TopicSchema(_encode(_require(checked, names)), names, ids.newest)
+
+
+def evolve(known: TopicSchema, columns: object) -> TopicSchema:
+    """The schema that a topic has from now on; what was written before is read under it.
+
+    Columns may be added, if they can be null; dropped, if they are no key, and their names are not
+    used again; put in another order; made wider (integers, floats, decimals of the same scale); and
+    those that may not be null may come to be.
+
+    Raises InvalidSchema: of anything else.
+    """
+    import pyarrow as pa
+
+    ids = _Ids(known.newest_id)
+    wanted = _check_columns(columns, ids)
+    before = known.columns
+    fields = []
+    for field in wanted:
+        if field.name in before.names:
+            fields.append(_change(before.field(field.name), field, known))
+        elif field.name.casefold() in {name.casefold() for name in (*before.names, *known.dropped)}:
+            raise InvalidSchema(
+                f"there was a column {field.name!r}, whose values would show in it: choose another "
+                "name"
+            )
+        elif not field.nullable:
+            raise InvalidSchema(
+                f"column {field.name!r} is new, so older records have none: it must be nullable"
+            )
+        else:
+            fields.append(field)
+    gone = tuple(name for name in before.names if name not in wanted.names)
+    for name in gone:
+        if name in known.key:
+            raise InvalidSchema(f"column {name!r} is of the key, and cannot be dropped")
+    dropped = (*known.dropped, *gone)
+    return TopicSchema(_encode(pa.schema(fields)), known.key, ids.newest, dropped)
+
+
+def _change(before: pa.Field, after: pa.Field, known: TopicSchema) -> pa.Field:
+    """A column that stays, with its id, as it is to be."""
+    if before.nullable and not after.nullable and after.name not in known.key:
+        raise InvalidSchema(f"column {after.name!r} may be null in older records, so it stays so")
+    nullable = after.nullable and after.name not in known.key
+    if _without_ids(before).type == _without_ids(after).type:
+        return before.with_nullable(nullable)
+    if not _is_wider(before.type, after.type):
+        raise InvalidSchema(
+            f"column {after.name!r} is {_without_ids(before).type}, and cannot become "
+            f"{_without_ids(after).type}: only wider integers, floats, and decimals of the same "
+            "scale; add another column"
+        )
+    return before.with_type(after.type).with_nullable(nullable)
+
+
+def _is_wider(before: Any, after: Any) -> bool:  # noqa: ANN401
+    from pyarrow import types
+
+    if types.is_decimal(before) and types.is_decimal(after):
+        return bool(before.scale == after.scale and before.precision <= after.precision)
+    integers = types.is_integer(before) and types.is_integer(after)
+    floats = types.is_floating(before) and types.is_floating(after)
+    return bool((integers or floats) and before.bit_width <= after.bit_width)
+
+
+def _check_columns(columns: object, ids: _Ids) -> pa.Schema:
+    """Columns with ids, of names and types that can be."""
     import pyarrow as pa
 
     if not isinstance(columns, pa.Schema):
         raise InvalidSchema(f"a schema must be a pyarrow.Schema, not {type(columns).__name__}")
     if not len(columns):
         raise InvalidSchema("a schema needs at least one column")
-    ids = _Ids()
     _check_names([field.name for field in columns], "column")
     for name in columns.names:
         if name in RESERVED:
             raise InvalidSchema(f"no column can be called {name!r}: every record has that already")
-    fields = [_check_field(field, field.name, ids, 1) for field in columns]
-    checked = pa.schema(fields)
-    names = _check_key(checked, key)
+    return pa.schema([_check_field(field, field.name, ids, 1) for field in columns])
+
+
+def _require(columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The same, where these may not be null."""
     for name in names:
-        index = checked.get_field_index(name)
-        checked = checked.set(index, checked.field(index).with_nullable(False))
-    encoded = base64.b64encode(checked.serialize().to_pybytes()).decode("ascii")
-    return TopicSchema(encoded, names)
+        index = columns.get_field_index(name)
+        columns = columns.set(index, columns.field(index).with_nullable(False))
+    return columns
+
+
+def _encode(columns: pa.Schema) -> str:
+    return base64.b64encode(columns.serialize().to_pybytes()).decode("ascii")
 
 
 @lru_cache(maxsize=64)
@@ -171,14 +246,15 @@ def _relax(field: pa.Field) -> pa.Field:
 
 
 class _Ids:
-    """Numbers the columns, from 1."""
+    """Numbers columns, from the one behind ``newest`` on."""
 
-    def __init__(self) -> None:
-        self.newest = 0
+    def __init__(self, newest: int) -> None:
+        self.newest = newest
+        self._most = newest + _MAX_COLUMNS
 
     def next(self) -> bytes:
         self.newest += 1
-        if self.newest > _MAX_COLUMNS:
+        if self.newest > self._most:
             raise InvalidSchema(
                 f"a schema has at most {_MAX_COLUMNS} columns, nested ones included"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from txnlog.errors import UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
@@ -13,6 +14,9 @@ from txnlog.read.schema import scan_columns
 from txnlog.read.topic_view import OffsetAndTimestamp, Offsets, TopicView
 from txnlog.scan import Scan
 from txnlog.storage.base import Storage
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 
 class Snapshot:
@@ -68,17 +72,40 @@ class Snapshot:
         starting_offsets: Offsets = None,
         ending_offsets: Offsets = None,
         columns: Sequence[str] | None = None,
+        *,
+        as_json: bool = False,
     ) -> Scan:
         """Plan a scan of one topic within this snapshot; see :meth:`txnlog.Store.scan`.
+
+        With ``as_json`` a topic with a schema is read as if it had none: the columns of a record
+        are its value, in JSON.
 
         Raises:
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
             InvalidOption: a malformed offset or column.
         """
         view = self.view(topic)
-        chosen = scan_columns(columns, view.schema)
+        chosen = scan_columns(columns, view.schema, as_json=as_json)
         start, end = view.starting_offsets(starting_offsets), view.ending_offsets(ending_offsets)
         return Scan(self._storage, view.ranges(start, end), chosen, start, end)
+
+    def dataset(self, topic: str) -> pyarrow.dataset.Dataset:
+        """The topic as a pyarrow dataset, whose files are read by whoever scans it.
+
+        Of a topic with a schema it has these columns, of another one key, value, timestamp and
+        headers. Only what is stored in Parquet files (``record.format=parquet``) is pruned and
+        filtered as it is read. Pages are not checked against their checksums.
+
+        Raises:
+            UnknownTopicOrPartition: the snapshot does not have it.
+        """
+        from txnlog.read.dataset import make_dataset
+
+        view = self.view(topic)
+        plain = ("key", "value", "timestamp", "headers")
+        columns = scan_columns(plain if view.schema is None else None, view.schema)
+        ranges = view.ranges(view.beginning_offsets, view.end_offsets)
+        return make_dataset(self._storage, ranges, columns)
 
     def offset_for_time(
         self, where: TopicPartition, timestamp_ms: int

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from txnlog.snapshot import Snapshot
 
 
-def plan_scan(snapshot: Snapshot, where: Target, chosen: Range) -> Scan:
-    """The records of a range, taken in each partition. Raises UnknownTopicOrPartition."""
+def plan_scan(snapshot: Snapshot, where: Target, chosen: Range, *, as_json: bool = True) -> Scan:
+    """The records of a range, taken in each partition; of a typed topic with values in JSON.
+
+    Raises UnknownTopicOrPartition.
+    """
     from txnlog.names import TopicPartition
     from txnlog.read.topic_view import EARLIEST
 
@@ -28,7 +31,7 @@ def plan_scan(snapshot: Snapshot, where: Target, chosen: Range) -> Scan:
     for number in wanted:
         # Where the end lies before the beginning there is simply nothing to read.
         ends[number] = max(_find_offset(snapshot, where, number, chosen.stop), starts[number])
-    return snapshot.scan(where.topic, starts, ends)
+    return snapshot.scan(where.topic, starts, ends, as_json=as_json)
 
 
 def _find_offset(snapshot: Snapshot, where: Target, partition: int, bound: Bound) -> int:

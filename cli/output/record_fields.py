@@ -129,7 +129,10 @@ def convert_consumed(record: ConsumerRecord) -> Record:
 
 
 def read_stored(batch: pa.RecordBatch) -> Iterator[Content]:
-    """The records of a batch as a segment stores it."""
+    """The records of a batch as a segment stores it; of a typed topic with values in JSON."""
+    from txnlog.read.json_records import without_schema
+
+    batch = without_schema(batch)
     for rows in _slice_all([batch]):
         yield from _read_contents(rows, ticks_per_ms=1)
 

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from txnlog.cli.output.escaping import Json
-from txnlog.cli.output.fields import Field, names, number, text, time
+from txnlog.cli.output.fields import Field, flag, names, number, text, time
 from txnlog.cli.output.transaction_fields import REF
 
 if TYPE_CHECKING:
     from txnlog.cli.output.output import Output
     from txnlog.inspect.descriptions import PartitionDescription, TopicDescription
+    from txnlog.schema import TopicSchema
+
+
+class Column(NamedTuple):
+    """A column of a typed topic."""
+
+    name: str
+    type: str
+    nullable: bool
+    key: bool
+
+
+def _list_columns(schema: TopicSchema) -> list[Column]:
+    return [
+        Column(field.name, str(field.type), field.nullable, field.name in schema.key)
+        for field in schema.scan_columns
+        if field.name in schema.columns.names
+    ]
+
 
 SUMMARY: list[Field[TopicDescription]] = [
     text("topic", "TOPIC", lambda topic: topic.topic),
@@ -42,6 +61,12 @@ DETAILS: list[Field[TopicDescription]] = [
     time("created_at_ms", "CREATED", lambda topic: topic.created_at_ms),
     Field("config", "CONFIG", _get_config, _show_config),
 ]
+COLUMNS: list[Field[Column]] = [
+    text("name", "COLUMN", lambda column: column.name),
+    text("type", "TYPE", lambda column: column.type),
+    flag("nullable", "NULL", lambda column: column.nullable, "yes", "no"),
+    flag("key", "KEY", lambda column: column.key, "key", "-"),
+]
 PARTITIONS: list[Field[PartitionDescription]] = [
     number("partition", "PART", lambda part: part.partition),
     number("log_start_offset", "START", lambda part: part.log_start_offset),
@@ -57,5 +82,7 @@ def print_topic(output: Output, topic: TopicDescription) -> None:
     """A topic with its partitions and its open transactions."""
     with output.document() as document:
         document.fields(DETAILS, topic)
+        if topic.schema is not None:
+            document.rows("columns", "Columns", COLUMNS, _list_columns(topic.schema))
         document.rows("partitions", "Partitions", PARTITIONS, topic.partitions)
         document.rows("open_transactions", "Open transactions", REF, topic.open_transactions)

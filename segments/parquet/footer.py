@@ -7,6 +7,7 @@ and pages have Parquet's own: no byte of the file is without. Offsets are relati
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
@@ -95,7 +96,10 @@ def read_footer(file: SegmentFile) -> Footer:
 
     Raises CorruptRecord: it is damaged, or not that of the segment that the file should be.
     """
-    tail = _read_tail(file)
+    return _parse(file, read_tail(file))
+
+
+def _parse(file: SegmentFile, tail: bytes) -> Footer:
     position = file.size_bytes - len(tail)
     tag = footer_tag(tail)
     if file.identity is not None and file.identity.tag not in (NO_TAG, tag):
@@ -121,8 +125,8 @@ def read_footer(file: SegmentFile) -> Footer:
     return Footer(metadata, groups, stores_offsets, position, tag)
 
 
-def _read_tail(file: SegmentFile) -> bytes:
-    """The footer with its length and the magic."""
+def read_tail(file: SegmentFile) -> bytes:
+    """The footer with its length and the magic. Raises CorruptRecord."""
     size = file.size_bytes
     least = len(MAGIC) + _TAIL_BYTES
     if size < least:
@@ -224,3 +228,8 @@ def _check_layout(file: SegmentFile, groups: tuple[RowGroup, ...], footer: int) 
         raise CorruptRecord.at(
             file.name, footer, f"row groups end at {position}, the footer begins"
         )
+
+
+if __name__ == "__main__":  # whether a footer can be read, without risking another process
+    given = sys.stdin.buffer.read()
+    _parse(SegmentFile(lambda *_: b"", 1 << 62, "stdin", is_parquet=True), given)

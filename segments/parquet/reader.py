@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,22 @@ class RowGroupRecords:
     group: RowGroup
     records: pa.RecordBatch
     offset_deltas: Int32Array | None
+
+
+Columns: TypeAlias = Sequence[str] | pa.Schema | None
+"""Which columns are read: by name, or those of a typed topic's schema, or all."""
+_FIELD_ID: Final = b"PARQUET:field_id"
+
+
+def find_column(file_schema: pa.Schema, wanted: pa.Field) -> str | None:
+    """What a column is called in a file: by its id, or else by its name; None: it is not there."""
+    number = (wanted.metadata or {}).get(_FIELD_ID)
+    for field in file_schema:
+        found = (field.metadata or {}).get(_FIELD_ID)
+        if field.name == wanted.name if number is None else found == number:
+            name: str = field.name
+            return name
+    return None
 
 
 def first_chunk(size_bytes: int) -> range:
@@ -85,20 +101,18 @@ class ParquetSegment:
     def read(
         self,
         groups: Sequence[RowGroup],
-        columns: Sequence[str] | None,
+        columns: Columns,
         max_uncompressed_bytes: int,
     ) -> Iterator[RowGroupRecords]:
         """The rows of row groups, one after another: these columns, in that order; None: all.
 
-        Raises CorruptRecord; UnsupportedRecordFormat for a column that the file does not have.
+        Columns of a schema are found by their ids, whatever they are called in the file; those that
+        it does not have are null, and others of the schema's type.
+        Raises CorruptRecord; UnsupportedRecordFormat for a name that the file does not have.
         """
-        names = self.footer.metadata.schema.to_arrow_schema().names
-        wanted = [name for name in names if name != OFFSET_COLUMN] if columns is None else columns
-        missing = [name for name in wanted if name not in names]
-        if missing:
-            raise UnsupportedRecordFormat(
-                f"{self._file.name}: there is no column {missing[0]!r}, but {', '.join(names)}"
-            )
+        file_schema = self.footer.metadata.schema.to_arrow_schema()
+        names = file_schema.names
+        wanted = self._names_in_file(file_schema, columns)
         stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
         is_all = set(stored) == set(names)
         pieces: dict[int, list[range]] = {}
@@ -110,7 +124,45 @@ class ParquetSegment:
                 self._check_size(group, max_uncompressed_bytes)
                 found = [(piece, next(fetched)) for piece in pieces.get(group.number, ())]
                 source = self._source(group, found, is_all=is_all)
-                yield self._read_group(group, wanted, stored, source)
+                read = self._read_group(group, wanted, stored, source)
+                if isinstance(columns, pa.Schema):
+                    read = replace(read, records=self._conform(read, file_schema, columns))
+                yield read
+
+    def _names_in_file(self, file_schema: pa.Schema, columns: Columns) -> list[str]:
+        names: list[str] = file_schema.names
+        if columns is None:
+            return [name for name in names if name != OFFSET_COLUMN]
+        if isinstance(columns, pa.Schema):
+            found = (find_column(file_schema, field) for field in columns)
+            return [name for name in found if name is not None]
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise UnsupportedRecordFormat(
+                f"{self._file.name}: there is no column {missing[0]!r}, but {', '.join(names)}"
+            )
+        return [*columns]
+
+    def _conform(
+        self, read: RowGroupRecords, file_schema: pa.Schema, columns: pa.Schema
+    ) -> pa.RecordBatch:
+        """The columns of a schema, from those that the file has of them."""
+        count = read.group.header.record_count
+        arrays = []
+        for field in columns:
+            name = find_column(file_schema, field)
+            if name is None:
+                arrays.append(pa.nulls(count, field.type))
+                continue
+            column = read.records.column(name)
+            try:
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+            except (pa.ArrowException, NotImplementedError) as error:
+                reason = f"column {name!r} is {column.type}, not {field.type}: {error}"
+                raise self._damaged(read.group, reason) from error
+        if not arrays:
+            return read.records
+        return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
     def _fetch(self, pieces: Sequence[range]) -> Generator[BytesLike]:
         yield from (self._file.read(piece.start, piece.stop) for piece in pieces)

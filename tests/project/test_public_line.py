@@ -8,6 +8,7 @@ import inspect
 import typing
 
 import pandas as pd
+import pyarrow.dataset
 import pytest
 
 import txnlog
@@ -51,7 +52,7 @@ def returned_types(owner: type) -> dict[str, type]:
     for name, member in inspect.getmembers(owner):
         function = member.fget if isinstance(member, property) else member
         if not name.startswith("_") and callable(function):
-            names = {**known, "pd": pd, "Progress": Progress}
+            names = {**known, "pd": pd, "pyarrow": pyarrow, "pa": pyarrow, "Progress": Progress}
             collect(typing.get_type_hints(function, localns=names).get("return"))
     return found
 

@@ -44,6 +44,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "InvalidGroupId",
     "InvalidOption",
     "InvalidPartitions",
+    "InvalidSchema",
     "InvalidTopic",
     "InvalidTransactionTimeout",
     "InvalidTransactionalId",

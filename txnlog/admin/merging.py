@@ -234,13 +234,12 @@ class _MergeTask:
             for s in self.segments
         ]
         try:
-            for _, batches in read_stored(storage, ranges):
+            schema = self.spec.schema
+            columns = None if schema is None else schema.record_columns
+            for _, batches in read_stored(storage, ranges, columns):
                 for batch in batches:
-                    schema, records = self.spec.schema, batch.records
-                    if schema is not None:
-                        records = schema.restore(records)
                     to = np.full(batch.record_count, self.partition, dtype=np.int32)
-                    uploader.write(records, to)
+                    uploader.write(batch.records, to)
             uploaded = uploader.finish()
         except BaseException:
             uploader.discard()

@@ -37,7 +37,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
-from txnlog.schema import make_schema
+from txnlog.schema import evolve, make_schema
 from txnlog.state.topic import (
     ENTRY_DECODER,
     Altered,
@@ -84,7 +84,7 @@ class TopicAdmin:
             raise InvalidSchema("key names columns of a schema, and there is none")
         checked = check_topic_config(config)
         if typed is not None:
-            check_typed_config(checked)
+            check_typed_config(checked, has_key=bool(typed.key))
         log = self._logs.topic(topic)
         if dry_run:
             return describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
@@ -123,12 +123,20 @@ class TopicAdmin:
         *,
         partitions: int | None = None,
         config: Mapping[str, object | None] | None = None,
+        schema: pa.Schema | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
         """Give a topic more partitions or other settings; None takes a key back to its default.
 
         Keys hash differently once there are more partitions, as in Kafka. With ``dry_run`` only
         tell what it would be.
+
+        A typed topic's ``schema`` is all of its columns from now on, see :func:`schema.evolve`:
+        added ones may be null, dropped ones are gone for good, others may become wider. What was
+        written before is read under it, a snapshot taken before under the old one.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidPartitions, InvalidConfig, InvalidSchema.
         """
         checked = check_topic_changes(config)
         nonce = self._logs.clock.token()
@@ -143,8 +151,13 @@ class TopicAdmin:
             check_merged_topic_config(settings)
             check_record_format_change(state.config, settings)
             if state.schema is not None:
-                check_typed_config(settings)
-            return Altered(nonce, self._logs.clock.now_ms(), partitions, checked)
+                check_typed_config(settings, has_key=bool(state.schema.key))
+            changed = None
+            if schema is not None:
+                if state.schema is None:
+                    raise InvalidSchema(f"topic {topic!r} was made without a schema, and stays so")
+                changed = evolve(state.schema, schema)
+            return Altered(nonce, self._logs.clock.now_ms(), partitions, checked, changed)
 
         if dry_run:
             self._logs.fresh_topic(topic)

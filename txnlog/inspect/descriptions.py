@@ -16,6 +16,7 @@ from txnlog.log.group_log import GroupLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
+from txnlog.schema import TopicSchema
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
@@ -88,7 +89,10 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as its log has it. ``open_transactions`` are those that hold stable offsets back."""
+    """A topic as its log has it. ``open_transactions`` are those that hold stable offsets back.
+
+    ``schema`` is that of a typed topic: its ``columns`` are an Arrow schema, its ``key`` names.
+    """
 
     topic: str
     topic_id: str
@@ -97,6 +101,7 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
     open_transactions: tuple[TransactionRef, ...]
     entries: int
+    schema: TopicSchema | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -320,6 +325,7 @@ def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
         ),
         open_transactions=tuple(sorted(set(state.undecided.values()))),
         entries=state.next_entry,
+        schema=state.schema,
     )
 
 

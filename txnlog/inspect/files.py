@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -10,9 +12,10 @@ from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import CorruptRecord, ObjectNotFound, StorageError
 from txnlog.kafka.folders import base_offset_of
 from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
+from txnlog.segments.parquet.footer import read_tail
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
 
@@ -70,9 +73,24 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _segment_file(read: ReadRange, size_bytes: int, path: str, base_offset: int) -> SegmentFile:
-    """What it is, its first bytes tell: that of a batch are its offset."""
+    """What it is, its first bytes tell: those of a batch are its offset."""
     is_parquet = bytes(read(0, min(len(PARQUET_MAGIC), size_bytes))) == PARQUET_MAGIC
-    return SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
+    file = SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
+    if is_parquet:
+        _check_loose_footer(file)
+    return file
+
+
+def _check_loose_footer(file: SegmentFile) -> None:
+    """Read the footer in another process: no log vouches for it, and pyarrow may end there.
+
+    Raises CorruptRecord.
+    """
+    command = [sys.executable, "-m", "txnlog.segments.parquet.footer"]
+    tail = read_tail(file)
+    done = subprocess.run(command, input=tail, capture_output=True, check=False)  # noqa: S603
+    if done.returncode < 0:
+        raise CorruptRecord.at(file.name, file.size_bytes - len(tail), "the footer is damaged")
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> bytes:

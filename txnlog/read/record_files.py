@@ -14,6 +14,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from txnlog.errors import InvalidOption, StorageError
+from txnlog.read.schema import SCAN_SCHEMA
+from txnlog.segments.records import HEADERS_TYPE
 
 _ENDINGS: Final = {
     ".parquet": "parquet",
@@ -123,8 +125,19 @@ def _arrow(file: IO[bytes], schema: pa.Schema) -> _Writer:
 def _csv(file: IO[bytes], schema: pa.Schema) -> _Writer:
     from pyarrow import csv
 
+    for field in schema:
+        if pa.types.is_nested(field.type) and field.type != HEADERS_TYPE:
+            raise InvalidOption(
+                f"column {field.name!r} is {field.type}, which CSV cannot hold; choose parquet or "
+                "arrow, or other columns"
+            )
     text = {"key": pa.string(), "value": pa.string(), "headers": pa.string()}
-    fields = [pa.field(field.name, text.get(field.name, field.type)) for field in schema]
+    fields = [
+        pa.field(field.name, text[field.name])
+        if field.name in text and field.type == SCAN_SCHEMA.field(field.name).type
+        else field
+        for field in schema
+    ]
     return csv.CSVWriter(file, pa.schema(fields))  # type: ignore[no-any-return]
 
 
@@ -138,10 +151,10 @@ _WRITERS: Final[dict[str, Callable[[IO[bytes], pa.Schema], _Writer]]] = {
 def _as_text(table: pa.Table, encoding: str) -> pa.Table:
     """CSV knows no bytes and no lists: keys and values become text, headers JSON."""
     for name in ("key", "value"):
-        if name in table.schema.names:
+        if name in table.schema.names and pa.types.is_binary(table.schema.field(name).type):
             column = _text_column(table.column(name), name, encoding)
             table = table.set_column(table.schema.get_field_index(name), name, column)
-    if "headers" in table.schema.names:
+    if "headers" in table.schema.names and table.schema.field("headers").type == HEADERS_TYPE:
         lines = [_headers_json(headers) for headers in table.column("headers").to_pylist()]
         index = table.schema.get_field_index("headers")
         table = table.set_column(index, "headers", pa.array(lines, pa.string()))

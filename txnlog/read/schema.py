@@ -42,10 +42,14 @@ _MEANING = {TOPIC: "topic", PARTITION: "partition", OFFSET: "offset", TIMESTAMP:
 
 @dataclass(frozen=True, slots=True)
 class ScanColumns:
-    """Columns of a scan, in their order; ``topic_schema`` is that of a typed topic."""
+    """Columns of a scan, in their order; ``topic_schema`` is that of a typed topic.
+
+    With ``as_json`` its records are shown as those of others: see ``json_records``.
+    """
 
     names: tuple[str, ...]
     topic_schema: TopicSchema | None = None
+    as_json: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -54,28 +58,40 @@ class ScanColumns:
 
     def _field(self, name: str) -> pa.Field:
         typed = self.topic_schema
-        if typed is None:
+        if typed is None or self.as_json:
             return SCAN_SCHEMA.field(name)
         if name in TYPED_METADATA.names:
             return TYPED_METADATA.field(name)
         return typed.scan_columns.field(name)
 
     @property
-    def stored(self) -> list[str]:
-        """Those that are in the segments, by their names there."""
+    def stored(self) -> list[str] | pa.Schema:
+        """Those that are in the segments; of a typed topic with their ids and types."""
         if self.topic_schema is None:
             return [name for name in ("key", "value", "timestamp", "headers") if name in self.names]
-        stored = self.topic_schema.record_columns.names
-        return [name for name in stored if name in self.names]
+        stored = self.topic_schema.record_columns
+        if not self.as_json:
+            return pa.schema([field for field in stored if field.name in self.names])
+        needed = {"timestamp": TIMESTAMP, "headers": HEADERS}
+        wanted = {needed[name] for name in self.names if name in needed}
+        if "key" in self.names:
+            wanted.update(self.topic_schema.key)
+        if "value" in self.names:
+            wanted.update((*self.topic_schema.columns.names, DELETED))
+        return pa.schema([field for field in stored if field.name in wanted])
 
     def meaning(self, name: str) -> str:
         """What a column that is no user's own is called in scans of topics without a schema."""
-        return name if self.topic_schema is None else _MEANING.get(name, "")
+        return name if self._is_plain else _MEANING.get(name, "")
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.topic_schema is None or self.as_json
 
     @property
     def timestamp(self) -> str:
         """The name of the column with the records' times, asked for or not."""
-        return "timestamp" if self.topic_schema is None else TIMESTAMP
+        return "timestamp" if self._is_plain else TIMESTAMP
 
     def with_timestamp(self) -> ScanColumns:
         """The same and the records' times."""
@@ -85,19 +101,24 @@ class ScanColumns:
 
     def only(self, *meanings: str) -> ScanColumns:
         """Columns by what they mean: ``offset``, say."""
-        if self.topic_schema is None:
+        if self._is_plain:
             return replace(self, names=meanings)
         by_meaning = {meaning: name for name, meaning in _MEANING.items()}
         return replace(self, names=tuple(by_meaning[meaning] for meaning in meanings))
 
 
 def scan_columns(
-    columns: Sequence[str] | None, topic_schema: TopicSchema | None = None
+    columns: Sequence[str] | None,
+    topic_schema: TopicSchema | None = None,
+    *,
+    as_json: bool = False,
 ) -> ScanColumns:
     """The columns to read. If None, all of Spark's row, or a typed topic's own.
 
     Raises InvalidOption.
     """
+    if as_json and topic_schema is not None:
+        return replace(scan_columns(columns), topic_schema=topic_schema, as_json=True)
     every = SCAN_SCHEMA.names if topic_schema is None else topic_schema.columns.names
     if columns is None:
         return ScanColumns(tuple(every), topic_schema)

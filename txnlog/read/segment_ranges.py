@@ -27,9 +27,12 @@ from txnlog.errors import (
 )
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
+from txnlog.read.json_records import json_keys, json_values
 from txnlog.read.schema import ScanColumns
+from txnlog.schema import HEADERS
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
+from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.segments.reader import (
     SegmentBatch,
@@ -38,6 +41,7 @@ from txnlog.segments.reader import (
     first_chunk,
     read_segment,
 )
+from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
 from txnlog.storage.ahead import SizedCall
@@ -147,9 +151,7 @@ def read_each(
             yield part, map(partial(assemble, part), batches)
 
 
-def read_batches(
-    storage: Storage, part: SegmentRange, columns: Sequence[str] | None
-) -> Iterator[SegmentBatch]:
+def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
     with closing(read_stored(storage, [part], columns)) as reads:
         for _, batches in reads:
@@ -157,7 +159,7 @@ def read_batches(
 
 
 def read_stored(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Sequence[str] | None = None
+    storage: Storage, parts: Sequence[SegmentRange], columns: Columns = None
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
@@ -288,7 +290,7 @@ class _Reading:
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
-    def batches(self, columns: Sequence[str] | None) -> Iterator[SegmentBatch]:
+    def batches(self, columns: Columns) -> Iterator[SegmentBatch]:
         """The batches; raises what :func:`read_ranges` does."""
         part, shift = self._part, self._part.segment.offset_shift
         try:
@@ -448,7 +450,8 @@ class _Assembler:
     def __init__(self, columns: ScanColumns) -> None:
         self._columns = columns
         self._schema = columns.schema
-        self._stored = frozenset(columns.stored)
+        stored = columns.stored
+        self._stored = frozenset(stored.names if isinstance(stored, pa.Schema) else stored)
         self._constants: dict[str, tuple[object, pa.Array]] = {}
         """By column, the newest value and an array that has nothing else."""
 
@@ -458,11 +461,13 @@ class _Assembler:
         )
 
     def _column(self, name: str, part: SegmentRange, batch: SegmentBatch) -> pa.Array:
+        if self._columns.as_json and name in ("key", "value", "headers"):
+            return self._json_column(name, batch)
         meaning = self._columns.meaning(name)
         if meaning == "offset":
             return pa.array(batch.offsets() + part.segment.offset_shift)
         if meaning == "timestamp":
-            milliseconds = batch.records.column(name).view(pa.int64()).to_numpy()
+            milliseconds = timestamps_ms(batch.records)
             return pa.array(milliseconds * np.int64(1000)).view(self._schema.field(name).type)
         if name in self._stored:
             column = batch.records.column(name)
@@ -476,6 +481,17 @@ class _Assembler:
         if part.segment.kafka is not None:
             stamped = batch.header.is_log_append_time
         return self._constant(name, int(stamped), batch.record_count)
+
+    def _json_column(self, name: str, batch: SegmentBatch) -> pa.Array:
+        schema = self._columns.topic_schema
+        assert schema is not None
+        if name == "headers":
+            return batch.records.column(HEADERS).cast(HEADERS_TYPE)
+        kinds = schema.scan_columns
+        records = batch.records.cast(
+            pa.schema([kinds.field(n) for n in batch.records.schema.names])
+        )
+        return (json_keys if name == "key" else json_values)(records, schema)
 
     def _constant(self, name: str, value: object, length: int) -> pa.Array:
         known, array = self._constants.get(name, (None, None))

@@ -92,12 +92,13 @@ class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
 
 
 class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
-    """More partitions, or other settings: a value of None takes a key back to its default."""
+    """More partitions, other settings (None takes a key back to its default), another schema."""
 
     nonce: str
     at_ms: int
     partitions: int | None = None
     config: dict[str, str | None] = {}
+    schema: TopicSchema | None = None
 
 
 class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
@@ -232,6 +233,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             case Altered():
                 merged = {**self.config, **entry.config}
                 self.config = {key: value for key, value in merged.items() if value is not None}
+                self.schema = entry.schema or self.schema
                 missing = (entry.partitions or 0) - len(self.partitions)
                 self.partitions += [Partition() for _ in range(missing)]
             case Trimmed():

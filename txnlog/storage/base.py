@@ -121,6 +121,10 @@ class Storage(ABC):
         """How to open the same storage elsewhere."""
         return Address(self.url, {})
 
+    def local_path(self, name: str) -> str | None:  # noqa: ARG002 - for those that have one
+        """Where this machine's programs find an object ("": the root); None if they do not."""
+        return None
+
     def relaxed(self) -> Storage:
         """The same objects, for writes that need not be durable at once, where that saves time.
 

@@ -49,6 +49,9 @@ class ForwardingStorage(Storage):
     def lists_whole_folders(self) -> bool:
         return self.inner.lists_whole_folders()
 
+    def local_path(self, name: str) -> str | None:  # noqa: ARG002 - who reads it passes us by
+        return None
+
     def address(self) -> Address:
         return self.inner.address()
 

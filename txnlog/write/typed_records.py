@@ -41,14 +41,15 @@ class TypedRecords:
         count = batch.num_rows
         arrays = []
         for field in self.schema.columns:
-            array = pa.nulls(count, field.type)
+            # Nested columns may be null there: what may not is checked by its own name.
+            stored = self.schema.record_columns.field(field.name)
+            array = pa.nulls(count, stored.type)
             if field.name in names:
-                array = self._cast(batch.column(field.name), field)
+                array = self._cast(batch.column(field.name), stored)
             if deleted is not None and field.name not in self.schema.key:
-                array = pc.if_else(deleted, pa.scalar(None, field.type), array)
+                array = pc.if_else(deleted, pa.scalar(None, stored.type), array)
             self._check_nulls(array, field, None if field.name in self.schema.key else deleted)
-            stored = self.schema.record_columns.field(field.name).type
-            arrays.append(array if array.type == stored else array.cast(stored))
+            arrays.append(array)
         arrays += self._metadata(batch, now_ms)
         if self.schema.key:
             none = pa.array(np.zeros(count, dtype=bool))

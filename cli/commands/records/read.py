@@ -94,7 +94,7 @@ def read_records(
     elif file_format is not None:
         raise typer.BadParameter("--file-format goes with --to-file")
     snapshot = session.open_store().snapshot([where.topic], isolation_level=isolation_level.value)
-    scan = plan_scan(snapshot, where, chosen)
+    scan = plan_scan(snapshot, where, chosen, as_json=to_file is None)
     if to_file is None:
         printer.print(session.output, islice(read_scanned(scan.to_batches()), max_records))
         return

@@ -13,11 +13,11 @@ from functools import partial
 from itertools import accumulate
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from txnlog.admin.compaction.cleanable import Cleanable, Group, SegmentFacts, group_segments
 from txnlog.admin.compaction.key_table import Mask
+from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import CompactedSpan, SpanWriter
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES, Survivors, find_survivors
 from txnlog.admin.compaction.tombstones import horizon_of, is_due
@@ -27,7 +27,7 @@ from txnlog.errors import CorruptRecord
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.segments.reader import SegmentBatch
-from txnlog.segments.records import RECORD_SCHEMA, Int64Array
+from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 
 DEFAULT_GROUP_BYTES: Final = 1 << 30
@@ -99,6 +99,7 @@ class Cleaner:
         self._spec = spec
         self._partition = partition
         self._config = TopicConfig.of(spec.config)
+        self._keys = RecordKeys(spec.schema)
         self._now_ms = now_ms
         self._latest_ms = latest_ms
         self._memory_bytes = memory_bytes
@@ -146,8 +147,9 @@ class Cleaner:
                 yield self._rewrite(group, clean, chosen, survivors.of_clean)
 
     def _read_keys(self, side: _Side) -> Iterator[tuple[int, pa.Array]]:
-        for _, position, batch in self._read(side, range(len(side.sources)), ["key"]):
-            yield position, batch.records.column("key")
+        columns = self._keys.key_columns
+        for _, position, batch in self._read(side, range(len(side.sources)), columns):
+            yield position, self._keys.keys(batch.records)
 
     def _rewrite(
         self, group: Group, side: _Side, chosen: range, survive: Callable[[int, int], Mask]
@@ -163,11 +165,11 @@ class Cleaner:
         )
         before = after = 0
         try:
-            for source, position, batch in self._read(side, chosen, RECORD_SCHEMA.names):
+            for source, position, batch in self._read(side, chosen, self._keys.columns):
                 stays = survive(position, position + batch.record_count)
                 if not group.is_dirty and is_due(source.facts.delete_horizon_ms, self._now_ms):
-                    stays &= np.asarray(batch.records.column("value").is_valid())
-                records, offsets = _choose(source, batch, stays)
+                    stays &= ~self._keys.deleting(batch.records)
+                records, offsets = _choose(source, batch, stays, self._keys.columns)
                 before += batch.record_count
                 after += records.num_rows
                 writer.append(records, offsets)
@@ -186,7 +188,7 @@ class Cleaner:
         )
 
     def _read(
-        self, side: _Side, chosen: range, columns: Sequence[str]
+        self, side: _Side, chosen: range, columns: pa.Schema
     ) -> Iterator[tuple[Source, int, SegmentBatch]]:
         """The batches of some sources, each with the position of its first record."""
         numbers = [number for number in chosen if side.sources[number].part is not None]
@@ -222,11 +224,13 @@ class _Side:
         return (self._ends[number - 1] if number else 0), self._ends[number]
 
 
-def _choose(source: Source, batch: SegmentBatch, stays: Mask) -> tuple[pa.RecordBatch, Int64Array]:
+def _choose(
+    source: Source, batch: SegmentBatch, stays: Mask, schema: pa.Schema
+) -> tuple[pa.RecordBatch, Int64Array]:
     """The records of a batch that stay, and the partition's own offsets of them."""
     assert source.part is not None
     offsets = batch.offsets() + source.part.segment.offset_shift
-    records = pa.RecordBatch.from_arrays(batch.records.columns, schema=RECORD_SCHEMA)
+    records = pa.RecordBatch.from_arrays(batch.records.columns, schema=schema)
     if stays.all():
         return records, offsets
     return records.filter(pa.array(stays)), offsets[stays]

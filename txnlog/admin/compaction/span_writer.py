@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog import names
+from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
@@ -77,13 +78,14 @@ class SpanWriter:
         self._start = start  # of the span that is next, or being written
         self._horizon_ms = delete_horizon_ms
         self._config = TopicConfig.of(spec.config)
+        self._keys = RecordKeys(spec.schema)
         self._token = clock.token()
         self._counter = 0
         self._open: _Open | None = None
         self._spans: list[CompactedSpan] = []
 
     def append(self, records: pa.RecordBatch, offsets: Int64Array) -> None:
-        """Add records of RECORD_SCHEMA with the partition's own offsets (int64, ascending)."""
+        """Add records, all columns of them, with the partition's own offsets (int64, ascending)."""
         row = 0
         ends: Int64Array | None = None
         while row < records.num_rows:
@@ -103,7 +105,7 @@ class SpanWriter:
                 stop = row + 1  # larger than a whole segment
             part = records.slice(row, stop - row)
             segment.writer.append(part, offsets[row:stop] - segment.start)
-            segment.has_tombstones |= part.column("value").null_count > 0
+            segment.has_tombstones |= bool(self._keys.deleting(part).any())
             row = stop
 
     def finish(self, end: int) -> list[CompactedSpan]:

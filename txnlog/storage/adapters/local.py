@@ -61,6 +61,9 @@ class LocalStorage(Storage):
         """The root's inode, once its name and those of the folders above it are durable."""
         self.url = str(self._root)
 
+    def local_path(self, name: str) -> str:
+        return str(self._root / check_name(name)) if name else str(self._root)
+
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
         return LocalStorage, (str(self._root), self._fsync)
 

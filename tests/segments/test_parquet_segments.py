@@ -1,0 +1,213 @@
+"""Segments that are Parquet files: what other engines see, damage, and what is read of them."""
+
+from __future__ import annotations
+
+import io
+import random
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from segment_samples import batch_of, file_of, numbered, random_records
+
+from txnlog.segments.compression import Compression
+from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
+from txnlog.segments.identity import SegmentIdentity
+from txnlog.segments.parquet.footer import footer_tag, read_footer
+from txnlog.segments.parquet.reader import WHOLE_BYTES
+from txnlog.segments.reader import find_timestamp, read_segment
+from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.writer import SegmentSummary, SegmentWriter
+
+
+def write(
+    records: pa.RecordBatch,
+    offsets: np.ndarray | None = None,
+    *,
+    group_bytes: int | None = None,
+    codec: Compression = Compression.ZSTD,
+) -> tuple[bytes, SegmentSummary]:
+    """A segment of these records, and what its writer says of it."""
+    sink = io.BytesIO()
+    writer = SegmentWriter(
+        sink,
+        record_format="parquet",
+        compression=codec,
+        batch_bytes=group_bytes,
+        stores_offsets=offsets is not None,
+        origin={"txnlog.segment": "some-0.parquet"},
+    )
+    writer.append(records, offsets)
+    summary = writer.finish()
+    return sink.getvalue(), summary
+
+
+def placed(data: bytes, summary: SegmentSummary) -> SegmentFile:
+    """The file as the log that has placed the segment knows it."""
+    identity = SegmentIdentity(0, summary.end_offset, summary.tag)
+
+    def read(start: int, stop: int) -> bytes:
+        return data[start:stop]
+
+    return SegmentFile(read, len(data), "a segment", identity=identity, is_parquet=True)
+
+
+def rows(file: SegmentFile, **arguments: object) -> pa.Table:
+    batches = [batch.records for batch in read_segment(file, **arguments)]  # type: ignore[arg-type]
+    return pa.Table.from_batches(batches)
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_any_engine_reads_the_file(codec: Compression) -> None:
+    """A file with the records' columns, times as times, and whose it is in the footer."""
+    records = random_records(5000, seed=3)
+    data, summary = write(records, group_bytes=100_000, codec=codec)
+    file = parquet.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    assert (
+        file.read()
+        .select(["key", "value", "timestamp"])
+        .equals(pa.Table.from_batches([records]).select(["key", "value", "timestamp"]))
+    )
+    assert file.metadata.metadata[b"txnlog.segment"] == b"some-0.parquet"
+    assert file.metadata.num_row_groups == summary.batch_count > 3
+    assert summary.size_bytes == len(data)
+    assert rows(placed(data, summary)).equals(pa.Table.from_batches([records]))
+
+
+def test_the_tag_is_the_footers_checksum() -> None:
+    """So the log, which has the tag, vouches for the footer, and the footer for all else."""
+    data, summary = write(numbered(10))
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    assert summary.tag == footer_tag(data[-length:])
+    (group,) = read_footer(placed(data, summary)).groups
+    assert (group.position, group.position + group.size_bytes) == (4, len(data) - length)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_no_flipped_bit_goes_unnoticed(known: bool) -> None:
+    """Of a file that a log has placed each bit is covered; of a loose one all but the footer's.
+
+    With a footer that nothing vouches for pyarrow may end the process: see ``check_loose_footer``.
+    """
+    data, summary = write(numbered(60), np.arange(0, 120, 2), group_bytes=1500)
+    assert summary.batch_count > 1
+    footer = len(data) - int.from_bytes(data[-8:-4], "little") - 8
+    rng = random.Random(5)
+    for position in range(len(data) if known else footer):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << rng.randrange(8)
+        file = placed(bytes(damaged), summary)
+        if not known:
+            file = replace(file, identity=None)
+        with pytest.raises(CorruptRecord, match="a segment at byte "):
+            rows(file)
+
+
+def test_a_file_that_ends_early_is_damaged() -> None:
+    """Wherever it ends."""
+    data, summary = write(numbered(30), group_bytes=1000)
+    for size in (0, 3, 11, 12, 100, len(data) // 2, len(data) - 1):
+        for said in (size, len(data)):
+            file = replace(placed(data[:size], summary), size_bytes=said)
+            with pytest.raises(CorruptRecord):
+                rows(file)
+
+
+def large() -> tuple[pa.RecordBatch, bytes, SegmentSummary]:
+    """A file that is not read whole, of several row groups."""
+    rng = np.random.default_rng(4)
+    count = 3000
+    values = [rng.bytes(3000) for _ in range(count)]
+    records = batch_of([(b"%d" % n, values[n], 1000 * n, []) for n in range(count)])
+    data, summary = write(records, group_bytes=1 << 20, codec=Compression.NONE)
+    assert len(data) > WHOLE_BYTES
+    return records, data, summary
+
+
+def test_of_a_large_file_only_what_is_needed_is_read() -> None:
+    """The footer, and of the row groups that hold the offsets the columns that are asked for."""
+    records, data, summary = large()
+    reads: list[range] = []
+
+    def read(start: int, stop: int) -> bytes:
+        reads.append(range(start, stop))
+        return data[start:stop]
+
+    file = replace(placed(data, summary), read=read)
+    assert rows(file, columns=["key"]).column("key").to_pylist() == [b"%d" % n for n in range(3000)]
+    assert sum(map(len, reads)) < len(data) // 20
+    reads.clear()
+    found = rows(file, start_offset=1500, stop_offset=1501)
+    assert found.equals(pa.Table.from_batches([records.slice(1500, 1)]))
+    assert sum(map(len, reads)) < 3 << 20
+    reads.clear()
+    assert find_timestamp(file, 2_000_500) == (2001, 2_001_000)
+    assert sum(map(len, reads)) < 1 << 20
+    assert sum(b.record_count for b in read_segment(file, columns=[])) == 3000
+
+
+def test_damage_of_a_large_file_is_found_where_it_is_read() -> None:
+    """Row groups that are read whole by their checksums, columns by those of their pages."""
+    _, data, summary = large()
+    groups = read_footer(placed(data, summary)).groups
+    middle = groups[2].position + groups[2].size_bytes // 2
+    damaged = bytearray(data)
+    damaged[middle] ^= 4
+    file = placed(bytes(damaged), summary)
+    for columns in (None, ["value"]):
+        with pytest.raises(CorruptRecord, match=r"row group 2"):
+            rows(file, columns=columns)
+    before = rows(file, stop_offset=groups[2].header.base_offset)
+    assert before.num_rows == groups[2].header.base_offset
+    assert rows(file, columns=["key"]).num_rows == 3000
+
+
+def test_files_of_others_are_read_as_far_as_they_are_records() -> None:
+    """Without checksums of ours, times, or the columns that are asked for."""
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"value": pa.array([b"x", b"y"])}), sink)
+    file = replace(file_of(sink.getvalue()), is_parquet=True)
+    assert rows(file).column("value").to_pylist() == [b"x", b"y"]
+    with pytest.raises(UnsupportedRecordFormat, match="no column 'key'"):
+        rows(file, columns=["key"])
+    with pytest.raises(CorruptRecord, match="no column is called timestamp"):
+        find_timestamp(file, 0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=9),
+            st.none() | st.binary(max_size=30),
+            st.integers(-(1 << 50), 1 << 50),
+            st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(1, 400),
+    st.data(),
+)
+def test_any_records_come_back(
+    given_rows: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]],
+    group_bytes: int,
+    data: st.DataObject,
+) -> None:
+    """Nulls, empty values, headers, any times; with gaps too; from any offset to any other."""
+    records = batch_of(given_rows)
+    steps = data.draw(st.lists(st.integers(1, 5), min_size=len(records), max_size=len(records)))
+    offsets = np.cumsum(steps).astype(np.int64) if data.draw(st.booleans()) else None
+    file = placed(*write(records, offsets, group_bytes=group_bytes))
+    known = np.arange(len(records)) if offsets is None else offsets
+    start = data.draw(st.integers(0, int(known[-1]) + 1))
+    stop = data.draw(st.integers(start, int(known[-1]) + 1))
+    batches = list(read_segment(file, start_offset=start, stop_offset=stop))
+    wanted = np.flatnonzero((known >= start) & (known < stop))
+    found = [int(offset) for batch in batches for offset in batch.offsets()]
+    assert found == known[wanted].tolist()
+    expected = pa.Table.from_batches([records.take(pa.array(wanted))])
+    assert pa.Table.from_batches([b.records for b in batches], records.schema).equals(expected)

@@ -1,0 +1,550 @@
+"""Topics with a schema: what is taken, what is refused and why, and what comes back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from txnlog.errors import (
+    InvalidConfig,
+    InvalidOption,
+    InvalidRecord,
+    InvalidSchema,
+    UnsupportedVersion,
+)
+from txnlog.names import TopicPartition, topic_log
+from txnlog.schema import make_schema
+from txnlog.segments.identity import NO_TAG
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.write.typed_records import encode_keys
+
+FLIGHTS = pa.schema(
+    [
+        pa.field("carrier", pa.string(), nullable=False),
+        pa.field("flight", pa.int32()),
+        pa.field("price", pa.decimal128(10, 2)),
+        pa.field("at", pa.timestamp("us", tz="Europe/Berlin")),
+        pa.field("day", pa.date32()),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("seats", pa.map_(pa.string(), pa.int64())),
+        pa.field(
+            "place", pa.struct([pa.field("x", pa.float64(), nullable=False), ("y", pa.int8())])
+        ),
+        pa.field("value", pa.binary()),
+        pa.field("timestamp", pa.bool_()),
+    ]
+)
+ROW: dict[str, Any] = {
+    "carrier": "AA",
+    "flight": 7,
+    "price": Decimal("1.25"),
+    "at": dt.datetime(2024, 3, 1, 12, 30, 0, 123456, tzinfo=dt.UTC),
+    "day": dt.date(2024, 3, 1),
+    "tags": ["new", None],
+    "seats": [("a", 1), ("b", None)],
+    "place": {"x": 0.5, "y": -1},
+    "value": b"\x00\xff",
+    "timestamp": True,
+}
+
+
+@pytest.fixture
+def store(clock: VirtualClock) -> Store:
+    return attach(HeapStorage(), create=True, clock=clock)
+
+
+@pytest.fixture
+def flights(store: Store) -> Store:
+    store.create_topic("f", partitions=3, schema=FLIGHTS, key=["carrier", "flight"])
+    return store
+
+
+def send(store: Store, batch: Any, topic: str = "f", **arguments: Any) -> None:
+    with store.producer() as producer:
+        producer.send_batch(topic, batch, **arguments)
+
+
+def test_rows_come_back_as_they_were(flights: Store) -> None:
+    """Every type, nulls, and names that other topics' records have too."""
+    nothing = dict.fromkeys(ROW) | {"carrier": "", "flight": 0}
+    send(flights, pa.Table.from_pylist([ROW, nothing], schema=FLIGHTS), partition=1)
+    assert attach(flights.storage).scan("f").to_arrow().to_pylist() == [ROW, nothing]
+    assert flights.scan("f", columns=["day", "_partition", "_offset"]).to_arrow().to_pylist() == [
+        {"day": ROW["day"], "_partition": 1, "_offset": 0},
+        {"day": None, "_partition": 1, "_offset": 1},
+    ]
+    assert flights.scan("f").head(1).to_pylist() == [ROW]
+    assert flights.scan("f", columns=["flight"]).tail(1).to_pylist() == [{"flight": 0}]
+
+
+def test_what_every_record_has_is_given_and_asked_for_by_name(
+    flights: Store, clock: VirtualClock
+) -> None:
+    """Times, headers, partitions; a record that deletes has its key alone."""
+    row = {"carrier": "AA", "flight": 1, "day": ROW["day"]}
+    times = pa.array([5, None], pa.int64())
+    headers = pa.array([[{"key": "h", "value": b"1"}], None])
+    table = pa.Table.from_pylist([row, row])
+    table = table.append_column("_timestamp", times).append_column("_headers", headers)
+    table = table.append_column("_partition", pa.array([2, 0], pa.int32()))
+    send(flights, table.append_column("_deleted", pa.array([False, True])))
+    columns = ["_topic", "_partition", "_offset", "_timestamp", "_headers", "_deleted", "day"]
+    first, second = flights.scan("f", columns=columns).to_arrow().to_pylist()
+    assert (first["_partition"], first["_deleted"], first["day"]) == (0, True, None)
+    assert first["_timestamp"].timestamp() * 1000 == clock.now_ms()
+    assert (second["_topic"], second["_partition"], second["day"]) == ("f", 2, ROW["day"])
+    assert second["_timestamp"] == dt.datetime.fromtimestamp(0.005, dt.UTC)
+    assert second["_headers"] == [{"key": "h", "value": b"1"}]
+
+
+def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
+    """Whatever speaks Arrow; wider numbers where every value fits, dictionaries as their values."""
+    columns = {"carrier": ["a", "b"], "flight": [1, 2]}
+    for frame in (
+        pd.DataFrame(columns),
+        pl.DataFrame(columns),
+        pa.table(columns),
+        pa.record_batch({**columns, "carrier": pa.array(["a", "b"]).dictionary_encode()}),
+    ):
+        send(flights, frame)
+    found = flights.scan("f", columns=["carrier", "flight"]).to_arrow()
+    assert found.num_rows == 8
+    assert set(found.column("flight").to_pylist()) == {1, 2}
+    with flights.producer() as producer, pytest.raises(InvalidRecord, match="PyCapsule"):
+        producer.send_batch("f", [1, 2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"carrier": ["a", None], "flight": [1, 2]}, r"column 'carrier' is null in row 1"),
+        ({"flight": [1]}, "column 'carrier' is missing, and may not be null"),
+        ({"carrier": ["a"], "flight": [1], "x": [1]}, "column 'x' is not in its schema"),
+        (
+            {"carrier": ["a"] * 3, "flight": [1, 1 << 31, 1 << 40]},
+            r"'flight': a value in row 1 \(2147483648\) of type int64 is no int32",
+        ),
+        ({"carrier": ["a"], "flight": ["1"]}, "column 'flight' is string, its type is int32"),
+        (
+            {"carrier": ["a"] * 2, "flight": [1, 2], "place": [None, {"x": None, "y": 1}]},
+            r"column 'place.x' is null in row 1",
+        ),
+        ({"carrier": ["a"], "flight": [1], "_timestamp": ["x"]}, "'_timestamp'"),
+        ({"carrier": ["a"], "flight": [1], "_deleted": [1]}, "'_deleted' is int64"),
+        ({"carrier": ["a"], "flight": [1], "_partition": [3]}, "partition"),
+    ],
+)
+def test_wrong_rows_are_refused_whole(
+    flights: Store, columns: dict[str, list[Any]], reason: str
+) -> None:
+    """The column and the first wrong row are named, and nothing of the batch is sent."""
+    with flights.producer() as producer:
+        with pytest.raises(InvalidRecord, match=reason):
+            producer.send_batch("f", pa.table(columns))
+        with pytest.raises(InvalidRecord, match="use send_batch"):
+            producer.send("f", b"value")
+    assert flights.scan("f").record_count == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "reason"),
+    [
+        (pa.schema([]), None, "at least one column"),
+        (pa.schema([("a", pa.uint32())]), None, "cannot be uint32: use int64"),
+        (pa.schema([("a", pa.timestamp("ns"))]), None, r"use timestamp\('us'\)"),
+        (pa.schema([("a", pa.list_(pa.time64("us")))]), None, "a.element"),
+        (pa.schema([("_offset", pa.int64())]), None, "every record has that already"),
+        (pa.schema([("a", pa.int8()), ("A", pa.int8())]), None, "differs from 'a' in case alone"),
+        (pa.schema([("", pa.int8())]), None, "cannot be the name"),
+        (pa.schema([("a", pa.struct([]))]), None, "without fields"),
+        (pa.schema([(f"c{n}", pa.int8()) for n in range(10_000)]), None, "at most 4096 columns"),
+        (pa.schema([("a", pa.float64())]), ["a"], "several forms of the same value"),
+        (pa.schema([("a", pa.int8())]), ["b"], "key 'b' is no column"),
+        (pa.schema([("a", pa.int8())]), "a", "a list of columns' names"),
+        (pa.schema([("a", pa.int8())]), ["a", "a"], "names a column twice"),
+        ({"a": "int"}, None, "must be a pyarrow.Schema"),
+    ],
+)
+def test_schemas_that_no_engine_could_read_are_refused(
+    store: Store, schema: Any, key: Any, reason: str
+) -> None:
+    """With what to use instead."""
+    with pytest.raises(InvalidSchema, match=reason):
+        store.create_topic("t", schema=schema, key=key)
+    assert store.topics() == []
+
+
+def test_deep_nesting_is_refused_and_not_followed() -> None:
+    """Before Python's own limit is reached."""
+    kind: pa.DataType = pa.int8()
+    for _ in range(40):
+        kind = pa.list_(kind)
+    with pytest.raises(InvalidSchema, match="more than 16 levels"):
+        make_schema(pa.schema([("a", kind)]))
+
+
+def test_settings_fit_the_schema(store: Store) -> None:
+    """Stored in Parquet files, which stays so."""
+    schema = pa.schema([("a", pa.int8())])
+    for config in ({"record.format": "columns"}, {"cleanup.policy": "compact"}):
+        with pytest.raises(InvalidConfig):
+            store.create_topic("t", schema=schema, config=config)  # compacted by no key
+    with pytest.raises(InvalidSchema, match="there is none"):
+        store.create_topic("t", key=["a"])
+    store.create_topic("t", schema=schema)
+    store.create_topic("u")
+    for topic, record_format in (("t", "columns"), ("u", "parquet")):
+        with pytest.raises(InvalidConfig, match="for good"):
+            store.alter_topic(topic, config={"record.format": record_format})
+    with pytest.raises(InvalidConfig, match="has no key"):
+        store.alter_topic("t", config={"cleanup.policy": "compact"})
+    store.alter_topic("t", config={"compression.type": "gzip"})
+    with pytest.raises(InvalidOption, match="unknown column 'key'"):
+        store.scan("t", columns=["key"])
+
+
+KEYS: list[tuple[list[pa.Array], list[str | None]]] = [
+    ([pa.array(["ab", ""])], ["6162", ""]),
+    ([pa.array([b"\x01"])], ["01"]),
+    ([pa.array([1, -1], pa.int8())], ["010000000000000001", "01ffffffffffffffff"]),
+    ([pa.array([True])], ["0101"]),
+    ([pa.array([dt.date(1970, 1, 3)])], ["010000000000000002"]),
+    ([pa.array([5], pa.timestamp("ms", "UTC"))], ["010000000000001388"]),
+    (
+        [pa.array(["a"]), pa.array([258], pa.int64())],
+        ["010000000161" + "010000000000000102"],
+    ),
+    ([], [None]),
+]
+
+
+@pytest.mark.parametrize(("columns", "expected"), KEYS)
+def test_keys_are_hashed_by_the_same_bytes_for_ever(
+    columns: list[pa.Array], expected: list[str | None]
+) -> None:
+    """As docs/TYPED.md has it: whoever changes this sends keys to other partitions."""
+    found = encode_keys(columns, len(expected)).to_pylist()
+    assert [None if key is None else key.hex() for key in found] == expected
+
+
+def test_a_key_of_text_goes_where_kafka_sends_it(store: Store) -> None:
+    """Where a record with these bytes as its key goes in another topic."""
+    store.create_topic("typed", partitions=7, schema=pa.schema([("k", pa.string())]), key=["k"])
+    store.create_topic("plain", partitions=7)
+    keys = [f"key {n}" for n in range(200)]
+    send(store, pa.table({"k": keys}), "typed")
+    send(store, pa.table({"key": keys, "value": keys}), "plain")
+    typed = store.scan("typed", columns=["k", "_partition"]).to_arrow().to_pylist()
+    plain = store.scan("plain", columns=["key", "partition"]).to_arrow().to_pylist()
+    assert {row["k"]: row["_partition"] for row in typed} == {
+        row["key"].decode(): row["partition"] for row in plain
+    }
+
+
+def test_small_segments_are_merged_and_time_is_found(flights: Store, clock: VirtualClock) -> None:
+    """The rows stay the same, under any name."""
+    for number in range(9):
+        row = ROW | {"flight": number}
+        table = pa.Table.from_pylist([row], schema=FLIGHTS)
+        stamp = pa.array([1000 * number], pa.int64())
+        send(flights, table.append_column("_timestamp", stamp), partition=0)
+    before = flights.scan("f").to_arrow()
+    snapshot = flights.snapshot(["f"])
+    flights.merge_topic("f")
+    (segment,) = flights.segments("f")
+    assert segment.identity is not None
+    assert segment.identity.tag != NO_TAG
+    assert flights.scan("f").to_arrow() == before
+    assert snapshot.scan("f").to_arrow() == before
+    found = flights.snapshot(["f"]).offset_for_time(TopicPartition("f", 0), 4500)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (5, 5000)
+    assert {finding.state for finding in flights.examine(with_contents=True)} <= {"ok", "note"}
+
+
+def test_a_consumer_gets_keys_and_json(flights: Store) -> None:
+    """For whoever takes records one by one."""
+    flights.create_topic("plain")
+    send(flights, pa.Table.from_pylist([ROW], schema=FLIGHTS))
+    gone = pa.table({"carrier": ["AA"], "flight": [7], "_deleted": [True]})
+    send(flights, gone)
+    send(flights, pa.table({"value": ["v"]}), "plain")
+    with flights.consumer("f", "plain", auto_offset_reset="earliest") as consumer:
+        first, second, third = consumer.poll()
+    assert first.key == second.key == b'["AA",7]'
+    assert json.loads(first.value or b"") == {
+        "carrier": "AA",
+        "flight": 7,
+        "price": "1.25",
+        "at": "2024-03-01T12:30:00.123456Z",
+        "day": "2024-03-01",
+        "tags": ["new", None],
+        "seats": [["a", 1], ["b", None]],
+        "place": {"x": 0.5, "y": -1},
+        "value": "AP8=",
+        "timestamp": True,
+    }
+    assert (second.value, third.value) == (None, b"v")
+
+
+def test_a_snapshot_is_a_dataset(any_storage: Storage) -> None:
+    """Engines read the files themselves; what is no whole file stands beside them."""
+    store = attach(any_storage, create=True)
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False), ("t", pa.string())])
+    store.create_topic("t", partitions=2, schema=schema)
+    for first in (0, 1000):
+        table = pa.table({"n": range(first, first + 1000), "t": ["x"] * 1000})
+        send(store, table, "t", partition=first // 1000)
+    with store.producer(transactional_id="open") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_batch("t", pa.table({"n": [-1]}))
+        producer.flush()
+        snapshot = store.snapshot(["t"])
+        producer.abort_transaction()
+    found = snapshot.dataset("t")
+    assert found.count_rows() == 2000
+    some = found.to_table(columns=["n"], filter=pc.field("n") >= 1990)
+    assert some.column("n").to_pylist() == list(range(1990, 2000))
+    store.delete_records({TopicPartition("t", 0): 400})
+    trimmed = store.snapshot(["t"]).dataset("t")
+    assert sorted(trimmed.to_table().column("n").to_pylist()) == list(range(400, 2000))
+    store.create_topic("none", schema=schema)
+    assert store.snapshot(["none"]).dataset("none").to_table().schema.names == ["n", "t"]
+
+
+def test_older_versions_refuse_the_topic(flights: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would look for its segments under other names, and write others."""
+    send(flights, pa.Table.from_pylist([ROW], schema=FLIGHTS))
+    entries = flights.storage.list_names(topic_log("f"))
+    assert len([name for name in entries if name.endswith(".json")]) == 2
+    for name in entries:
+        data = flights.storage.get(f"{topic_log('f')}/{name}")
+        assert data.startswith(b'{"format":%d,' % envelope.WITH_PARQUET)
+    monkeypatch.setattr(envelope.decode, "__defaults__", (envelope.WITH_PROPOSALS,))
+    with pytest.raises(UnsupportedVersion):
+        attach(flights.storage).scan("f")
+
+
+# -- any schema ------------------------------------------------------------------------------
+
+LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.bool_(): st.booleans(),
+    pa.int8(): st.integers(-128, 127),
+    pa.int64(): st.integers(-(1 << 63), (1 << 63) - 1),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.string(): st.text(max_size=5),
+    pa.binary(): st.binary(max_size=5),
+    pa.date32(): st.dates(),
+    pa.decimal128(12, 3): st.decimals(-(10**8), 10**8, places=3),
+    pa.timestamp("us"): st.datetimes(),
+    pa.timestamp("ms", tz="UTC"): st.datetimes().map(
+        lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000, tzinfo=dt.UTC)
+    ),
+}
+
+
+def nested(
+    inner: st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]],
+) -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
+    lists = inner.map(lambda of: (pa.list_(of[0]), st.lists(st.none() | of[1], max_size=3)))
+    maps = inner.map(
+        lambda of: (
+            pa.map_(pa.string(), of[0]),
+            st.dictionaries(st.text("ab", max_size=2), st.none() | of[1], max_size=2).map(
+                lambda found: list(found.items())
+            ),
+        )
+    )
+    structs = st.lists(inner, min_size=1, max_size=3).map(
+        lambda of: (
+            pa.struct([(f"f{n}", kind) for n, (kind, _) in enumerate(of)]),
+            st.fixed_dictionaries(
+                {f"f{n}": st.none() | values for n, (_, values) in enumerate(of)}
+            ),
+        )
+    )
+    return lists | maps | structs
+
+
+TYPES = st.recursive(st.sampled_from([*LEAVES.items()]), nested, max_leaves=4)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(TYPES, min_size=1, max_size=4), st.data())
+def test_any_schema(
+    clock: VirtualClock,
+    types: list[tuple[pa.DataType, st.SearchStrategy[Any]]],
+    data: st.DataObject,
+) -> None:
+    """Whatever its columns are, rows come back, also when they were merged, and as a dataset."""
+    schema = pa.schema([(f"c {n}", kind) for n, (kind, _) in enumerate(types)])
+    row = st.fixed_dictionaries(
+        {f"c {n}": st.none() | values for n, (_, values) in enumerate(types)}
+    )
+    rows = data.draw(st.lists(row, min_size=1, max_size=6))
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.create_topic("t", schema=schema)
+    for start in range(4):
+        send(store, pa.Table.from_pylist(rows[start::4], schema=schema), "t")
+    expected = [row for start in range(4) for row in rows[start::4]]
+    assert store.scan("t").to_arrow().to_pylist() == expected
+    assert store.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
+    store.merge_topic("t")
+    assert store.scan("t").to_arrow().to_pylist() == expected
+
+
+# -- changes of a schema ---------------------------------------------------------------------
+
+OLD = pa.schema(
+    [
+        pa.field("k", pa.int32(), nullable=False),
+        pa.field("small", pa.int16()),
+        pa.field("must", pa.string(), nullable=False),
+        pa.field("gone", pa.binary()),
+        pa.field("sum", pa.decimal128(5, 2)),
+        pa.field("in", pa.struct([("a", pa.int8())])),
+    ]
+)
+NEW = pa.schema(
+    [
+        pa.field("added", pa.list_(pa.string())),
+        pa.field("must", pa.string()),
+        pa.field("k", pa.int64(), nullable=False),
+        pa.field("small", pa.int32()),
+        pa.field("sum", pa.decimal128(9, 2)),
+        pa.field("in", pa.struct([("a", pa.int8())])),
+    ]
+)
+
+
+def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> None:
+    """Columns added, dropped, wider, in another order; whoever began before; merged."""
+    store.create_topic("t", partitions=4, schema=OLD, key=["k"])
+    old: dict[str, Any] = {
+        "k": 1,
+        "small": 2,
+        "must": "m",
+        "gone": b"g",
+        "sum": Decimal("1.25"),
+        "in": {"a": 1},
+    }
+    send(store, pa.Table.from_pylist([old], schema=OLD), "t")
+    before = store.snapshot(["t"])
+    late = store.producer()
+    late.send_batch("t", pa.Table.from_pylist([old | {"small": 3}], schema=OLD))
+    described = store.alter_topic("t", schema=NEW)
+    assert described.schema is not None
+    assert described.schema.columns.names == NEW.names
+    late.close()
+    new = {"added": ["x"], "must": None, "k": 1, "small": 1 << 20, "sum": None, "in": None}
+    for _ in range(3):
+        send(store, pa.Table.from_pylist([new], schema=NEW), "t")
+    read = {name: old.get(name) for name in NEW.names}
+    expected = [read, read | {"small": 3}, new, new, new]
+    for handle in (store, attach(store.storage)):
+        assert handle.scan("t").to_arrow().to_pylist() == expected
+        assert handle.scan("t", columns=["added"]).to_arrow().column(0).to_pylist() == [
+            row["added"] for row in expected
+        ]
+        assert handle.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
+    assert before.scan("t").to_arrow().to_pylist() == [old]
+    # The key is hashed alike, however wide it is.
+    assert len({segment.partition for segment in store.segments("t")}) == 1
+    store.merge_topic("t")
+    assert len(store.segments("t")) == 1
+    assert store.scan("t").to_arrow().to_pylist() == expected
+    with store.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert json.loads(consumer.poll()[0].value or b"")["small"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (OLD.append(pa.field("new", pa.int8(), nullable=False)), "'new' is new, so older records"),
+        (OLD.remove(0), "'k' is of the key, and cannot be dropped"),
+        (OLD.set(1, pa.field("small", pa.int8())), "'small' is int16, and cannot become int8"),
+        (OLD.set(1, pa.field("small", pa.string())), "cannot become string"),
+        (OLD.set(1, pa.field("small", pa.int16(), nullable=False)), "may be null in older records"),
+        (OLD.set(4, pa.field("sum", pa.decimal128(9, 3))), r"cannot become decimal128\(9, 3\)"),
+        (OLD.set(5, pa.field("in", pa.struct([("b", pa.int8())]))), "'in' is struct"),
+        (OLD.set(3, pa.field("GONE", pa.binary())), "there was a column 'GONE'"),
+    ],
+)
+def test_changes_that_would_misread_old_records_are_refused(
+    store: Store, changed: pa.Schema, reason: str
+) -> None:
+    """Nothing changes then."""
+    before = store.create_topic("t", schema=OLD, key=["k"])
+    with pytest.raises(InvalidSchema, match=reason):
+        store.alter_topic("t", schema=changed)
+    assert store.describe_topic("t") == before
+    store.create_topic("plain")
+    with pytest.raises(InvalidSchema, match="without a schema"):
+        store.alter_topic("plain", schema=OLD)
+
+
+def test_a_name_that_was_dropped_is_not_used_again(store: Store) -> None:
+    """Its values would show in the new column, for engines that go by names."""
+    store.create_topic("t", schema=OLD)
+    store.alter_topic("t", schema=OLD.remove(3))
+    store.alter_topic("t", schema=OLD.remove(3).append(pa.field("more", pa.int8())))
+    with pytest.raises(InvalidSchema, match="there was a column 'gone'"):
+        store.alter_topic("t", schema=OLD)
+
+
+def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) -> None:
+    """Compaction by the key's columns; what deletes goes when its time has come."""
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+    schema = pa.schema([("a", pa.int32()), ("b", pa.string()), ("n", pa.int64())])
+    store.create_topic("t", schema=schema, key=["b", "a"], config=config)
+    rng = np.random.default_rng(2)
+    newest: dict[tuple[int, str], dict[str, Any]] = {}
+    for first in range(0, 400, 100):
+        rows = []
+        for n in range(first, first + 100):
+            row: dict[str, Any] = {
+                "a": int(rng.integers(5)),
+                "b": "xy"[n % 2],
+                "n": n,
+                "_deleted": n % 7 == 0,
+            }
+            newest[row["a"], row["b"]] = row | ({"n": None} if row["_deleted"] else {})
+            rows.append(row)
+        send(store, pa.Table.from_pylist(rows), "t")
+    clock.time_ms += 1000
+    store.compact("t")
+    columns = ["a", "b", "n", "_deleted"]
+
+    def found() -> dict[tuple[int, str], dict[str, Any]]:
+        rows = store.scan("t", columns=columns).to_arrow().to_pylist()
+        by_key = {(row["a"], row["b"]): row for row in rows}
+        assert len(by_key) == len(rows)
+        return by_key
+
+    assert found() == newest
+    assert any(row["_deleted"] for row in newest.values())
+    dataset = store.snapshot(["t"]).dataset("t").to_table()
+    assert sorted(row["n"] or 0 for row in dataset.to_pylist()) == sorted(
+        row["n"] or 0 for row in newest.values()
+    )
+    clock.time_ms += 2 * 86_400_000
+    send(store, pa.table({"a": [9], "b": ["z"], "n": [1000]}), "t")
+    clock.time_ms += 1000
+    store.compact("t")
+    kept = {key: row for key, row in newest.items() if not row["_deleted"]}
+    assert {key: row for key, row in found().items() if key != (9, "z")} == kept
