@@ -19,7 +19,7 @@ from txnlog.read.topic_view import EARLIEST, LATEST
 from txnlog.schema import TopicSchema
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
-from txnlog.spark.options.read_options import ReadOptions
+from txnlog.spark.options.read_options import ReadOptions, Spans
 from txnlog.spark.options.subscription import Subscription
 from txnlog.state.group import GroupState
 from txnlog.state.transaction import ConsumedOffset
@@ -105,7 +105,10 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     spans = {
         where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
-    pinned = limit_records(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+    ranges = cut_ranges(snapshot, spans)
+    if options.spans is not None:
+        ranges = {where: clip(parts, options.spans) for where, parts in ranges.items()}
+    pinned = limit_records(ranges, spans, committed, options.max_records)
     entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
     schema = common_schema({topic: snapshot.view(topic).schema for topic in snapshot.topics})
     return replace(pinned, topic_ids=topic_ids, entries=entries, schema=schema)
@@ -192,6 +195,18 @@ def cut_ranges(
         )
         for part in scan.ranges:
             found[TopicPartition(topic, part.partition)].append(part)
+    return found
+
+
+def clip(ranges: Sequence[SegmentRange], spans: Spans) -> list[SegmentRange]:
+    """What of the ranges lies inside of the spans."""
+    found = []
+    for part in ranges:
+        for start, stop in spans.get(part.topic, {}).get(part.partition, ()):
+            start, stop = max(start, part.start_offset), min(stop, part.stop_offset)
+            if start < stop:
+                piece = msgspec.structs.replace(part, start_offset=start, stop_offset=stop)
+                found.append(piece)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,6 @@ def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def format_columns(names: tuple[str, ...]) -> str:
+def format_columns(names: Sequence[str]) -> str:
     """The option's text for these names."""
     return json.dumps(list(names))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.errors import (
@@ -32,6 +33,9 @@ from txnlog.spark.options.subscription import Partitions
 from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _logger = logging.getLogger(__name__)
 
@@ -322,11 +326,11 @@ class StreamPlanner:
         """A pattern may come to match a topic of another kind, or one may be made anew."""
         for topic in topics:
             view = self._topics.view(topic)
-            if view is not None and view.schema != self._schema:
+            if view is not None and not _may_read(self._schema, view.schema):
                 raise InvalidOption(
-                    f"topic {topic!r} has not the columns that this query began with: it was made "
-                    "anew, or subscribePattern matches it too. Read it with a query of its own, or "
-                    "begin a new one with a new checkpoint"
+                    f"topic {topic!r} has not the columns that this query began with: its schema "
+                    "was changed, it was made anew, or subscribePattern matches it too. Start the "
+                    "query again; a topic of another kind needs one of its own"
                 )
 
     def _readable_span(
@@ -389,3 +393,23 @@ def _mark(log: TopicLog) -> _Mark | None:
 def _exists(log: TopicLog) -> bool:
     with log.reading() as state:
         return state.exists
+
+
+def _may_read(began: TopicSchema | None, now: TopicSchema | None) -> bool:
+    """Whether a query goes on with the columns that it began with: others may have been added."""
+    if began is None or now is None:
+        return began is now
+    if began.key != now.key:
+        return False
+    return all(
+        field.name in now.dropped
+        if field.name not in now.columns.names
+        else _is_same_column(field, now.columns.field(field.name))
+        for field in began.columns
+    )
+
+
+def _is_same_column(before: pa.Field, after: pa.Field) -> bool:
+    """With the same ids too: of a topic that was made anew they tell of other columns."""
+    same = before.with_nullable(True).equals(after.with_nullable(True), check_metadata=True)
+    return bool(same)

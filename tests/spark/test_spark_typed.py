@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from contextlib import redirect_stdout
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from spark_helpers import load, save
+from spark_helpers import fill, load, rows, save
 
 from txnlog import Store
-from txnlog.errors import InvalidOption, InvalidRecord
-from txnlog.spark import shuffle_by_partition, transaction
+from txnlog.errors import InvalidOption
+from txnlog.spark import read, transaction
+from txnlog.spark.batch import native_read, read_frame
+from txnlog.spark.batch.pinned_read import pin_read
+from txnlog.spark.options.read_options import parse_read
 
+INNER = pa.struct([("x", pa.int32()), ("Y.z", pa.string())])
+PRICES = pa.list_(pa.decimal128(9, 2))
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64()),
@@ -35,8 +42,10 @@ SCHEMA = pa.schema(
         pa.field("price", pa.decimal128(12, 3)),
         pa.field("large", pa.decimal128(38, 0)),
         pa.field("list", pa.list_(pa.timestamp("ms", "UTC"))),
-        pa.field("map", pa.map_(pa.string(), pa.struct([("x", pa.int32()), ("Y.z", pa.string())]))),
-        pa.field("nest", pa.struct([("in side", pa.list_(pa.decimal128(9, 2))), ("n", pa.int64())])),
+        pa.field("map", pa.map_(pa.string(), INNER)),
+        pa.field(
+            "nest", pa.struct([("in side", pa.list_(pa.decimal128(9, 2))), ("n", pa.int64())])
+        ),
     ]
 )
 """One column of each kind, and names of each."""
@@ -60,7 +69,7 @@ def example(number: int) -> dict[str, Any]:
         "day": dt.date(1500 + number % 600, 2, 28),
         "at": moment.replace(microsecond=number % 1000),
         "at_ms": moment.replace(year=1066),
-        "wall": dt.datetime(2026, 3, 29, 2, 30),
+        "wall": dt.datetime(2026, 3, 29, 2, 30),  # noqa: DTZ001 - a wall clock
         "price": Decimal(number) / 8,
         "large": Decimal(10) ** 37 + number,
         "list": [moment, None],
@@ -76,9 +85,8 @@ def fill_typed(store: Store, topic: str, count: int, start: int = 0) -> None:
         producer.send_batch(topic, pa.Table.from_pylist(rows, SCHEMA))
 
 
-def utc(spark: SparkSession, frame: DataFrame) -> list[dict[str, Any]]:
+def found(frame: DataFrame) -> list[dict[str, Any]]:
     """The rows by id, as Arrow has them: no zone of the session shifts them."""
-    del spark
     rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
     return [_plain(row) for row in sorted(rows, key=lambda row: int(row["id"]))]
 
@@ -102,7 +110,8 @@ def expected(count: int) -> list[dict[str, Any]]:
     return [_plain(row) for row in table.to_pylist()]
 
 
-def test_every_type_goes_out_and_in(spark: SparkSession, store: Store) -> None:
+@pytest.mark.parametrize("native", [False, True])
+def test_every_type_goes_out_and_in(spark: SparkSession, store: Store, native: bool) -> None:
     """Values of each type, nested ones and nulls, read by Spark, written by it, and read again.
 
     The session's zone is Berlin's, on a night without a half past two.
@@ -110,11 +119,192 @@ def test_every_type_goes_out_and_in(spark: SparkSession, store: Store) -> None:
     for topic in ("in", "out"):
         store.create_topic(topic, partitions=2, schema=SCHEMA)
     fill_typed(store, "in", 40)
-    frame = load(spark, store, "in")
+    frame = read(spark, store, "in", native=native)
+    assert is_native(frame) == native
     assert frame.columns == SCHEMA.names
     assert frame.schema["at_ms"].dataType.simpleString() == "timestamp"
     assert frame.schema["wall"].dataType.simpleString() == "timestamp_ntz"
-    assert utc(spark, frame) == expected(40)
+    assert found(frame) == expected(40)
     save(frame, store, "out")
     written = store.scan("out").to_arrow().sort_by("id")
     assert [_plain(row) for row in written.to_pylist()] == expected(40)
+
+
+def is_native(frame: DataFrame) -> bool:
+    """Whether Spark reads a DataFrame by itself, all of it."""
+    with redirect_stdout(StringIO()) as plan:
+        frame.explain()
+    return "FileScan parquet" in plan.getvalue() and "BatchScan" not in plan.getvalue()
+
+
+def places(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Where each row is, and which it is."""
+    wanted = ("_topic", "_partition", "_offset", "id")
+    return sorted(tuple(row) for row in frame.select(*wanted).collect())
+
+
+PLACES = ["id", "_offset", "_partition", "_topic"]
+NUMBERED = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def number_rows(store: Store, topic: str, start: int, stop: int) -> None:
+    """Append rows (id, name) without Spark, at once."""
+    with store.producer() as producer:
+        names = [f"n{number}" for number in range(start, stop)]
+        producer.send_batch(topic, pa.table({"id": range(start, stop), "name": names}))
+
+
+def placed(store: Store, topic: str) -> list[tuple[Any, ...]]:
+    """The same as ``places``, without Spark."""
+    rows = store.scan(topic, columns=PLACES).to_arrow().to_pylist()
+    return sorted((r["_topic"], r["_partition"], r["_offset"], r["id"]) for r in rows)
+
+
+@pytest.mark.parametrize("most_in_tree", [64, 1])
+def test_offsets_are_those_of_the_log(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, most_in_tree: int
+) -> None:
+    """Of whole files and of files that a range cuts; with few files and with many."""
+    monkeypatch.setattr(native_read, "MOST_IN_TREE", most_in_tree)
+    store.create_topic("t", partitions=3, schema=NUMBERED)
+    for start in range(0, 90, 30):
+        number_rows(store, "t", start, start + 30)
+    wanted = placed(store, "t")
+    frame = read(spark, store, "t", columns=PLACES, native=True)
+    assert is_native(frame)
+    assert places(frame) == wanted
+    ends = store.snapshot(["t"]).end_offsets("t")
+    starts = dict.fromkeys(ends, 5)
+    stops = {number: end - 7 for number, end in ends.items()}
+    cut = read(
+        spark,
+        store,
+        "t",
+        columns=PLACES,
+        starting_offsets={"t": starts},
+        ending_offsets={"t": stops},
+        native=True,
+    )
+    assert is_native(cut)
+    inside = [row for row in wanted if starts[row[1]] <= row[2] < stops[row[1]]]
+    assert places(cut) == inside
+    assert cut.count() == len(inside) > 0
+
+
+def test_only_what_is_committed_shows(spark: SparkSession, store: Store) -> None:
+    """Rows of transactions that were aborted, or are open, lie in files that no plan names."""
+    store.create_topic("t", partitions=2, schema=NUMBERED)
+    number_rows(store, "t", 0, 10)
+    aborted = store.producer(transactional_id="a")
+    aborted.begin_transaction()
+    aborted.send_batch("t", pa.table({"id": range(100, 110), "name": ["x"] * 10}))
+    aborted.flush()
+    aborted.abort_transaction()
+    number_rows(store, "t", 10, 20)
+    opened = store.producer(transactional_id="o")
+    opened.begin_transaction()
+    opened.send_batch("t", pa.table({"id": range(200, 210), "name": ["x"] * 10}))
+    opened.flush()
+    number_rows(store, "t", 20, 30)
+    frame = read(spark, store, "t", columns=PLACES, native=True)
+    assert is_native(frame)
+    assert places(frame) == placed(store, "t")
+    assert {row[3] for row in places(frame)} <= {*range(30)}
+    number_rows(store, "t", 30, 40)
+    opened.commit_transaction()
+    aborted.close()
+    opened.close()
+    assert {row[3] for row in places(frame)} <= {*range(30)}, "the read was pinned"
+
+
+def test_a_file_that_is_gone_is_an_error_whatever_the_session_says(
+    spark: SparkSession, store: Store
+) -> None:
+    """Fewer rows would be lost for ever once the group's offsets have moved past them."""
+    store.create_topic("t", schema=NUMBERED)
+    number_rows(store, "t", 0, 10)
+    number_rows(store, "t", 10, 20)
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        frame = read(spark, store, "t", native=True)
+        gone, *_ = Path(store.url).glob("topics/t/data/0/*.parquet")
+        kept = gone.read_bytes()
+        gone.unlink()
+        with pytest.raises(Exception, match=gone.name):
+            frame.collect()
+        gone.write_bytes(kept[: len(kept) // 2])
+        with pytest.raises(Exception, match=gone.name):
+            frame.collect()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+def test_what_is_no_parquet_file_is_united(spark: SparkSession, store: Store) -> None:
+    """Segments in Kafka's form beside Parquet files, in a topic of keys and values."""
+    store.create_topic("t", partitions=2, config={"record.format": "parquet"})
+    fill(store, "t", 0, 20)
+    frame = read(spark, store, "t", include_headers=True)
+    assert is_native(frame)
+    by_python = load(spark, store, "t", includeHeaders=True)
+    assert frame.columns == by_python.columns
+    assert frame.schema.simpleString() == by_python.schema.simpleString()
+    whole = rows(by_python, by_python.columns)
+    assert rows(frame, frame.columns) == whole
+    parts = store.scan("t").ranges
+    parquet = native_read.split_ranges(parts)
+    assert (len(parquet.whole), parquet.others) == (len(parts), ())
+    # As if every second of them were no Parquet file.
+    pinned = pin_read(store, parse_read({"path": store.url, "subscribe": "t"}))
+    united = read_frame._python_frame(  # noqa: SLF001
+        spark, {"path": store.url}, pinned, pinned.ranges[::2]
+    )
+    offsets = {
+        (r.partition, o) for r in pinned.ranges[::2] for o in range(r.start_offset, r.stop_offset)
+    }
+    assert {(r["partition"], r["offset"]) for r in united.collect()} == offsets
+
+
+def test_a_transaction_reads_and_writes_typed_rows_once(spark: SparkSession, store: Store) -> None:
+    """Natively and not: what was consumed is told by the block, whoever has read the rows."""
+    for topic in ("in", "out"):
+        store.create_topic(topic, partitions=2, schema=NUMBERED)
+    for turn, native in enumerate((True, False, None)):
+        number_rows(store, "in", turn * 10, turn * 10 + 10)
+        for _ in range(3):
+            with transaction(
+                spark, store, transactional_id="t", group_id="g", max_records=7
+            ) as txn:
+                new = txn.read("in", native=native)
+                assert is_native(new) == (native is not False and txn.consumed_records > 0)
+                txn.write(new, topic="out")
+    ids = store.scan("out").to_arrow().column("id").to_pylist()
+    assert sorted(ids) == list(range(30))
+
+
+def test_what_cannot_be_written_is_refused_before_the_job(
+    spark: SparkSession, store: Store
+) -> None:
+    """Columns on the driver's side, values with their column; and the two kinds are not mixed."""
+    store.create_topic("typed", schema=pa.schema([("id", pa.int32()), ("name", pa.string())]))
+    store.create_topic("plain")
+    row = spark.range(1)
+    for frame, said in (
+        (row.selectExpr("'a' AS name", "1 AS ID2"), "column 'ID2' is not in its schema"),
+        (row.selectExpr("'a' AS id"), "column 'id' is string, its type is int32"),
+        (row.selectExpr("'a' AS key", "'b' AS value"), "its rows are no keys and values"),
+        (row.selectExpr("1 AS id", "'x' AS _partition"), "column '_partition' is string"),
+        (row.selectExpr("1 AS id", "true AS _deleted"), "which has no key"),
+        (row.selectExpr("1 AS id", "INTERVAL '1' DAY AS name"), "which no topic can hold"),
+        (row.selectExpr("5000000000 AS id"), "'id': a value in row 0 (5000000000)"),
+    ):
+        with pytest.raises(Exception, match=re.escape(said)):
+            save(frame, store, "typed")
+    with pytest.raises(Exception, match="was made with a schema"):
+        save(row.selectExpr("1 AS id", "'b' AS value"), store, "plain")
+    with pytest.raises(Exception, match="with the option topic"):
+        save(row.selectExpr("'b' AS value", "'typed' AS topic"), store)
+    with pytest.raises(InvalidOption, match="cannot be read at once"):
+        read(spark, store, "typed", "plain")
+    assert store.scan("typed").record_count == 0
