@@ -12,15 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from compacted_topics import compact, newest
+from compacted_topics import read as read_all
 from pyspark.sql import DataFrame, SparkSession
 from spark_helpers import fill, load, rows, save
+from stream_helpers import reads_streams, run, sink, stream
 
-from txnlog import Store
+import txnlog
+from txnlog import Store, TopicPartition
 from txnlog.errors import InvalidOption
-from txnlog.spark import read, transaction
-from txnlog.spark.batch import native_read, read_frame
-from txnlog.spark.batch.pinned_read import pin_read
-from txnlog.spark.options.read_options import parse_read
+from txnlog.spark import read, shuffle_by_partition, transaction
+from txnlog.spark.batch import native_read
 
 INNER = pa.struct([("x", pa.int32()), ("Y.z", pa.string())])
 PRICES = pa.list_(pa.decimal128(9, 2))
@@ -196,12 +198,14 @@ def test_only_what_is_committed_shows(spark: SparkSession, store: Store) -> None
     store.create_topic("t", partitions=2, schema=NUMBERED)
     number_rows(store, "t", 0, 10)
     aborted = store.producer(transactional_id="a")
+    aborted.init_transactions()
     aborted.begin_transaction()
     aborted.send_batch("t", pa.table({"id": range(100, 110), "name": ["x"] * 10}))
     aborted.flush()
     aborted.abort_transaction()
     number_rows(store, "t", 10, 20)
     opened = store.producer(transactional_id="o")
+    opened.init_transactions()
     opened.begin_transaction()
     opened.send_batch("t", pa.table({"id": range(200, 210), "name": ["x"] * 10}))
     opened.flush()
@@ -241,29 +245,50 @@ def test_a_file_that_is_gone_is_an_error_whatever_the_session_says(
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
 
 
-def test_what_is_no_parquet_file_is_united(spark: SparkSession, store: Store) -> None:
-    """Segments in Kafka's form beside Parquet files, in a topic of keys and values."""
+def test_what_is_no_parquet_file_is_united(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    """Segments that came from Kafka beside Parquet files, in a topic of keys and values."""
+    kafka = txnlog.open(str(tmp_path / "kafka"), create=True)
+    kafka.create_topic("t", partitions=2, config={"record.format": "kafka"})
+    fill(kafka, "t", 0, 20)
+    kafka.export_kafka("t", str(tmp_path / "folders"))
     store.create_topic("t", partitions=2, config={"record.format": "parquet"})
-    fill(store, "t", 0, 20)
+    store.import_kafka("t", [str(tmp_path / "folders")])
+    fill(store, "t", 20, 40)
+    store.delete_records({TopicPartition("t", number): 3 for number in range(2)})
+    ranges = native_read.split_ranges(store.scan("t").ranges)
+    assert ranges.whole
+    assert ranges.others
     frame = read(spark, store, "t", include_headers=True)
-    assert is_native(frame)
     by_python = load(spark, store, "t", includeHeaders=True)
     assert frame.columns == by_python.columns
     assert frame.schema.simpleString() == by_python.schema.simpleString()
-    whole = rows(by_python, by_python.columns)
-    assert rows(frame, frame.columns) == whole
-    parts = store.scan("t").ranges
-    parquet = native_read.split_ranges(parts)
-    assert (len(parquet.whole), parquet.others) == (len(parts), ())
-    # As if every second of them were no Parquet file.
-    pinned = pin_read(store, parse_read({"path": store.url, "subscribe": "t"}))
-    united = read_frame._python_frame(  # noqa: SLF001
-        spark, {"path": store.url}, pinned, pinned.ranges[::2]
+    assert rows(frame, frame.columns) == rows(by_python, by_python.columns)
+    pinned = rows(frame, ["value"])
+    fill(store, "t", 40, 50)
+    assert rows(frame, ["value"]) == pinned
+
+
+def test_gaps_are_where_the_log_has_them(spark: SparkSession, store: Store) -> None:
+    """Segments that were compacted hold their rows' offsets, which no row's number tells."""
+    config = {"cleanup.policy": "compact", "record.format": "parquet"}
+    store.create_topic("t", config=config)
+    with store.producer() as producer:
+        for number in range(300):
+            producer.send("t", b"v%d" % number, b"%d" % (number % 90 if number % 3 else 7))
+    wanted = [(r.offset, r.value) for r in newest(read_all(store))]
+    compact(store)
+    fill(store, "t", 1000, 1010)
+    frame = read(spark, store, "t", columns=["offset", "value"], native=True)
+    assert is_native(frame)
+    found_rows = sorted(rows(frame, ["offset", "value"]))
+    assert [row for row in found_rows if row[0] < 300] == wanted
+    middle = wanted[len(wanted) // 2][0]
+    cut = read(
+        spark, store, "t", columns=["offset"], starting_offsets={"t": {0: middle}}, native=True
     )
-    offsets = {
-        (r.partition, o) for r in pinned.ranges[::2] for o in range(r.start_offset, r.stop_offset)
-    }
-    assert {(r["partition"], r["offset"]) for r in united.collect()} == offsets
+    assert rows(cut, ["offset"]) == [(row[0],) for row in found_rows if row[0] >= middle]
 
 
 def test_a_transaction_reads_and_writes_typed_rows_once(spark: SparkSession, store: Store) -> None:
@@ -281,6 +306,62 @@ def test_a_transaction_reads_and_writes_typed_rows_once(spark: SparkSession, sto
                 txn.write(new, topic="out")
     ids = store.scan("out").to_arrow().column("id").to_pylist()
     assert sorted(ids) == list(range(30))
+
+
+def test_a_changed_schema_is_read_as_it_is_now(spark: SparkSession, store: Store) -> None:
+    """Older files lack a column, have one too many, or narrower numbers."""
+    before = pa.schema([("id", pa.int32()), ("name", pa.string()), ("x", pa.float32())])
+    store.create_topic("t", schema=before)
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"id": [1], "name": ["a"], "x": [0.5]}))
+    after = pa.schema([("more", pa.string()), ("id", pa.int64()), ("x", pa.float64())])
+    store.alter_topic("t", schema=after)
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"id": [1 << 40], "x": [0.1], "more": ["m"]}))
+    wanted = [(1, 0.5, None), (1 << 40, 0.1, "m")]
+    for native in (False, True):
+        frame = read(spark, store, "t", native=native)
+        assert is_native(frame) == native
+        assert frame.columns == ["more", "id", "x"]
+        assert rows(frame, ["id", "x", "more"]) == wanted
+
+
+@reads_streams
+def test_a_stream_of_typed_rows(spark: SparkSession, store: Store) -> None:
+    """From a typed topic to another, in several batches; metadata on request."""
+    for topic in ("in", "out"):
+        store.create_topic(topic, partitions=2, schema=NUMBERED, key=["id"])
+    number_rows(store, "in", 0, 20)
+    frame = stream(spark, store, "in", maxOffsetsPerTrigger=8, columns="name,id,_deleted,_offset")
+    assert frame.columns == ["name", "id", "_deleted", "_offset"]
+    run(sink(frame, store, "out"))
+    number_rows(store, "in", 20, 30)
+    run(sink(frame, store, "out"))
+    written = store.scan("out").to_arrow()
+    assert sorted(written.column("id").to_pylist()) == list(range(30))
+
+
+def test_keys_choose_partitions_and_deletes_are_kept(spark: SparkSession, store: Store) -> None:
+    """As a producer does it; shuffled by partition too; a view of SQL is inserted into."""
+    for topic in ("sent", "saved", "shuffled"):
+        store.create_topic(topic, partitions=4, schema=NUMBERED, key=["id"])
+    number_rows(store, "sent", 0, 40)
+    columns = ["id", "name", "_deleted"]
+    frame = read(spark, store, "sent", columns=columns)
+    save(frame, store, "saved")
+    save(shuffle_by_partition(frame, store, "shuffled"), store, "shuffled")
+    where = ["id", "_partition", "name"]
+    expected_rows = rows(read(spark, store, "sent", columns=where), where)
+    for topic in ("saved", "shuffled"):
+        assert rows(read(spark, store, topic, columns=where), where) == expected_rows
+    assert len(store.segments("shuffled")) == 4
+    options = f"path '{store.url}', subscribe 'saved', columns 'id,_deleted'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW saved USING txnlog OPTIONS ({options})")
+    spark.sql("INSERT INTO saved (id, _deleted) VALUES (7, true)")
+    gone = store.scan("saved", columns=[*columns, "_partition"]).to_arrow().to_pylist()
+    [deleted] = [row for row in gone if row["_deleted"]]
+    assert (deleted["id"], deleted["name"]) == (7, None)
+    assert (7, deleted["_partition"], "n7") in expected_rows
 
 
 def test_what_cannot_be_written_is_refused_before_the_job(
