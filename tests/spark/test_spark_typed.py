@@ -245,6 +245,28 @@ def test_a_file_that_is_gone_is_an_error_whatever_the_session_says(
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
 
 
+def test_folders_may_be_called_anything(spark: SparkSession, tmp_path: Path) -> None:
+    """What Hadoop takes for a pattern, or would decode."""
+    store = txnlog.open(str(tmp_path / "a b{c,d}[e]*%20?#"), create=True)
+    store.create_topic("t", partitions=2, schema=NUMBERED)
+    number_rows(store, "t", 0, 20)
+    frame = read(spark, store, "t", columns=PLACES, native=True)
+    assert is_native(frame)
+    assert places(frame) == placed(store, "t")
+
+
+def test_a_flipped_bit_is_an_error(spark: SparkSession, store: Store) -> None:
+    """In values that are not compressed, where nothing else would notice."""
+    store.create_topic("t", schema=NUMBERED, config={"compression.type": "none"})
+    number_rows(store, "t", 0, 100)
+    [file] = Path(store.url).glob("topics/t/data/0/*.parquet")
+    data = file.read_bytes()
+    assert data.count(b"n77") == 1
+    file.write_bytes(data.replace(b"n77", b"n76", 1))
+    with pytest.raises(Exception, match=r"(?i)crc|checksum"):
+        read(spark, store, "t", native=True).collect()
+
+
 def test_what_is_no_parquet_file_is_united(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
