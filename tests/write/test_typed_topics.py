@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -548,3 +549,16 @@ def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) 
     store.compact("t")
     kept = {key: row for key, row in newest.items() if not row["_deleted"]}
     assert {key: row for key, row in found().items() if key != (9, "z")} == kept
+
+
+def test_kafkas_format_has_no_columns(flights: Store, tmp_path: Path) -> None:
+    """Neither out of a typed topic nor into one."""
+    flights.create_topic("plain", partitions=3)
+    send(flights, pa.table({"value": ["v"]}), "plain")
+    flights.export_kafka("plain", str(tmp_path / "folders"))
+    for number in range(3):
+        (tmp_path / "folders" / f"plain-{number}").rename(tmp_path / "folders" / f"f-{number}")
+    with pytest.raises(InvalidOption, match="has a schema, and what Kafka has"):
+        flights.import_kafka("f", [str(tmp_path / "folders")])
+    with pytest.raises(InvalidOption, match="has a schema, and Kafka's format"):
+        flights.export_kafka("f", str(tmp_path / "out"))

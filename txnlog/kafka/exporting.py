@@ -108,6 +108,11 @@ def export_log_dirs(
 ) -> KafkaExport:
     """See :meth:`txnlog.Store.export_kafka`."""
     view = pin_topics(logs, [topic]).views[topic]
+    if view.schema is not None:
+        raise InvalidOption(
+            f"topic {topic!r} has a schema, and Kafka's format keys and values: write the records "
+            "to a topic without one first, and export that"
+        )
     config = TopicConfig.of(view.config)
     written = _format(config, magic, keep_offsets, compression_type)
     target = open_storage(directory, storage_options)

@@ -545,6 +545,11 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
 
         So nothing is imported twice, and nothing that is missing passes for deleted records.
         """
+        if self.schema is not None:
+            raise InvalidOption(
+                f"topic {topic!r} has a schema, and what Kafka has are keys and values: import "
+                "into another topic, and write the columns from there"
+            )
         self.check_partitions(topic, offsets)
         for number, span in offsets.items():
             partition = self.partitions[number]
