@@ -28,7 +28,7 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "contention", "compaction", "week", "million"),
+            *("small", "contention", "compaction", "week", "million", "typed"),
         ),
         help="only this part",
     )
@@ -46,6 +46,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if arguments.only in (None, "spark"):
             report += ["## Spark", "", *_spark(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "typed"):
+            copies = 2 if arguments.quick else 9
+            report += ["## Typed topics", "", *_typed(Path(folder), copies, repetitions), ""]
         if arguments.only in (None, "memory"):
             large = 1_000_000 if arguments.quick else 36_000_000
             report += ["## Memory and planning", "", *_memory(Path(folder), large), ""]
@@ -128,6 +131,13 @@ def _session() -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def _typed(folder: Path, copies: int, repetitions: int) -> list[str]:
+    import typed
+
+    with _session() as spark:
+        return typed.measure(spark, folder, copies, repetitions)
 
 
 def _memory(folder: Path, count: int) -> list[str]:

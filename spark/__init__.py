@@ -1,4 +1,4 @@
-"""txnlog in PySpark: the data source ``format("txnlog")``, ``transaction(...)``, ``foreach_batch``.
+"""txnlog in PySpark: ``format("txnlog")``, ``read``, ``transaction(...)``, ``foreach_batch``.
 
     from txnlog.spark import transaction
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
     from txnlog.spark.maintenance import maintain
+    from txnlog.spark.reading import read
     from txnlog.spark.registration import register
     from txnlog.spark.source import TxnlogDataSource
     from txnlog.spark.transactions.catch_up import CaughtUp, catch_up
@@ -34,6 +35,7 @@ __all__ = [
     "catch_up",
     "foreach_batch",
     "maintain",
+    "read",
     "register",
     "shuffle_by_partition",
     "transaction",
@@ -47,6 +49,7 @@ _HOMES = {
     "catch_up": "transactions.catch_up",
     "foreach_batch": "transactions.foreach_batch",
     "maintain": "maintenance",
+    "read": "reading",
     "register": "registration",
     "shuffle_by_partition": "batch.shuffle_by_partition",
     "transaction": "transactions.transaction",

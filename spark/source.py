@@ -33,7 +33,9 @@ from txnlog.errors import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txnlog.read.schema import ScanColumns
     from txnlog.spark.batch.read_plan import ReadPlan
+    from txnlog.spark.options.read_options import ReadOptions
 
 
 class TxnlogDataSource(DataSource):
@@ -48,7 +50,7 @@ class TxnlogDataSource(DataSource):
         return "txnlog"
 
     def schema(self) -> StructType:
-        """The row of Spark's Kafka source. Pins the range that a batch will read.
+        """The row of Spark's Kafka source, or a typed topic's. Pins what a batch will read.
 
         With ``transactional.id`` it also begins the transaction that a write will commit, and the
         columns carry which one it is.
@@ -58,12 +60,12 @@ class TxnlogDataSource(DataSource):
         """
         from txnlog.spark.batch.provenance import column_metadata
         from txnlog.spark.batch.read_plan import plan_read
-        from txnlog.spark.batch.row_schema import row_schema
+        from txnlog.spark.batch.row_schema import read_schema
         from txnlog.spark.options.read_options import parse_read
         from txnlog.spark.options.stream_options import is_stream, parse_stream
 
         if is_stream(self.options):
-            return row_schema(parse_stream(self.options).read.columns)
+            return read_schema(_columns_of(parse_stream(self.options).read))
         options = parse_read(self.options)
         elsewhere: list[type[TxnlogError]] = [
             ConcurrentTransactions,
@@ -74,19 +76,19 @@ class TxnlogDataSource(DataSource):
             elsewhere.append(UnknownTopicOrPartition)
         with suppress(*elsewhere):
             self._plan = plan_read(self.options)
-        return row_schema(
-            options.columns, column_metadata(self._plan.origin if self._plan else None)
-        )
+        if self._plan is None:
+            return read_schema(_columns_of(options))
+        return read_schema(self._plan.columns, column_metadata(self._plan.origin))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from txnlog.spark.batch.read_plan import plan_read
         from txnlog.spark.batch.reader import TxnlogReader
-        from txnlog.spark.batch.row_schema import check_row_schema
+        from txnlog.spark.batch.row_schema import check_read_schema
 
         # This copy goes into every task: without the plan. There is none if it failed, or if the
         # user gave a schema, so that Spark did not ask for ours.
         plan, self._plan = self._plan or plan_read(self.options), None
-        check_row_schema(schema, plan.columns)
+        check_read_schema(schema, plan.columns)
         return TxnlogReader(plan)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -100,7 +102,7 @@ class TxnlogDataSource(DataSource):
         return open_writer(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from txnlog.spark.batch.row_schema import check_row_schema
+        from txnlog.spark.batch.row_schema import check_read_schema
         from txnlog.spark.options.stream_options import parse_stream
 
         if find_spec("pyspark.sql.streaming.datasource") is None:
@@ -112,11 +114,20 @@ class TxnlogDataSource(DataSource):
 
         self._plan = None
         options = parse_stream(self.options)
-        check_row_schema(schema, options.read.columns)
-        return TxnlogStreamReader(options)
+        columns = _columns_of(options.read)
+        check_read_schema(schema, columns)
+        return TxnlogStreamReader(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         """Complete mode asks to overwrite; as in Spark's Kafka sink its rows are appended."""
         from txnlog.spark.stream.writer import open_stream_writer
 
         return open_stream_writer(self.options, schema)
+
+
+def _columns_of(options: ReadOptions) -> ScanColumns:
+    """The columns of a read whose range is not pinned, or not yet."""
+    from txnlog.spark.batch.pinned_read import topic_schema
+    from txnlog.spark.options.store_options import open_at
+
+    return options.columns.of(topic_schema(open_at(options.address), options.subscription))

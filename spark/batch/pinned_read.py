@@ -11,14 +11,16 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from txnlog.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import EARLIEST, LATEST
+from txnlog.schema import TopicSchema
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
-from txnlog.spark.options.read_options import ReadOptions
+from txnlog.spark.options.read_options import ReadOptions, Spans
+from txnlog.spark.options.subscription import Subscription
 from txnlog.state.group import GroupState
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.store import Store
@@ -32,6 +34,7 @@ class PinnedRead:
 
     Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` tell the topics
     from others of their names, ``entries`` what had moved the group's committed offsets last.
+    ``schema`` is that of typed topics, all of them.
     """
 
     ranges: tuple[SegmentRange, ...]
@@ -39,6 +42,7 @@ class PinnedRead:
     committed: Committed
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     entries: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    schema: TopicSchema | None = None
 
     @property
     def record_count(self) -> int:
@@ -101,9 +105,49 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     spans = {
         where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
     }
-    pinned = limit_records(cut_ranges(snapshot, spans), spans, committed, options.max_records)
+    ranges = cut_ranges(snapshot, spans)
+    if options.spans is not None:
+        ranges = {where: clip(parts, options.spans) for where, parts in ranges.items()}
+    pinned = limit_records(ranges, spans, committed, options.max_records)
     entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
-    return replace(pinned, topic_ids=topic_ids, entries=entries)
+    schema = common_schema({topic: snapshot.view(topic).schema for topic in snapshot.topics})
+    return replace(pinned, topic_ids=topic_ids, entries=entries, schema=schema)
+
+
+def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | None:
+    """The schema of topics that are read together, None if they have none.
+
+    Raises InvalidOption: they have not the same one.
+    """
+    found = [*schemas.items()]
+    for topic, schema in found[1:]:
+        first, expected = found[0]
+        if schema != expected:
+            raise InvalidOption(
+                f"topics {first!r} and {topic!r} cannot be read at once: {first!r} "
+                f"{_describe(expected)}, and {topic!r} {_describe(schema)}. Read each by itself"
+            )
+    return found[0][1] if found else None
+
+
+def topic_schema(store: Store, subscription: Subscription) -> TopicSchema | None:
+    """The schema of the topics that are subscribed to, None if they have none, or are not there.
+
+    Raises InvalidOption: they have not the same one.
+    """
+    try:
+        topics = subscription.resolve(store)
+        return common_schema({topic: store.topic_spec(topic).schema for topic in topics})
+    except UnknownTopicOrPartition:
+        return None
+
+
+def _describe(schema: TopicSchema | None) -> str:
+    if schema is None:
+        return "has no schema"
+    columns = ", ".join(f"{field.name} {field.type}" for field in schema.columns)
+    key = f"the key {', '.join(schema.key)}" if schema.key else "no key"
+    return f"has the columns {columns} and {key}"
 
 
 def _check_same_topics(found: Mapping[str, str], pinned: Mapping[str, str]) -> None:
@@ -151,6 +195,18 @@ def cut_ranges(
         )
         for part in scan.ranges:
             found[TopicPartition(topic, part.partition)].append(part)
+    return found
+
+
+def clip(ranges: Sequence[SegmentRange], spans: Spans) -> list[SegmentRange]:
+    """What of the ranges lies inside of the spans."""
+    found = []
+    for part in ranges:
+        for start, stop in spans.get(part.topic, {}).get(part.partition, ()):
+            start, stop = max(start, part.start_offset), min(stop, part.stop_offset)
+            if start < stop:
+                piece = msgspec.structs.replace(part, start_offset=start, stop_offset=stop)
+                found.append(piece)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark.batch import provenance
 from txnlog.spark.batch.pinned_read import pin_read
@@ -25,7 +26,7 @@ class ReadPlan:
     """
 
     storage: Storage
-    columns: tuple[str, ...]
+    columns: ScanColumns
     task_sizes: TaskSizes
     ranges: tuple[SegmentRange, ...]
     origin: Origin | None
@@ -45,13 +46,14 @@ def plan_read(options: Mapping[str, str]) -> ReadPlan:
         # Before the group is looked at: an older instance's offsets are settled by this.
         coordinator = _take_over(store, parsed.transactional_id, parsed.transaction_timeout_ms)
     pinned = pin_read(store, parsed)
+    columns = parsed.columns.of(pinned.schema)
     origin = None
     if coordinator is not None:
         assert parsed.group_id is not None
         provenance.delete_notes(store, coordinator.transactional_id)
         coordinator.begin(consumed=pinned.consumed(parsed.group_id))
         origin = provenance.origin_of(store, coordinator.state)
-    return ReadPlan(store.storage, parsed.columns, parsed.task_sizes, pinned.ranges, origin)
+    return ReadPlan(store.storage, columns, parsed.task_sizes, pinned.ranges, origin)
 
 
 def _take_over(store: Store, transactional_id: str, timeout_ms: int | None) -> Coordinator:

@@ -13,6 +13,7 @@ from txnlog.storage.base import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txnlog.read.schema import ScanColumns
     from txnlog.read.segment_ranges import SegmentRange
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.batch.read_plan import ReadPlan
@@ -50,14 +51,13 @@ class TxnlogReader(DataSourceReader):
 class TaskReader(DataSourceReader):
     """The reader as it is in a task."""
 
-    def __init__(self, storage: Storage, columns: tuple[str, ...], origin: Origin | None) -> None:
+    def __init__(self, storage: Storage, columns: ScanColumns, origin: Origin | None) -> None:
         self._storage = storage
         self._columns = columns
         self._origin = origin
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
-        from txnlog.read.schema import ScanColumns
         from txnlog.read.segment_ranges import read_ranges
 
         if self._origin is not None:
@@ -67,8 +67,14 @@ class TaskReader(DataSourceReader):
             _check_not_replaced(self._storage, self._origin.transaction)
         # Spark makes one empty partition of its own where there is nothing to read.
         if isinstance(partition, TxnlogPartition):
-            columns = ScanColumns(self._columns)
-            yield from read_ranges(self._storage, partition.ranges, columns)
+            columns = self._columns
+            batches = read_ranges(self._storage, partition.ranges, columns)
+            if columns.topic_schema is None:
+                yield from batches
+            else:
+                from txnlog.spark.batch.typed_rows import fit, task_schema
+
+                yield from map(fit(task_schema(columns.schema)), batches)
 
 
 def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
@@ -19,6 +20,9 @@ from pyspark.sql.types import (
 )
 
 from txnlog.errors import InvalidOption, InvalidRecord
+
+if TYPE_CHECKING:
+    from txnlog.read.schema import ScanColumns
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -54,13 +58,32 @@ def row_schema(columns: Sequence[str], metadata: Mapping[str, str] | None = None
     return StructType([StructField(n, _TYPES[n], metadata=dict(metadata or {})) for n in columns])
 
 
-def check_row_schema(schema: StructType, columns: Sequence[str]) -> None:
+def read_schema(columns: ScanColumns, metadata: Mapping[str, str] | None = None) -> StructType:
+    """The Spark schema of a read: :func:`row_schema`, or of a typed topic its own columns.
+
+    They are nullable as well: what is read may lack a column that was added later, and Spark's own
+    sources of files say the same.
+    """
+    if columns.topic_schema is None:
+        return row_schema(columns.names, metadata)
+    from txnlog.spark.batch.typed_rows import spark_type
+
+    return StructType(
+        [
+            StructField(field.name, spark_type(field.type), metadata=dict(metadata or {}))
+            for field in columns.schema
+        ]
+    )
+
+
+def check_read_schema(schema: StructType, columns: ScanColumns) -> None:
     """Raise InvalidOption unless a schema that the user gave is the one that a read has."""
-    expected = row_schema(columns)
+    expected = read_schema(columns)
     if StructType([StructField(f.name, f.dataType, f.nullable) for f in schema]) != expected:
+        instead = "parse the value column" if columns.topic_schema is None else "cast columns"
         raise InvalidOption(
             f"a read has the schema {expected.simpleString()}; leave out .schema(...), which asks "
-            f"for {schema.simpleString()}, and parse the value column instead"
+            f"for {schema.simpleString()}, and {instead} instead"
         )
 
 
@@ -81,7 +104,7 @@ def check_writable(
             raise InvalidRecord(
                 f"column {name!r} is no part of a record, which has key, value, topic, partition, "
                 "timestamp and headers; drop it, or put it into the value, for example with "
-                "to_json(struct(...))"
+                "to_json(struct(...)). Columns of its own has a topic that was made with a schema"
             )
     if "value" not in names:
         raise InvalidRecord(

@@ -13,14 +13,14 @@ from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
 from txnlog.log.uploads import TopicSpec
+from txnlog.schema import PARTITION
 from txnlog.segments.records import normalize, split_large, timestamps_ms
 from txnlog.write.partitioner import (
     Int32Array,
-    check_explicit,
     choose_partitions,
     make_partitioner,
 )
-from txnlog.write.record_checks import KeyCheck, TimestampLimits
+from txnlog.write.record_checks import KeyCheck, TimestampLimits, explicit_partitions
 from txnlog.write.topic_buffer import MAX_WORK_BYTES
 
 _RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
@@ -106,6 +106,11 @@ def _rows_by_topic(column: pa.Array) -> Iterator[tuple[str, npt.NDArray[np.int64
         yield name, np.flatnonzero(codes == code)
 
 
+def partition_column(spec: TopicSpec | None) -> str:
+    """The column that says which partition a row goes to."""
+    return "partition" if spec is None or spec.schema is None else PARTITION
+
+
 class _Partitions:
     """Chooses the partitions of one topic's rows: as their column says, else by key."""
 
@@ -118,10 +123,7 @@ class _Partitions:
 
     def __call__(self, rows: pa.RecordBatch, keys: pa.Array) -> Int32Array:
         """The partition of each row (int32); ``keys`` are the rows' keys, binary."""
-        explicit = None
-        if "partition" in rows.schema.names:
-            column, spec = rows.column("partition"), self._spec
-            explicit = check_explicit(column, spec.topic, spec.partitions)
+        explicit = explicit_partitions(rows, None, self._spec, partition_column(self._spec))
         return choose_partitions(keys, explicit, self._partitioner)
 
 
@@ -131,16 +133,26 @@ class TopicRecords:
     def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str) -> None:
         self._topic = spec.topic
         self._clock = clock
+        self._typed = None
+        if spec.schema is not None:
+            from txnlog.spark.batch.typed_rows import TypedRows
+
+            self._typed = TypedRows(spec)
         config = TopicConfig.of(spec.config)
         self._timestamps = TimestampLimits(spec.topic, config)
         self._keys = KeyCheck(spec.topic, config)
         self._partitions = _Partitions(spec, partitioner)
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
-        """Records of RECORD_SCHEMA and, for each, its partition (int32).
+        """Records of RECORD_SCHEMA, or of the topic's own, and for each its partition (int32).
 
         Raises InvalidRecord, InvalidTimestamp.
         """
+        if self._typed is not None:
+            now_ms = self._clock.now_ms()
+            records, keys = self._typed(rows, now_ms)
+            self._timestamps.check(timestamps_ms(records), now_ms)
+            return records, self._partitions(rows, keys)
         columns = [name for name in _RECORD_COLUMNS if name in rows.schema.names]
         now_ms = self._clock.now_ms()
         try:
@@ -160,13 +172,14 @@ class PartitionColumn:
     ) -> None:
         self._spec_of = spec_of
         self._topic = topic
+        self._spec = None if topic is None else spec_of(topic)
         self._partitioner = partitioner
         self._topics: dict[str, _Partitions] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with its column ``partition`` (int32, the last one) filled."""
+        """The batch with its column of partitions (int32, the last one) filled."""
         chosen = np.empty(batch.num_rows, dtype=np.int32)
-        keys = _binary_keys(batch)
+        keys = _binary_keys(batch, self._spec)
         if self._topic is not None:
             chosen[:] = self._of(self._topic)(batch, keys)
         elif batch.num_rows:
@@ -176,9 +189,10 @@ class PartitionColumn:
                 else:
                     at = pa.array(mine)
                     chosen[mine] = self._of(name)(batch.take(at), keys.take(at))
-        rest = [name for name in batch.schema.names if name != "partition"]
+        filled = partition_column(self._spec)
+        rest = [name for name in batch.schema.names if name != filled]
         arrays = [*(batch.column(name) for name in rest), pa.array(chosen)]
-        return pa.RecordBatch.from_arrays(arrays, names=[*rest, "partition"])
+        return pa.RecordBatch.from_arrays(arrays, names=[*rest, filled])
 
     def _of(self, topic: str) -> _Partitions:
         if topic not in self._topics:
@@ -186,7 +200,11 @@ class PartitionColumn:
         return self._topics[topic]
 
 
-def _binary_keys(rows: pa.RecordBatch) -> pa.Array:
+def _binary_keys(rows: pa.RecordBatch, spec: TopicSpec | None) -> pa.Array:
+    if spec is not None and spec.schema is not None:
+        from txnlog.spark.batch.typed_rows import TypedRows
+
+        return TypedRows(spec).keys(rows)
     if "key" not in rows.schema.names:
         return pa.nulls(rows.num_rows, pa.binary())
     return rows.column("key").cast(pa.binary())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from txnlog.spark.batch.row_schema import check_writable
+from txnlog.schema import PARTITION
+from txnlog.spark.batch.write_plan import check_columns
 from txnlog.spark.options.option_values import check_positive
 from txnlog.store import Store, open_store
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
@@ -42,21 +43,22 @@ def shuffle_by_partition(
         storage_options: for the filesystem.
 
     Returns:
-        The same rows with the column ``partition`` filled.
+        The same rows with the column ``partition`` filled, of typed topics ``_partition``.
 
     Raises:
         InvalidOption, InvalidRecord, UnknownTopicOrPartition.
     """
     check_partitioner(partitioner)
     check_positive("tasks", tasks)
-    check_writable(frame.schema, topic, None)
     store = path if isinstance(path, Store) else open_store(path, storage_options=storage_options)
-    if topic is not None:
-        store.topic_spec(topic)  # what does not exist is said here, not by a task
+    # What cannot be is said here, not by a task.
+    spec = None if topic is None else store.topic_spec(topic)
+    check_columns(frame.schema, spec, None)
     from pyspark.sql.types import IntegerType, StructField, StructType
 
-    kept = [field for field in frame.schema.fields if field.name != "partition"]
-    schema = StructType([*kept, StructField("partition", IntegerType())])
+    partition = "partition" if spec is None or spec.schema is None else PARTITION
+    kept = [field for field in frame.schema.fields if field.name != partition]
+    schema = StructType([*kept, StructField(partition, IntegerType())])
 
     def with_partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from txnlog.spark.batch.rows_to_records import PartitionColumn
@@ -65,6 +67,6 @@ def shuffle_by_partition(
         for batch in batches:
             yield column(batch)
 
-    keys = ["partition"] if topic is not None else ["topic", "partition"]
+    keys = [partition] if topic is not None else ["topic", partition]
     chosen = frame.mapInArrow(with_partitions, schema)
     return chosen.repartition(*keys) if tasks is None else chosen.repartition(tasks, *keys)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from txnlog.errors import InvalidRecord
 from txnlog.log.uploads import UploadedSegment
 from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.provenance import CommitScope
@@ -104,6 +105,11 @@ class _TopicUploaders:
         from txnlog.write.segment_uploads import SegmentUploader
 
         spec = self._specs.get(topic) or self._store.topic_spec(topic)
+        if spec.schema is not None and topic not in self._specs:
+            raise InvalidRecord(
+                f"topic {topic!r} has a schema: rows with its columns are written to it alone, "
+                "with the option topic, not by a column 'topic'"
+            )
         clock = self._store.logs.clock
         opened = (
             TopicRecords(spec, clock, self._options.partitioner),

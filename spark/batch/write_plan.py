@@ -40,11 +40,25 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         InvalidOption, InvalidRecord: the options or columns are not those of a write.
         TxnlogError: the store or a topic is not there.
     """
-    from txnlog.spark.batch.row_schema import check_writable
-
-    used = check_writable(schema, options.topic, options.include_headers)
     store = open_at(options.address)
     spec = None if options.topic is None else store.topic_spec(options.topic)
+    used = check_columns(schema, spec, options.include_headers)
     if spec is not None:
         spec.with_codec(options.codec)  # what cannot be is said before any task runs
     return WritePlan(store, options, tuple(schema.names), tuple(used), spec)
+
+
+def check_columns(
+    schema: StructType, spec: TopicSpec | None, include_headers: bool | None
+) -> list[str]:
+    """The names of the columns that count; ``spec`` is of the topic, if one is named.
+
+    Raises InvalidRecord: a column is missing, unknown or of a wrong type. Raises InvalidOption.
+    """
+    if spec is None or spec.schema is None:
+        from txnlog.spark.batch.row_schema import check_writable
+
+        return check_writable(schema, spec.topic if spec else None, include_headers)
+    from txnlog.spark.batch.typed_rows import check_typed
+
+    return check_typed(schema, spec, include_headers)

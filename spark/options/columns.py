@@ -1,8 +1,17 @@
-"""The columns of a read: those of Spark's Kafka source, and which of them an option takes."""
+"""The columns of a read: those of Spark's Kafka source, or of a topic's schema; which are taken."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from txnlog.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from txnlog.read.schema import ScanColumns
+    from txnlog.schema import TopicSchema
 
 COLUMNS = (
     "key",
@@ -16,18 +25,63 @@ COLUMNS = (
 )
 
 
-def parse_columns(text: str | None, include_headers: bool) -> tuple[str, ...]:
-    """The columns to read. Without the option all of them, headers only if they are asked for."""
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """What the options say of columns; what there are is known when the topic is."""
+
+    names: tuple[str, ...] | None = None
+    include_headers: bool = False
+
+    def of(self, schema: TopicSchema | None) -> ScanColumns:
+        """The columns to read of topics with this schema; None: they have none.
+
+        Without the option all of them, headers only if they are asked for. Raises InvalidOption.
+        """
+        from txnlog.read.schema import TYPED_METADATA, scan_columns
+        from txnlog.schema import DELETED, HEADERS
+
+        headers, known = "headers", COLUMNS
+        if schema is not None:
+            more = [n for n in TYPED_METADATA.names if n != DELETED or schema.key]
+            headers, known = HEADERS, (*schema.columns.names, *more)
+        if self.names is None:
+            every = known if schema is None else (*schema.columns.names, HEADERS)
+            return scan_columns([c for c in every if c != headers or self.include_headers], schema)
+        for name in self.names:
+            if name not in known:
+                raise InvalidOption(
+                    f"option columns: there is no {name!r}; known: {', '.join(known)}"
+                )
+        if self.include_headers and headers not in self.names:
+            raise InvalidOption(f"option includeHeaders is true, but columns leaves {headers} out")
+        return scan_columns(self.names, schema)
+
+
+def parse_columns(text: str | None, include_headers: bool) -> ColumnChoice:
+    """The option ``columns``: names with commas between them, or a JSON list. InvalidOption."""
     if text is None:
-        return COLUMNS if include_headers else tuple(c for c in COLUMNS if c != "headers")
-    chosen = tuple(name.strip() for name in text.split(","))
-    for name in chosen:
-        if name not in COLUMNS:
-            raise InvalidOption(
-                f"option columns: there is no {name!r}; known: {', '.join(COLUMNS)}"
-            )
-    if len(set(chosen)) != len(chosen):
+        return ColumnChoice(None, include_headers)
+    names = _parse_list(text)
+    if len(set(names)) != len(names):
         raise InvalidOption("option columns names a column twice")
-    if include_headers and "headers" not in chosen:
-        raise InvalidOption("option includeHeaders is true, but columns leaves headers out")
-    return chosen
+    return ColumnChoice(names, include_headers)
+
+
+def _parse_list(text: str) -> tuple[str, ...]:
+    if not text.lstrip().startswith("["):
+        return tuple(name.strip() for name in text.split(","))
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
+        raise InvalidOption(
+            "option columns that begins with [ must be a JSON list of names, which may then have "
+            f'commas in them: ["a", "b, c"], not {text!r:.100}'
+        )
+    return tuple(names)
+
+
+def format_columns(names: Sequence[str]) -> str:
+    """The option's text for these names."""
+    return json.dumps(list(names))

@@ -24,6 +24,10 @@ STAGING = "txnlog.staging"
 PINNED_TOPICS = "txnlog.topics"
 """Set by ``transaction(...)`` on its reads: JSON of the topics' ids, which must be the same."""
 
+PINNED_SPANS = "txnlog.spans"
+"""Set where Spark reads Parquet files by itself: JSON of the offsets that are left for us to read,
+by topic and partition: [[start, stop], ...]."""
+
 READ_OPTIONS = (
     "path",
     "subscribe",

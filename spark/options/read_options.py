@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_transactional_id
 from txnlog.read.isolation import ISOLATION_LEVELS
-from txnlog.spark.options.columns import parse_columns
+from txnlog.spark.options.columns import ColumnChoice, parse_columns
 from txnlog.spark.options.option_names import (
     KAFKA_GROUP_ID,
+    PINNED_SPANS,
     PINNED_TOPICS,
     RATE_OPTIONS,
     READ_OPTIONS,
@@ -23,6 +26,9 @@ from txnlog.spark.options.store_options import parse_address
 from txnlog.spark.options.subscription import Subscription, parse_subscription
 from txnlog.spark.options.task_sizes import TaskSizes
 from txnlog.storage.base import Address
+
+Spans = Mapping[str, Mapping[int, Sequence[tuple[int, int]]]]
+"""Offsets [start, stop), by topic and partition."""
 
 SNAPSHOT = "snapshot"
 """The isolation level that batches alone have."""
@@ -42,15 +48,18 @@ class ReadOptions:
     transaction_timeout_ms: int | None
     max_records: int | None
     task_sizes: TaskSizes
-    columns: tuple[str, ...]
+    columns: ColumnChoice
     fail_on_data_loss: bool
     topic_ids: Mapping[str, str]
+    spans: Spans | None = None
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read. Raises InvalidOption and what the checks of names raise."""
     others = {"write": WRITE_OPTIONS, "stream": RATE_OPTIONS}
-    mine = {name: value for name, value in options.items() if name != PINNED_TOPICS}
+    mine = {
+        name: value for name, value in options.items() if name not in (PINNED_TOPICS, PINNED_SPANS)
+    }
     values = OptionValues(mine, READ_OPTIONS, "read", others)
     include_headers = values.boolean("includeHeaders") or False
     starting = parse_starting(values)
@@ -69,6 +78,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         columns=parse_columns(values.get("columns"), include_headers),
         fail_on_data_loss=values.boolean("failOnDataLoss") is not False,
         topic_ids=_parse_topic_ids(options.get(PINNED_TOPICS)),
+        spans=_parse_spans(options.get(PINNED_SPANS)),
     )
     _check_read(parsed, kafka_group=values.get(KAFKA_GROUP_ID) is not None)
     return parsed
@@ -82,6 +92,15 @@ def _parse_topic_ids(text: str | None) -> Mapping[str, str]:
     except (ValueError, TypeError):
         raise InvalidOption(f"option {PINNED_TOPICS} is set by txnlog itself; remove it") from None
     return found
+
+
+def _parse_spans(text: str | None) -> Spans | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, dict[int, list[tuple[int, int]]]])
+    except msgspec.DecodeError:
+        raise InvalidOption(f"option {PINNED_SPANS} is set by txnlog itself; remove it") from None
 
 
 def _choose_group(values: OptionValues, starting: Position | str | None) -> str | None:

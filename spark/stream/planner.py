@@ -7,12 +7,14 @@ nothing new costs one listing per topic, however long their histories are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.errors import (
     ConcurrentTransactions,
+    InvalidOption,
     OffsetOutOfRange,
     TxnlogError,
     UnknownTopicOrPartition,
@@ -22,6 +24,7 @@ from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
+from txnlog.schema import TopicSchema
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
@@ -30,6 +33,9 @@ from txnlog.spark.options.subscription import Partitions
 from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _logger = logging.getLogger(__name__)
 
@@ -61,9 +67,12 @@ class _Topics:
 class StreamPlanner:
     """Where a stream may go, and the segment ranges on its way there."""
 
-    def __init__(self, store: Store, options: StreamOptions) -> None:
+    def __init__(
+        self, store: Store, options: StreamOptions, schema: TopicSchema | None = None
+    ) -> None:
         self._store = store
         self._options = options
+        self._schema = schema
         self._topics = _Topics()
         self._end_is_pinned = False
         self._initial: StreamOffset | None = None
@@ -134,6 +143,7 @@ class StreamPlanner:
 
         Raises:
             OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
+            InvalidOption: a topic has other columns than the query.
         """
         if not self._covers(end):
             self._refresh()
@@ -146,6 +156,7 @@ class StreamPlanner:
         if not spans:
             return ()
         assert self._topics.snapshot is not None
+        self._check_schemas({where.topic for where in spans})
         found = cut_ranges(self._topics.snapshot, spans)
         return tuple(part for where in sorted(found) for part in found[where])
 
@@ -311,6 +322,17 @@ class StreamPlanner:
                 "is shorter than it was. Was the store restored from an older copy?"
             )
 
+    def _check_schemas(self, topics: Iterable[str]) -> None:
+        """A pattern may come to match a topic of another kind, or one may be made anew."""
+        for topic in topics:
+            view = self._topics.view(topic)
+            if view is not None and not _may_read(self._schema, view.schema):
+                raise InvalidOption(
+                    f"topic {topic!r} has not the columns that this query began with: its schema "
+                    "was changed, it was made anew, or subscribePattern matches it too. Start the "
+                    "query again; a topic of another kind needs one of its own"
+                )
+
     def _readable_span(
         self, where: TopicPartition, topic_id: str, begin: StreamOffset, stop: int
     ) -> range:
@@ -371,3 +393,23 @@ def _mark(log: TopicLog) -> _Mark | None:
 def _exists(log: TopicLog) -> bool:
     with log.reading() as state:
         return state.exists
+
+
+def _may_read(began: TopicSchema | None, now: TopicSchema | None) -> bool:
+    """Whether a query goes on with the columns that it began with: others may have been added."""
+    if began is None or now is None:
+        return began is now
+    if began.key != now.key:
+        return False
+    return all(
+        field.name in now.dropped
+        if field.name not in now.columns.names
+        else _is_same_column(field, now.columns.field(field.name))
+        for field in began.columns
+    )
+
+
+def _is_same_column(before: pa.Field, after: pa.Field) -> bool:
+    """With the same ids too: of a topic that was made anew they tell of other columns."""
+    same = before.with_nullable(True).equals(after.with_nullable(True), check_metadata=True)
+    return bool(same)

@@ -30,18 +30,20 @@ from txnlog.storage import open_storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txnlog.read.schema import ScanColumns
     from txnlog.storage.base import Storage
 
 
 class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream. Nothing is opened before Spark asks for an offset."""
 
-    def __init__(self, options: StreamOptions) -> None:
+    def __init__(self, options: StreamOptions, columns: ScanColumns) -> None:
         super().__init__()
         self._options = options
+        self._columns = columns
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
-        return TaskReader, (self._storage(), self._options.read.columns, None)
+        return TaskReader, (self._storage(), self._columns, None)
 
     def _storage(self) -> Storage:
         at = self._options.read.address
@@ -49,7 +51,9 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        return StreamPlanner(open_at(self._options.read.address), self._options)
+        return StreamPlanner(
+            open_at(self._options.read.address), self._options, self._columns.topic_schema
+        )
 
     # -- offsets ---------------------------------------------------------------------------------
 
@@ -98,4 +102,4 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TxnlogPartition(group) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return TaskReader(self._storage(), self._options.read.columns, None).read(partition)
+        return TaskReader(self._storage(), self._columns, None).read(partition)

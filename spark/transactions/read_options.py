@@ -1,13 +1,11 @@
-"""The options of a read inside of a ``transaction(...)`` block."""
+"""The options of a read inside of a ``transaction(...)`` block, and of one by itself."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.batch.pinned_read import PinnedRead
-from txnlog.spark.options.option_names import PINNED_TOPICS
+from txnlog.spark.options.columns import format_columns
 from txnlog.spark.options.positions import OffsetsOption, offsets_json
 
 _DECIDED_BY_BLOCK = (
@@ -22,6 +20,15 @@ _DECIDED_BY_BLOCK = (
     "transaction.timeout.ms",
     "isolation.level",
 )
+_DECIDED_BY_CALL = (
+    "path",
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "unsafesinglewriter",
+    "transactional.id",
+    "transaction.timeout.ms",
+)
 
 
 def merge_read_options(
@@ -30,47 +37,33 @@ def merge_read_options(
     columns: Sequence[str] | None,
     include_headers: bool,
     starting_offsets: OffsetsOption | None,
+    ending_offsets: OffsetsOption | None = None,
+    in_block: bool = True,
 ) -> dict[str, str]:
-    """The arguments of ``txn.read(...)`` as options of the format.
+    """The arguments of ``txn.read(...)``, or ``read(...)``, as options of the format.
 
-    Raises InvalidOption for those that the block decides itself.
+    Raises InvalidOption for those that the block, or the call, decides itself.
     """
     merged = {name: _format_value(value) for name, value in options.items()}
     for option in merged:
         name = option.lower().removeprefix("kafka.")
-        if name in _DECIDED_BY_BLOCK or name.startswith("storage."):
+        if (name in _DECIDED_BY_BLOCK and in_block) or name.startswith("storage."):
             raise InvalidOption(
                 f"option {option}: it is decided by transaction(...) and the names given to read()"
             )
+        if name in _DECIDED_BY_CALL:
+            raise InvalidOption(
+                f"option {option}: read(...) has arguments for its store and its topics, and is no "
+                "part of a transaction; that is txn.read(...) of transaction(...)"
+            )
     if columns is not None:
-        merged["columns"] = ",".join(columns)
+        merged["columns"] = format_columns(columns)
     if include_headers:
         merged["includeHeaders"] = "true"
-    if isinstance(starting_offsets, str):
-        merged["startingOffsets"] = starting_offsets
-    elif starting_offsets is not None:
-        merged["startingOffsets"] = offsets_json(starting_offsets)
+    for name, given in (("startingOffsets", starting_offsets), ("endingOffsets", ending_offsets)):
+        if given is not None:
+            merged[name] = given if isinstance(given, str) else offsets_json(given)
     return merged
-
-
-def pin_options(options: Mapping[str, str], pinned: PinnedRead) -> dict[str, str]:
-    """The options with which Spark's own process resolves to exactly the pinned offsets."""
-    starts: dict[str, dict[int, int]] = {}
-    stops: dict[str, dict[int, int]] = {}
-    for where, span in pinned.offsets.items():
-        starts.setdefault(where.topic, {})[where.partition] = span.start
-        stops.setdefault(where.topic, {})[where.partition] = span.stop
-    return {
-        **{name: value for name, value in options.items() if not _chooses_offsets(name)},
-        "subscribe": ",".join(starts),
-        "startingOffsets": offsets_json(starts),
-        "endingOffsets": offsets_json(stops),
-        PINNED_TOPICS: json.dumps(dict(pinned.topic_ids)),
-    }
-
-
-def _chooses_offsets(option: str) -> bool:
-    return option.lower().startswith(("starting", "ending"))
 
 
 def _format_value(value: bool | int | str) -> str:

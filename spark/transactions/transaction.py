@@ -21,12 +21,13 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
+from txnlog.spark.batch.read_frame import keeps_order, read_frame
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.stream.commit_once import take_over
-from txnlog.spark.transactions.read_options import merge_read_options, pin_options
+from txnlog.spark.transactions.read_options import merge_read_options
 from txnlog.spark.transactions.staged_writes import StagedWrites
 from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
 from txnlog.store import Store, open_store
@@ -239,6 +240,7 @@ class SparkTransaction:
         columns: Sequence[str] | None = None,
         include_headers: bool = False,
         options: Mapping[str, bool | int | str] | None = None,
+        native: bool | None = None,
     ) -> DataFrame:
         """Topics from the group's committed offsets (where none, from the start) to now.
 
@@ -252,10 +254,14 @@ class SparkTransaction:
             topics: their names; a topic can be read once in a transaction.
             starting_offsets: in place of the group's: 'earliest', 'latest' or
                 {topic: {partition: offset}}. The group is moved all the same.
-            columns: of the row schema, to bring less over to Spark.
-            include_headers: add the column ``headers``.
+            columns: of the row schema, to bring less over to Spark. Of a typed topic those of its
+                schema and, as wanted, ``_topic``, ``_partition``, ``_offset``, ``_timestamp``,
+                ``_headers``, ``_deleted``.
+            include_headers: add the column ``headers``, of a typed topic ``_headers``.
             options: of a batch read, with the names that docs/SPARK.md lists: how it is split into
                 tasks, where it starts and ends by time, ``failOnDataLoss``.
+            native: whether Spark reads Parquet files by itself, which is faster and keeps no order;
+                None: it does for typed topics without a key, if its JVM reaches them.
 
         Raises:
             UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
@@ -278,8 +284,11 @@ class SparkTransaction:
             )
             parsed = self._parse(names, merged)
             pinned = pin_read(self._store, parsed)
-            at = {**pin_options(merged, pinned), **self._store_options}
-            frame = self._spark.read.format("txnlog").options(**at).load()
+            if native is None and keeps_order(pinned):
+                native = False
+            given = {**merged, **self._store_options}
+            storage = self._store.storage
+            frame = read_frame(self._spark, storage, pinned, parsed, given, native=native)
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None
             return frame

@@ -29,6 +29,7 @@ INSIDE = {
     "cli": ("__main__", "run", "app", "commands", "verbs", "session", "output", "input"),
     "spark": (
         "maintenance",
+        "reading",
         "transactions",
         "registration",
         "source",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
+from txnlog.spark.options.columns import parse_columns
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.positions import ByTime, parse_offsets
 from txnlog.spark.options.read_options import parse_read
@@ -21,15 +22,16 @@ def test_defaults_are_those_of_the_kafka_source_in_batches() -> None:
     assert (options.starting, options.ending) == (None, "latest")
     assert options.isolation_level == "read_committed"
     assert options.fail_on_data_loss
-    assert "headers" not in options.columns
-    assert len(options.columns) == 7
+    columns = options.columns.of(None).names
+    assert "headers" not in columns
+    assert len(columns) == 7
 
 
 def test_names_are_found_whatever_their_case() -> None:
     """Spark lower-cases option names, so every name is known in lower case."""
     options = parse_read({**READ, "startingoffsets": "latest", "INCLUDEHEADERS": "TRUE"})
     assert options.starting == "latest"
-    assert options.columns[-1] == "headers"
+    assert options.columns.of(None).names[-1] == "headers"
 
 
 def test_storage_options_are_passed_on_without_their_prefix() -> None:
@@ -136,7 +138,7 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
         ({**READ, "maxrecords": "0"}, "maxRecords must be a whole number above 0"),
         ({**READ, "minpartitions": "many"}, "minPartitions must be a whole number"),
         ({**READ, "includeheaders": "yes"}, "includeHeaders must be true or false"),
-        ({**READ, "columns": "value,colour"}, "there is no 'colour'"),
+        ({**READ, "columns": '["value", 1]'}, "must be a JSON list of names"),
         ({**READ, "columns": "value,value"}, "names a column twice"),
         ({**READ, "isolation.level": "serializable"}, "isolation.level must be read_committed"),
         ({**READ, "transactional.id": "t"}, "also needs group.id"),
@@ -151,6 +153,17 @@ def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         parse_read(given)
     assert said in str(caught.value)
+
+
+def test_columns_are_those_of_the_topic_and_no_others() -> None:
+    """Of topics without a schema the row of Spark's Kafka source; names in JSON may have commas."""
+    assert parse_columns(' ["a, b"]', include_headers=False).names == ("a, b",)
+    for text, headers, said in (
+        ("value,colour", False, "there is no 'colour'"),
+        ("value", True, "columns leaves headers out"),
+    ):
+        with pytest.raises(InvalidOption, match=said):
+            parse_columns(text, headers).of(None)
 
 
 @pytest.mark.parametrize(

@@ -229,18 +229,20 @@ def make_partitioner(name: str, partitions: int, first: int = 0) -> Partitioner:
     return _PARTITIONERS[name](partitions, first)
 
 
-def check_explicit(column: pa.Array, topic: str, partitions: int) -> pa.Array:
+def check_explicit(
+    column: pa.Array, topic: str, partitions: int, name: str = "partition"
+) -> pa.Array:
     """A column of explicit partitions as int32, null where there is none.
 
     Raises InvalidRecord: it holds no integers, or one that is no partition of the topic.
     """
     if not pa.types.is_integer(column.type):
-        raise InvalidRecord(f"column 'partition' is {column.type}; an integer type is needed")
+        raise InvalidRecord(f"column {name!r} is {column.type}; an integer type is needed")
     if column.null_count < len(column):
         low, high = (bound.as_py() for bound in pc.min_max(column).values())
         if low < 0 or high >= partitions:
             raise InvalidRecord(
-                f"column 'partition' has {low if low < 0 else high}, but topic {topic!r} has "
+                f"column {name!r} has {low if low < 0 else high}, but topic {topic!r} has "
                 f"{partitions} partitions, numbered from 0; null, or no such column, chooses by key"
             )
     return column.cast(pa.int32())

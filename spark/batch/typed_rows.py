@@ -1,0 +1,174 @@
+"""The rows of typed topics: their columns in Spark's types, and what may be written to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from pyarrow import types
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from txnlog.errors import InvalidRecord
+from txnlog.log.uploads import TopicSpec
+from txnlog.schema import HEADERS, OFFSET, PARTITION, TOPIC
+from txnlog.write.record_checks import explicit_partitions
+from txnlog.write.typed_records import TypedRecords, encode_keys
+
+_KAFKA_ROW = {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"}
+_NOT_WRITTEN = (TOPIC, OFFSET)
+"""A read has them and a write decides them anew, so they may be there and mean nothing."""
+
+_PLAIN: tuple[tuple[type[DataType], pa.DataType], ...] = (
+    (BooleanType, pa.bool_()),
+    (ByteType, pa.int8()),
+    (ShortType, pa.int16()),
+    (IntegerType, pa.int32()),
+    (LongType, pa.int64()),
+    (FloatType, pa.float32()),
+    (DoubleType, pa.float64()),
+    (StringType, pa.string()),
+    (BinaryType, pa.binary()),
+    (DateType, pa.date32()),
+    (TimestampType, pa.timestamp("us", "UTC")),
+    (TimestampNTZType, pa.timestamp("us")),
+    (NullType, pa.null()),
+)
+
+
+def spark_type(kind: pa.DataType) -> DataType:
+    """Spark's type for one of a topic's schema; whatever is nested may be null."""
+    if types.is_timestamp(kind):
+        return TimestampNTZType() if kind.tz is None else TimestampType()
+    if types.is_decimal(kind):
+        return DecimalType(kind.precision, kind.scale)
+    if types.is_struct(kind):
+        children = [kind.field(number) for number in range(kind.num_fields)]
+        return StructType([StructField(c.name, spark_type(c.type)) for c in children])
+    if types.is_map(kind):
+        return MapType(spark_type(kind.key_type), spark_type(kind.item_type))
+    if types.is_list(kind):
+        return ArrayType(spark_type(kind.value_type))
+    return next(of() for of, arrow in _PLAIN if arrow == kind)
+
+
+def arrow_type(kind: DataType) -> pa.DataType | None:
+    """How Arrow batches that come from Spark have a type, or go there; None: no topic has it."""
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, StructType):
+        children = [(child.name, arrow_type(child.dataType)) for child in kind]
+        if any(child is None for _, child in children):
+            return None
+        return pa.struct([pa.field(name, child) for name, child in children])
+    if isinstance(kind, MapType):
+        key, value = arrow_type(kind.keyType), arrow_type(kind.valueType)
+        return None if key is None or value is None else pa.map_(key, value)
+    if isinstance(kind, ArrayType):
+        element = arrow_type(kind.elementType)
+        return None if element is None else pa.list_(pa.field("element", element))
+    return next((arrow for of, arrow in _PLAIN if isinstance(kind, of)), None)
+
+
+def task_schema(schema: pa.Schema) -> pa.Schema:
+    """The Arrow schema that Spark expects of a task, for columns of a typed topic."""
+    return pa.schema([pa.field(f.name, arrow_type(spark_type(f.type))) for f in schema])
+
+
+def fit(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """What casts batches to ``schema`` column by column, without copying what fits already."""
+
+    def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(schema):
+            return batch
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(batch.columns, schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return cast
+
+
+def check_typed(schema: StructType, spec: TopicSpec, include_headers: bool | None) -> list[str]:
+    """Check what is to be written to a typed topic; return the names of the columns that count.
+
+    Raises InvalidRecord: a column is missing, unknown or of a wrong type.
+    """
+    assert spec.schema is not None
+    ignored = {*_NOT_WRITTEN, *([HEADERS] if include_headers is False else [])}
+    used = [name for name in schema.names if name not in ignored]
+    columns = spec.schema.columns.names
+    if include_headers and HEADERS not in schema.names:
+        raise InvalidRecord(f"option includeHeaders is true, but there is no column {HEADERS!r}")
+    if {*used} <= {*_KAFKA_ROW, "headers"} and not {*used} <= {*columns}:
+        raise InvalidRecord(
+            f"topic {spec.topic!r} has a schema, so its rows are no keys and values: they have the "
+            f"columns {', '.join(columns)}. Parse the value, for example with from_json(...)"
+        )
+    fields = [_arrow_field(schema, name, spec.topic) for name in used]
+    none = pa.RecordBatch.from_arrays(
+        [pa.nulls(0, f.type) for f in fields], schema=pa.schema(fields)
+    )
+    explicit_partitions(none, None, spec, PARTITION)
+    TypedRows(spec)(none, 0)
+    return used
+
+
+def _arrow_field(schema: StructType, name: str, topic: str) -> pa.Field:
+    if schema.names.count(name) > 1:
+        raise InvalidRecord(f"there are two columns {name!r}; drop or rename one")
+    found = schema[name].dataType
+    kind = arrow_type(found)
+    if kind is None:
+        raise InvalidRecord(
+            f"topic {topic!r}: column {name!r} is {found.simpleString()}, which no topic can hold; "
+            "cast it"
+        )
+    return pa.field(name, kind)
+
+
+class TypedRows:
+    """Makes records of Spark's rows for one typed topic, and their keys."""
+
+    def __init__(self, spec: TopicSpec) -> None:
+        assert spec.schema is not None
+        self._spec = spec
+        self._schema = spec.schema
+        self._records = TypedRecords(spec.topic, spec.schema)
+
+    def __call__(self, rows: pa.RecordBatch, now_ms: int) -> tuple[pa.RecordBatch, pa.Array]:
+        """Records as they are stored, and their keys (binary). Raises InvalidRecord."""
+        if PARTITION in rows.schema.names:
+            rows = rows.drop_columns([PARTITION])
+        records = self._records.normalize(rows, now_ms)
+        return records, self._records.keys(records)
+
+    def keys(self, rows: pa.RecordBatch) -> pa.Array:
+        """The keys of rows that are not checked yet, binary. Raises InvalidRecord for a null."""
+        columns = []
+        for name in self._schema.key:
+            column = rows.column(name)
+            if column.null_count:
+                raise InvalidRecord(f"topic {self._spec.topic!r}: column {name!r} is null in a row")
+            columns.append(column.cast(self._schema.columns.field(name).type))
+        return encode_keys(columns, rows.num_rows)

@@ -1,0 +1,80 @@
+"""``read(...)``: a batch of a topic as a DataFrame, without a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from txnlog.errors import InvalidOption
+from txnlog.names import check_topic
+from txnlog.spark.batch.pinned_read import pin_read
+from txnlog.spark.batch.read_frame import read_frame
+from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.store_options import store_options
+from txnlog.spark.registration import register
+from txnlog.spark.transactions.read_options import merge_read_options
+from txnlog.store import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txnlog.spark.options.positions import OffsetsOption
+
+
+def read(
+    spark: SparkSession,
+    path: str | Store,
+    *topics: str,
+    columns: Sequence[str] | None = None,
+    include_headers: bool = False,
+    starting_offsets: OffsetsOption | None = None,
+    ending_offsets: OffsetsOption | None = None,
+    options: Mapping[str, bool | int | str] | None = None,
+    native: bool | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> DataFrame:
+    """Topics as a DataFrame, pinned: it returns the same records however often it is run.
+
+        flights = read(spark, "/data/store", "flights")
+        flights.where("carrier = 'AA'").groupBy("dest").count()
+
+    Segments that are Parquet files, as those of typed topics, are read by Spark itself: it leaves
+    out columns and row groups, and counts by their footers. Their rows come in no order. The rest
+    is read by the data source.
+
+    Args:
+        spark: the session.
+        path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
+        topics: their names; several are read at one consistent cut, and have the same schema.
+        columns: of a typed topic those of its schema and, as wanted, ``_topic``, ``_partition``,
+            ``_offset``, ``_timestamp``, ``_headers``, ``_deleted``; of others those of the row.
+        include_headers: add the column ``headers``, of a typed topic ``_headers``.
+        starting_offsets: 'earliest', 'latest' or {topic: {partition: offset}}.
+        ending_offsets: the same; exclusive.
+        options: of a batch read, with the names that docs/SPARK.md lists.
+        native: False: the data source reads all; True: an error where Spark cannot by itself; None:
+            Spark does if its JVM reaches the files, and no option says how to make tasks.
+        storage_options: for the filesystem, also of Spark's tasks, as ``txnlog.open`` takes them.
+
+    Raises:
+        StoreNotFound, UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
+    """
+    if not topics:
+        raise InvalidOption("read() needs the name of a topic")
+    given = dict(storage_options or {})
+    store = path if isinstance(path, Store) else open_store(path, storage_options=given)
+    if store.url.startswith("memory:"):
+        raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
+    merged = merge_read_options(
+        options or {},
+        columns=columns,
+        include_headers=include_headers,
+        starting_offsets=starting_offsets,
+        ending_offsets=ending_offsets,
+        in_block=False,
+    )
+    names = ",".join(check_topic(topic) for topic in topics)
+    parsed = parse_read({**merged, "path": store.url, "subscribe": names})
+    register(spark)
+    at = {**merged, **store_options(store, given)}
+    return read_frame(spark, store.storage, pin_read(store, parsed), parsed, at, native=native)
