@@ -16,10 +16,6 @@ from txnlog.errors import InvalidConfig, TxnlogError
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
-_NOT_YET = {
-    "segment.ms": "each commit ends its segments here, and they are not merged yet, so it would "
-    "have no effect: it is not implemented yet",
-}
 PARQUET = "parquet"
 """The record.format of topics whose segments are Parquet files."""
 _LONG_MAX = (1 << 63) - 1
@@ -127,6 +123,12 @@ _TOPIC_KEYS = {
         _integer(1024, (1 << 31) - 1),
         "the largest segment, bytes; one record may be larger",
     ),
+    "segment.ms": _Key(
+        str(_LONG_MAX),
+        _integer(1, _LONG_MAX),
+        "records of a merged segment lie no further apart in time, so that retention.ms deletes it "
+        "soon enough; each flush ends its segments in any case. In Kafka the default is 7 days",
+    ),
     "index.interval.bytes": _Key(
         "4096", _integer(0, (1 << 31) - 1), "about one index entry in so many bytes"
     ),
@@ -228,6 +230,7 @@ class TopicConfig:
     compression_level: int | None
     record_format: str
     segment_bytes: int
+    segment_ms: int
     index_interval_bytes: int
     max_message_bytes: int
     log_append_time: bool
@@ -261,6 +264,7 @@ class TopicConfig:
             compression_level=int(level) if level else None,
             record_format=get["record.format"],
             segment_bytes=int(get["segment.bytes"]),
+            segment_ms=int(get["segment.ms"]),
             index_interval_bytes=int(get["index.interval.bytes"]),
             max_message_bytes=int(get["max.message.bytes"]),
             log_append_time=get["message.timestamp.type"] == "LogAppendTime",
@@ -492,8 +496,6 @@ def _check(
 
 
 def _unknown(key: str, keys: Mapping[str, _Key], of: str) -> str:
-    if key in _NOT_YET and keys is _TOPIC_KEYS:
-        return f"{of} config {key!r}: {_NOT_YET[key]}"
     close = get_close_matches(str(key), keys, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"unknown {of} config {key!r}; {hint}known are: {', '.join(sorted(keys))}"

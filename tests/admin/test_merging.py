@@ -538,10 +538,13 @@ def segment(
     return Segment(entry, f"s{base}", base, count, size, at_ms, at_ms, 1, -1, -1, -1, kafka=kafka)
 
 
+FOR_EVER_MS = (1 << 63) - 1
+
+
 def chosen(
     segments: list[Segment],
     most_bytes: int = 10_000,
-    most_ms: int | None = None,
+    most_ms: int = FOR_EVER_MS,
     hidden: frozenset[int] = frozenset(),
 ) -> list[tuple[int, int]]:
     """The runs, each as the first offset and the number of segments."""
@@ -576,7 +579,7 @@ def test_a_record_is_rewritten_a_few_times_in_all() -> None:
     rewritten = 0
     for offset in range(1000):
         segments.append(segment(offset, 1))
-        for run in choose_runs(segments, frozenset(), 1 << 40, None):
+        for run in choose_runs(segments, frozenset(), 1 << 40, FOR_EVER_MS):
             count = sum(one.record_count for one in run)
             rewritten += count
             at = segments.index(run[0])
@@ -600,9 +603,12 @@ def test_what_is_not_merged_parts_runs() -> None:
     assert chosen([*plain[:4], *plain[5:]]) == [(0, 4), (5, 4)]
 
 
-def test_retention_bounds_what_is_merged(store: Store, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("config", [{"retention.ms": DAY_MS}, {"segment.ms": DAY_MS // 8}])
+def test_retention_bounds_what_is_merged(
+    store: Store, clock: VirtualClock, config: dict[str, int]
+) -> None:
     """Retention deletes whole segments: a merged one must not keep records for much longer."""
-    store.alter_topic("t", config={"retention.ms": DAY_MS})
+    store.alter_topic("t", config=config)
     for number in range(48):
         append(store, b"%d" % number)
         clock.time_ms += DAY_MS // 48

@@ -134,7 +134,7 @@ def test_ids_may_be_anything_and_stay_in_their_folder(store: Store, name: str) -
         ({"compression.type": "brotli"}, "not one of"),
         ({"segment.bytes": "many"}, "an integer is needed"),
         ({"segment.bytes": 1}, "not between"),
-        ({"segment.ms": 1}, "not implemented yet"),
+        ({"segment.ms": 0}, "not between 1"),
         ({"cleanup.policy": "compact,compact"}, "names a policy twice"),
         ({"cleanup.policy": "keep"}, "'keep' is not one of delete, compact"),
         ({"cleanup.policy": ""}, "'' is not one of delete, compact"),

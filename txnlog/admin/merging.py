@@ -115,13 +115,13 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     ]
 
 
-def _limits(config: TopicConfig) -> tuple[int, int | None]:
+def _limits(config: TopicConfig) -> tuple[int, int]:
     """How large a merged segment may be: bytes, and milliseconds between its records."""
-    most_bytes, most_ms = config.segment_bytes, None
+    most_bytes, most_ms = config.segment_bytes, config.segment_ms
     if config.retention_bytes >= 0:
         most_bytes = min(most_bytes, config.retention_bytes // _PER_RETENTION)
     if config.retention_ms >= 0:
-        most_ms = config.retention_ms // _PER_RETENTION
+        most_ms = min(most_ms, config.retention_ms // _PER_RETENTION)
     return most_bytes, most_ms
 
 
@@ -129,7 +129,7 @@ def choose_runs(
     segments: Sequence[Segment],
     hidden_entries: frozenset[int],
     most_bytes: int,
-    most_ms: int | None,
+    most_ms: int,
 ) -> list[list[Segment]]:
     """Which segments of a partition are merged: runs of them, side by side.
 
@@ -140,7 +140,7 @@ def choose_runs(
         segments: those that hold its records, in order.
         hidden_entries: what they have placed was aborted.
         most_bytes: no run has more together.
-        most_ms: nor do its records lie further apart in time; None: however far.
+        most_ms: nor do its records lie further apart in time.
     """
     runs: list[list[Segment]] = []
     run = _Run()
@@ -173,7 +173,7 @@ class _Run:
     min_timestamp_ms: int = 1 << 62
     max_timestamp_ms: int = -(1 << 62)
 
-    def takes(self, segment: Segment, most_bytes: int, most_ms: int | None) -> bool:
+    def takes(self, segment: Segment, most_bytes: int, most_ms: int) -> bool:
         """Whether a segment can come next."""
         if not self.segments:
             return True
@@ -183,7 +183,7 @@ class _Run:
             return False
         least = min(self.min_timestamp_ms, segment.min_timestamp_ms)
         newest = max(self.max_timestamp_ms, segment.max_timestamp_ms)
-        return most_ms is None or newest - least <= most_ms
+        return newest - least <= most_ms
 
     def add(self, segment: Segment) -> None:
         self.segments.append(segment)
