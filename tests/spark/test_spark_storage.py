@@ -76,7 +76,8 @@ def s3_given(s3_options: dict[str, Any], kind: str) -> dict[str, Any]:
     return {"client_kwargs": client, "config_kwargs": {"max_pool_connections": 5}, "use_ssl": False}
 
 
-@pytest.mark.parametrize("kind", ["plain", pytest.param("nested", marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("kind", ["plain", "nested"])
 def test_an_open_store_on_s3_is_open_in_tasks_too(
     spark: SparkSession, s3_options: dict[str, Any], kind: str
 ) -> None:

@@ -50,6 +50,8 @@ def test_every_method_is_handed_on(name: str) -> None:
     for found in (getattr(storage, name)(**given), getattr(storage, name)(*placed, **by_name)):
         if name == "relaxed":
             assert found.inner is answer
+        elif name == "local_path":
+            assert found is None  # whoever opens a file there passes by what stands between
         else:
             assert found is (None if signature.return_annotation == "None" else answer)
     assert len(getattr(inner, name).mock_calls) == 2
