@@ -32,6 +32,7 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition, topic_log
 from txnlog.schema import TopicSchema, make_schema
 from txnlog.segments.identity import NO_TAG
+from txnlog.segments.records import HEADERS_TYPE
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -165,6 +166,16 @@ def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
             r"column 'place.x' is null in row 1",
         ),
         ({"carrier": ["a"], "flight": [1], "_timestamp": ["x"]}, "'_timestamp'"),
+        (
+            {
+                "carrier": ["a"],
+                "flight": [1],
+                "_headers": pa.array(
+                    [[{"key": "k", "value": b"v"}]], pa.list_view(HEADERS_TYPE.value_type)
+                ),
+            },
+            "'_headers' is list_view",
+        ),
         ({"carrier": ["a"], "flight": [1], "_deleted": [1]}, "'_deleted' is int64"),
         ({"carrier": ["a"], "flight": [1], "_partition": [3]}, "partition"),
     ],
@@ -695,3 +706,18 @@ def test_names_with_dots_are_columns_like_others(store: Store) -> None:
     send(store, table, "n")
     for name in table.column_names:
         assert store.scan("n", columns=[name]).to_arrow().equals(table.select([name]))
+
+
+def test_a_dataset_checks_the_pages(store: Store) -> None:
+    store.create_topic(
+        "n", schema=pa.schema([("a", pa.int64())]), config={"compression.type": "none"}
+    )
+    send(store, pa.table({"a": pa.array(np.arange(1000) * 7919)}), "n")
+    (name,) = (n for n, _ in store.storage.list_all("topics") if n.endswith(".parquet"))
+    data = bytearray(store.storage.get(name))
+    data[2000] ^= 1
+    assert store.snapshot(["n"]).dataset("n").to_table().num_rows == 1000
+    store.storage.delete([name])
+    store.storage.put(name, bytes(data))
+    with pytest.raises(OSError, match=r"(?i)crc"):
+        store.snapshot(["n"]).dataset("n").to_table()
