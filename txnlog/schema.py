@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from txnlog.errors import InvalidSchema
+from txnlog.errors import CorruptEntry, InvalidSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,8 +55,8 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns, as they were asked for."""
-        return _decode(self.arrow)
+        """The columns, as they were asked for. Raises CorruptEntry: the log has no such schema."""
+        return _decode(self)
 
     @property
     def record_columns(self) -> pa.Schema:
@@ -180,10 +180,18 @@ def _encode(columns: pa.Schema) -> str:
 
 
 @lru_cache(maxsize=64)
-def _decode(arrow: str) -> pa.Schema:
+def _decode(schema: TopicSchema) -> pa.Schema:
     import pyarrow as pa
 
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(arrow)))
+    try:
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema.arrow, validate=True)))
+        names = columns.names
+    except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
+        raise CorruptEntry(f"the schema in a topic's log does not decode: {error}") from error
+    missing = [name for name in schema.key if name not in names]
+    if missing:
+        raise CorruptEntry(f"the schema in a topic's log has no column {missing[0]!r}, its key")
+    return columns
 
 
 @lru_cache(maxsize=64)
@@ -307,6 +315,11 @@ def _check_type(kind: Any, path: str, ids: _Ids, depth: int) -> Any:  # noqa: AN
     if types.is_decimal(kind):
         if kind.precision > 38:
             raise _refusal(path, kind, "decimal128(38, ...)")
+        if not 0 <= kind.scale <= kind.precision:
+            raise InvalidSchema(
+                f"column {path!r} cannot be {kind}: the scale must be from 0 to the precision, "
+                "as in Parquet and Spark"
+            )
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_struct(kind):
         children = [kind.field(n) for n in range(kind.num_fields)]

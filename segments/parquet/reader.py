@@ -29,6 +29,7 @@ from txnlog.segments.segment_file import SegmentFile
 
 WHOLE_BYTES: Final = 4 << 20
 """A file up to this is read in one request."""
+_OFFSET_BYTES: Final = 4
 _MERGE_BYTES: Final = 1 << 20
 """Columns with no more between them are read together: a request costs as much."""
 
@@ -56,6 +57,20 @@ def find_column(file_schema: pa.Schema, wanted: pa.Field) -> str | None:
             name: str = field.name
             return name
     return None
+
+
+def _count_leaves(kind: pa.DataType) -> int:
+    """How many columns of a Parquet file hold a column of this type."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_count_leaves(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _least_bytes(kind: pa.DataType) -> int:
+    """What each value takes in memory at least, a null too."""
+    if pa.types.is_struct(kind):
+        return sum(_least_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return kind.bit_width // 8 if pa.types.is_primitive(kind) else _OFFSET_BYTES
 
 
 def first_chunk(size_bytes: int) -> range:
@@ -115,13 +130,14 @@ class ParquetSegment:
         wanted = self._names_in_file(file_schema, columns)
         stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
         is_all = set(stored) == set(names)
+        row_bytes = sum(_least_bytes(file_schema.field(name).type) for name in stored)
         pieces: dict[int, list[range]] = {}
         if self._data is None:
             pieces = {group.number: self._pieces(group, stored) for group in groups}
         fetch = self._file.read_ahead or self._fetch
         with closing(fetch([piece for some in pieces.values() for piece in some])) as fetched:
             for group in groups:
-                self._check_size(group, max_uncompressed_bytes)
+                self._check_size(group, row_bytes, max_uncompressed_bytes)
                 found = [(piece, next(fetched)) for piece in pieces.get(group.number, ())]
                 source = self._source(group, found, is_all=is_all)
                 read = self._read_group(group, wanted, stored, source)
@@ -167,9 +183,11 @@ class ParquetSegment:
     def _fetch(self, pieces: Sequence[range]) -> Generator[BytesLike]:
         yield from (self._file.read(piece.start, piece.stop) for piece in pieces)
 
-    def _check_size(self, group: RowGroup, most: int) -> None:
-        if group.uncompressed_bytes > most:
-            reason = f"it claims {group.uncompressed_bytes} bytes, {most} are the most"
+    def _check_size(self, group: RowGroup, row_bytes: int, most: int) -> None:
+        # Rows that are all alike take next to nothing in a file, and their room in memory.
+        claimed = max(group.uncompressed_bytes, group.header.record_count * row_bytes)
+        if claimed > most:
+            reason = f"it claims {claimed} bytes, {most} are the most"
             raise self._damaged(group, reason)
 
     def _read_group(
@@ -241,9 +259,12 @@ class ParquetSegment:
         """The bytes of some columns of a row group, as few ranges; of all columns it is one."""
         described = self.footer.metadata.row_group(group.number)
         found: list[range] = []
-        for leaf in range(described.num_columns):
+        schema = self.footer.metadata.schema.to_arrow_schema()
+        # By number: a name may have dots, as paths to nested columns do.
+        owners = [field.name for field in schema for _ in range(_count_leaves(field.type))]
+        for leaf, owner in enumerate(owners):
             chunk = described.column(leaf)
-            if chunk.path_in_schema.partition(".")[0] in columns:
+            if owner in columns:
                 start = chunk.dictionary_page_offset or chunk.data_page_offset
                 found.append(range(start, start + chunk.total_compressed_size))
         merged: list[range] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -211,3 +212,18 @@ def test_any_records_come_back(
     assert found == known[wanted].tolist()
     expected = pa.Table.from_batches([records.take(pa.array(wanted))])
     assert pa.Table.from_batches([b.records for b in batches], records.schema).equals(expected)
+
+
+def test_rows_that_are_all_alike_do_not_fill_the_memory() -> None:
+    """A few bytes in a file may stand for any number of nulls, of which the pages say nothing."""
+    count = 400_000
+    times = pa.array(np.zeros(count, dtype=np.int64)).cast(pa.timestamp("ms", tz="UTC"))
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"value": pa.nulls(count, pa.binary()), "timestamp": times}), sink)
+    data = sink.getvalue()
+    assert len(data) < 10_000
+    file = SegmentFile(lambda start, stop: data[start:stop], len(data), "x", is_parquet=True)
+    read = partial(read_segment, file, columns=["timestamp"])
+    assert sum(batch.record_count for batch in read(max_uncompressed_bytes=8 * count)) == count
+    with pytest.raises(CorruptRecord, match="it claims 3200000 bytes, 3199999 are the most"):
+        next(read(max_uncompressed_bytes=8 * count - 1))

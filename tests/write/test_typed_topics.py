@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
+import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -17,7 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from txnlog.admin import topics
 from txnlog.errors import (
+    CorruptEntry,
     InvalidConfig,
     InvalidOption,
     InvalidRecord,
@@ -25,8 +30,9 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.names import TopicPartition, topic_log
-from txnlog.schema import make_schema
+from txnlog.schema import TopicSchema, make_schema
 from txnlog.segments.identity import NO_TAG
+from txnlog.segments.records import HEADERS_TYPE
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -122,8 +128,9 @@ def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
         pa.record_batch({**columns, "carrier": pa.array(["a", "b"]).dictionary_encode()}),
     ):
         send(flights, frame)
+    send(flights, pl.DataFrame(columns).with_columns(pl.col("carrier").cast(pl.Categorical)))
     found = flights.scan("f", columns=["carrier", "flight"]).to_arrow()
-    assert found.num_rows == 8
+    assert found.num_rows == 10
     assert set(found.column("flight").to_pylist()) == {1, 2}
     with flights.producer() as producer, pytest.raises(InvalidRecord, match="PyCapsule"):
         producer.send_batch("f", [1, 2])  # type: ignore[arg-type]
@@ -140,11 +147,35 @@ def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
             r"'flight': a value in row 1 \(2147483648\) of type int64 is no int32",
         ),
         ({"carrier": ["a"], "flight": ["1"]}, "column 'flight' is string, its type is int32"),
+        ({"carrier": ["a"], "flight": [1.0]}, r"its type is int32\. .*astype\('Int32'\)"),
+        (
+            {"carrier": ["a"], "flight": [1], "at": pa.array([1], pa.timestamp("us"))},
+            r"its type is timestamp\[us, tz=UTC\]\. .*tz_localize",
+        ),
+        (
+            {"carrier": ["a"], "flight": [1], "at": pa.array([1 << 60], pa.timestamp("s", "UTC"))},
+            r"'at': a value in row 0 of type timestamp\[s, tz=UTC\] is no timestamp",
+        ),
+        (
+            {"carrier": ["a"], "flight": [1], "tags": pa.array([["x"]], pa.list_view(pa.string()))},
+            "column 'tags' is list_view<item: string>, its type is list",
+        ),
+        ({"carrier": ["a"], "flight": [1], "price": [10**8]}, r"row 0 \(100000000\) of type int64"),
         (
             {"carrier": ["a"] * 2, "flight": [1, 2], "place": [None, {"x": None, "y": 1}]},
             r"column 'place.x' is null in row 1",
         ),
         ({"carrier": ["a"], "flight": [1], "_timestamp": ["x"]}, "'_timestamp'"),
+        (
+            {
+                "carrier": ["a"],
+                "flight": [1],
+                "_headers": pa.array(
+                    [[{"key": "k", "value": b"v"}]], pa.list_view(HEADERS_TYPE.value_type)
+                ),
+            },
+            "'_headers' is list_view",
+        ),
         ({"carrier": ["a"], "flight": [1], "_deleted": [1]}, "'_deleted' is int64"),
         ({"carrier": ["a"], "flight": [1], "_partition": [3]}, "partition"),
     ],
@@ -173,6 +204,8 @@ def test_wrong_rows_are_refused_whole(
         (pa.schema([("", pa.int8())]), None, "cannot be the name"),
         (pa.schema([("a", pa.struct([]))]), None, "without fields"),
         (pa.schema([(f"c{n}", pa.int8()) for n in range(10_000)]), None, "at most 4096 columns"),
+        (pa.schema([("a", pa.decimal128(5, -2))]), None, "from 0 to the precision"),
+        (pa.schema([("a", pa.decimal128(5, 7))]), None, "from 0 to the precision"),
         (pa.schema([("a", pa.float64())]), ["a"], "several forms of the same value"),
         (pa.schema([("a", pa.int8())]), ["b"], "key 'b' is no column"),
         (pa.schema([("a", pa.int8())]), "a", "a list of columns' names"),
@@ -562,3 +595,129 @@ def test_kafkas_format_has_no_columns(flights: Store, tmp_path: Path) -> None:
         flights.import_kafka("f", [str(tmp_path / "folders")])
     with pytest.raises(InvalidOption, match="has a schema, and Kafka's format"):
         flights.export_kafka("f", str(tmp_path / "out"))
+
+
+def test_filtered_pandas_frames_are_taken_without_their_index(flights: Store) -> None:
+    """Such an index has no name, so it is no column; one with a name is."""
+    frame = pd.DataFrame({"carrier": ["a", "b", "c"], "flight": [1, 2, 3]})
+    send(flights, frame[frame.flight > 1])
+    send(flights, pa.Table.from_pandas(frame[frame.flight == 2]))
+    send(flights, frame.set_index("carrier"))
+    flights.create_topic("raw")
+    send(flights, pd.DataFrame({"value": ["y"]}, index=[7]), "raw")
+    assert flights.scan("f").record_count == 6
+    assert flights.scan("raw", columns=["value"]).to_arrow().to_pylist() == [{"value": b"y"}]
+    schema = pa.schema([("__index_level_0__", pa.int64()), ("a", pa.int64())])
+    flights.create_topic("indexed", schema=schema)
+    send(flights, pd.DataFrame({"a": [2]}, index=[7]), "indexed")
+    assert flights.scan("indexed").to_arrow().to_pylist() == [{"__index_level_0__": 7, "a": 2}]
+
+
+def test_floats_become_narrower_but_not_infinite(store: Store) -> None:
+    kinds = {
+        "a": pa.float32(),
+        "b": pa.list_(pa.float32()),
+        "c": pa.struct([("x", pa.int8()), ("y", pa.map_(pa.string(), pa.float32()))]),
+    }
+    store.create_topic("n", schema=pa.schema(list(kinds.items())))
+    infinite = float("inf")
+    send(store, pa.table({"a": [0.1, infinite, None], "b": [[1.5], [], [infinite, None]]}), "n")
+    pairs = pa.map_(pa.string(), pa.float64())
+    for name, value in {
+        "a": pa.array([1.0, 1e300]),
+        "b": pa.array([[1.0], [2.0, 1e300]]),
+        "c": pa.StructArray.from_arrays(
+            [pa.array([[("k", 1.0)], [("k", -1e300)]], pairs), pa.array([1, 2])], ["y", "x"]
+        ),
+    }.items():
+        with pytest.raises(InvalidRecord, match=f"column '{name}': a value in row 1 .* too large"):
+            send(store, pa.table({name: value}), "n")
+    found = store.scan("n").to_arrow().column("a").to_pylist()
+    assert found == [pytest.approx(0.1), infinite, None]
+
+
+def test_whole_numbers_become_decimals_where_they_fit(store: Store) -> None:
+    store.create_topic("n", schema=pa.schema([("a", pa.decimal128(5, 2))]))
+    send(store, pa.table({"a": [1, -999, None]}), "n")
+    found = store.scan("n").to_arrow().column("a").to_pylist()
+    assert found == [Decimal("1.00"), Decimal("-999.00"), None]
+
+
+def test_times_that_python_does_not_know_are_read(store: Store) -> None:
+    """They are shown as Arrow does, and a consumer does not stop at them."""
+    at = pa.timestamp("us")
+    kinds = [
+        ("at", at),
+        ("days", pa.list_(pa.date32())),
+        ("map", pa.map_(at, pa.struct([("t", at)]))),
+    ]
+    store.create_topic("n", schema=pa.schema(kinds), key=["at"])
+    far = 1 << 62
+    table = pa.table(
+        {
+            "at": pa.array([0, far], at),
+            "days": pa.array([[1], [(1 << 31) - 1]], pa.list_(pa.date32())),
+            "map": pa.array([[], [(far, {"t": far})]], kinds[2][1]),
+        }
+    )
+    send(store, table, "n")
+    assert store.scan("n").to_arrow().column("at").cast(pa.int64()).to_pylist() == [0, far]
+    rows = store.snapshot(["n"]).scan("n", columns=["key", "value"], as_json=True).to_arrow()
+    first, second = rows.to_pylist()
+    near = {"at": "1970-01-01T00:00:00", "days": ["1970-01-02"], "map": []}
+    assert json.loads(first["value"]) == near
+    assert json.loads(second["value"])["map"] == [[json.loads(second["key"])[0], {"t": ANY}]]
+    assert str(far) in json.loads(second["value"])["at"]
+
+
+def test_keys_in_milliseconds_end_where_microseconds_do(store: Store) -> None:
+    store.create_topic("n", schema=pa.schema([("at", pa.timestamp("ms"))]), key=["at"])
+    times = pa.array([0, 1 << 62], pa.timestamp("ms"))
+    with pytest.raises(InvalidRecord, match="column 'at' has 4611686018427387904 ms in row 1"):
+        send(store, pa.table({"at": times}), "n")
+    send(store, pa.table({"at": times[:1]}), "n")
+    assert store.scan("n").record_count == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (TopicSchema("!"), "does not decode"),
+        (TopicSchema(base64.b64encode(b"x" * 80).decode()), "does not decode"),
+        (msgspec.structs.replace(make_schema(FLIGHTS), key=("no",)), "no column 'no', its key"),
+    ],
+)
+def test_a_schema_that_is_none_is_a_damaged_log(
+    store: Store, schema: TopicSchema, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "make_schema", lambda *_: schema)
+    store.create_topic("n", schema=FLIGHTS)
+    for use in (lambda: store.scan("n"), lambda: send(store, pa.table({"flight": [1]}), "n")):
+        with pytest.raises(CorruptEntry, match=reason):
+            use()
+
+
+def test_names_with_dots_are_columns_like_others(store: Store) -> None:
+    """Of a file above 4 MiB each column is read by itself."""
+    count = 300_000
+    numbers = np.random.default_rng(1).integers(0, 1 << 60, (3, count))
+    table = pa.table({"a.b": numbers[0], "a": numbers[1], "c.d.e": numbers[2]})
+    store.create_topic("n", schema=table.schema, config={"compression.type": "none"})
+    send(store, table, "n")
+    for name in table.column_names:
+        assert store.scan("n", columns=[name]).to_arrow().equals(table.select([name]))
+
+
+def test_a_dataset_checks_the_pages(store: Store) -> None:
+    store.create_topic(
+        "n", schema=pa.schema([("a", pa.int64())]), config={"compression.type": "none"}
+    )
+    send(store, pa.table({"a": pa.array(np.arange(1000) * 7919)}), "n")
+    (name,) = (n for n, _ in store.storage.list_all("topics") if n.endswith(".parquet"))
+    data = bytearray(store.storage.get(name))
+    data[2000] ^= 1
+    assert store.snapshot(["n"]).dataset("n").to_table().num_rows == 1000
+    store.storage.delete([name])
+    store.storage.put(name, bytes(data))
+    with pytest.raises(OSError, match=r"(?i)crc"):
+        store.snapshot(["n"]).dataset("n").to_table()

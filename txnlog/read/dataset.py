@@ -30,7 +30,8 @@ def make_dataset(
     others = [part for part in ranges if not _is_file(part)]
     parts: list[dataset.Dataset] = []
     if whole:
-        file_format = dataset.ParquetFileFormat()
+        checked = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+        file_format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
         at_hand = storage.local_path("") is not None
         files = LocalFileSystem() if at_hand else PyFileSystem(FSSpecHandler(_Objects(storage)))
         paths = [part.paths.log for part in whole]

@@ -6,6 +6,7 @@ Knows nothing of transactions.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -58,6 +59,10 @@ _ROWS_PER_BATCH = 10_000
 
 _BYTES_PER_BATCH = 4 << 20
 """... or so many bytes of keys and values."""
+
+
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls an index without a name, where it becomes columns."""
 
 
 class _Rows:
@@ -234,6 +239,7 @@ class TopicBuffer:
         explicit = explicit_partitions(batch, partition, self.spec, column)
         if column in batch.schema.names:
             batch = batch.drop_columns([column])
+        batch = _without_index(batch, self._typed)
         now_ms = self._logs.clock.now_ms()
         if self._typed is not None:
             records = self._typed.normalize(batch, now_ms)
@@ -303,3 +309,14 @@ class TopicBuffer:
         except BaseException:
             self.lost = True
             raise
+
+
+def _without_index(batch: pa.RecordBatch, typed: TypedRecords | None) -> pa.RecordBatch:
+    """Without the index of a pandas frame that has no name: filtered frames have one."""
+    if b"pandas" not in (batch.schema.metadata or {}):
+        return batch
+    known = () if typed is None else typed.schema.columns.names
+    index = [
+        name for name in batch.schema.names if _PANDAS_INDEX.fullmatch(name) and name not in known
+    ]
+    return batch.drop_columns(index) if index else batch

@@ -15,7 +15,12 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.records import normalize
+from txnlog.segments.records import (
+    MAX_TIMESTAMP_MS,
+    TIMESTAMP_TYPE,
+    are_representable,
+    normalize,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class TypedRecords:
             if deleted is not None and field.name not in self.schema.key:
                 array = pc.if_else(deleted, pa.scalar(None, stored.type), array)
             self._check_nulls(array, field, None if field.name in self.schema.key else deleted)
+            if field.name in self.schema.key:
+                self._check_key(array, field.name)
             arrays.append(array)
         arrays += self._metadata(batch, now_ms)
         if self.schema.key:
@@ -101,15 +108,16 @@ class TypedRecords:
     def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
         if array.type == field.type:
             return array
-        if types.is_dictionary(array.type):
-            array = array.dictionary_decode()
         if not may_cast(array.type, field.type):
-            raise self._refusal(f"column {field.name!r} is {array.type}, its type is {field.type}")
+            raise self._refusal(
+                f"column {field.name!r} is {array.type}, its type is {field.type}"
+                + _hint(array.type, field.type)
+            )
         try:
-            return array.cast(field.type)
+            return _convert(array, field.type)
         except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
             row = _first_wrong(array, field.type)
-            shown = "" if row is None else f" in row {row} ({array[row].as_py()!r:.60})"
+            shown = "" if row is None else f" in row {row}{_show(array, row)}"
             raise self._refusal(
                 f"column {field.name!r}: a value{shown} of type {array.type} is no {field.type}: "
                 f"{error}"
@@ -125,6 +133,17 @@ class TypedRecords:
         if wrong.any():
             row = int(np.argmax(wrong))
             raise self._refusal(f"column {path!r} is null in row {row}, and may not be")
+
+    def _check_key(self, array: pa.Array, name: str) -> None:
+        """Times in milliseconds must be some in microseconds, as keys are."""
+        if array.type.id != TIMESTAMP_TYPE.id or array.type.unit != "ms":
+            return
+        times = array.view(pa.int64()).to_numpy()
+        if not are_representable(times):
+            row = int(np.argmax(np.abs(times) > MAX_TIMESTAMP_MS))
+            raise self._refusal(
+                f"column {name!r} has {times[row]} ms in row {row}: no key is so far from 1970"
+            )
 
     def _refusal(self, reason: str) -> InvalidRecord:
         return InvalidRecord(f"topic {self.topic!r}: {reason}")
@@ -145,7 +164,8 @@ def may_cast(found: pa.DataType, wanted: pa.DataType) -> bool:
             and may_cast(found.item_type, wanted.item_type)
         )
     if types.is_list(wanted):
-        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view)
+        # Views of lists are not among them: Arrow's cast of these leaves out the last offset.
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
         is_list = any(check(found) for check in lists)
         return is_list and may_cast(found.value_type, wanted.value_type)
     return any(check(found) and check(wanted) for check in _FAMILIES) or bool(
@@ -195,13 +215,71 @@ _FAMILIES = (
 """Types of one family hold the same kind of values, in other widths or units."""
 
 
+def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The values as another type; raises what Arrow raises, and ValueError, for one that changes.
+
+    Floats are rounded to narrower ones.
+    """
+    if types.is_dictionary(array.type):
+        # First the values: Arrow takes none of views by their indices.
+        values = _convert(array.dictionary, target)
+        return values.take(array.indices)
+    if types.is_integer(array.type) and types.is_decimal(target):
+        # At once Arrow asks for room for any integer, whatever the values are.
+        array = array.cast(pa.decimal256(76, target.scale))
+    made = array.cast(target)
+    if _has_overflown(array, made):
+        raise ValueError("it is too large")
+    return made
+
+
+def _has_overflown(before: pa.Array, after: pa.Array) -> bool:
+    """Whether a float became infinite, of which Arrow's casts say nothing."""
+    kind = after.type
+    if before.type == kind or types.is_null(before.type):
+        return False
+    if types.is_floating(kind) and types.is_floating(before.type):
+        lost = pc.and_(pc.is_inf(after), pc.is_finite(before))
+        return bool(pc.any(lost).as_py())
+    if types.is_list(kind) or types.is_map(kind):
+        return _has_overflown(_as_list(before).flatten(), _as_list(after).flatten())
+    if types.is_struct(kind):
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        by_name = dict(zip(names, after.flatten(), strict=True))
+        fields = [before.type.field(number).name for number in range(before.type.num_fields)]
+        return any(
+            _has_overflown(child, by_name[name])
+            for name, child in zip(fields, before.flatten(), strict=True)
+            if name in by_name
+        )
+    return False
+
+
+def _hint(found: pa.DataType, wanted: pa.DataType) -> str:
+    if types.is_floating(found) and types.is_integer(wanted):
+        return (
+            ". Whole numbers with gaps are floats in pandas: make them numbers that can be null, "
+            f"as astype('{str(wanted).title()}') does"
+        )
+    if _is_wall_clock(found) and _is_moment(wanted):
+        return ". Say in which zone it is, as dt.tz_localize('UTC') does in pandas"
+    return ""
+
+
+def _show(array: pa.Array, row: int) -> str:
+    try:
+        return f" ({array[row].as_py()!r:.60})"
+    except (OverflowError, ValueError):  # a time that Python does not know
+        return ""
+
+
 def _first_wrong(array: pa.Array, target: pa.DataType) -> int | None:
     """The first row whose value cannot be cast; None if it is none alone."""
     low, high = 0, len(array)
     while low < high:
         middle = (low + high + 1) // 2
         try:
-            array.slice(0, middle).cast(target)
+            _convert(array.slice(0, middle), target)
         except (pa.ArrowException, NotImplementedError, ValueError, TypeError):
             high = middle - 1
         else:
