@@ -337,6 +337,7 @@ def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
     assert cli("segments", "du", "nope", "--store", own_store).code == 1
 
 
+@pytest.mark.more
 def test_a_dump_holds_one_batch_at_a_time(tmp_path: Path) -> None:
     """A table takes no more memory than JSON lines do: no batch is kept to measure columns."""
     store = txnlog.open(str(tmp_path / "store"), create=True)

@@ -36,6 +36,7 @@ txnlog.cli.main()
 """
 
 
+@pytest.mark.more
 def test_force_is_asked_for_by_its_price(own_store: Path) -> None:
     """A damaged state is refused with the remedy; --force needs consent, and then is passed on."""
 

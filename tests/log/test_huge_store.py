@@ -70,6 +70,7 @@ def test_offsets_cost_a_listing_a_checkpoint_and_the_newest_entries(huge: HeapSt
     assert counting.take()["get_range"] <= 2
 
 
+@pytest.mark.more
 def test_a_piece_of_the_log_costs_a_piece(huge: HeapStorage) -> None:
     """A few entries from the middle or the end: a listing, and reads for these alone."""
     for first in (0, 50_000, ENTRIES - 10):

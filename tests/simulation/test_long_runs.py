@@ -48,7 +48,8 @@ def test_long_runs_without_evidence_of_the_storages_clock(ahead_ms: int | None) 
     run_many(0, ROUGH, 200, storage_ahead_ms=ahead_ms)
 
 
-@pytest.mark.parametrize("transactions", [1, pytest.param(500, marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("transactions", [1, 500])
 def test_long_runs_with_power_cuts(transactions: int) -> None:
     """Syncs fail, and so does the power now and then: what was acknowledged is there after it."""
     run_many(0, FAILING, transactions)

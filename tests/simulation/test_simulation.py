@@ -89,6 +89,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     assert first.trace != other.trace
 
 
+@pytest.mark.more
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     """No run depends on the order of a set of strings, which Python varies from run to run."""
     code = "from test_simulation import digest, trace_of; print(digest(trace_of(4)))"

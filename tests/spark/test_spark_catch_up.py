@@ -30,6 +30,7 @@ def copy_and_count(txn: SparkTransaction) -> None:
     txn.write(new.agg(sf.count("*").cast("string").alias("value")), topic="counts")
 
 
+@pytest.mark.more
 def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> None:
     """All records once; the last step, which found nothing, leaves no record and no file."""
     names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}

@@ -31,6 +31,7 @@ def test_a_compacted_topic_is_read(spark: SparkSession, store: Store, record_for
     assert sorted(rows(pieces, ["offset", "value"])) == expected
 
 
+@pytest.mark.more
 def test_rows_of_a_compacted_topic_need_keys(spark: SparkSession, store: Store) -> None:
     """A write that has one without fails, and nothing of it is written."""
     store.create_topic("t", config={"cleanup.policy": "compact"})

@@ -49,6 +49,7 @@ def test_a_view_is_pinned_when_it_is_made(spark: SparkSession, topics: Store) ->
     assert spark.sql("SELECT * FROM input").count() == 12
 
 
+@pytest.mark.more
 def test_a_view_of_several_topics_takes_the_topic_from_the_row(
     spark: SparkSession, topics: Store
 ) -> None:

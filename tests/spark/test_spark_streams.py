@@ -167,6 +167,7 @@ def test_a_failed_batch_leaves_nothing_and_is_done_by_the_next_run(
     assert stored(topics, "out") == list(range(100))
 
 
+@pytest.mark.more
 def test_columns_are_checked_as_in_a_batch(spark: SparkSession, topics: Store) -> None:
     """The same messages for columns of a wrong type, and a topic that nobody names."""
     frame = stream(spark, topics, "in")

@@ -191,6 +191,7 @@ def test_wrong_columns_are_named(
     assert data_files(store) == []
 
 
+@pytest.mark.more
 def test_other_wrong_writes_are_refused(spark: SparkSession, store: Store) -> None:
     """No topic, a null topic, an unknown topic, overwrite: each with its remedy."""
     store.create_topic("t")

@@ -393,6 +393,7 @@ def lying_server() -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
+@pytest.mark.more
 @pytest.mark.s3
 def test_a_store_is_not_written_to_through_a_server_that_lies(
     s3_options: dict[str, Any], bucket: str

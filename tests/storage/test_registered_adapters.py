@@ -75,6 +75,7 @@ def test_what_is_not_installed_is_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.more
+@pytest.mark.more
 def test_the_example_conforms(site: Path, tmp_path: Path) -> None:
     """By the shipped suite, as its author would run it."""
     url = f"sqlite://{tmp_path}/store.db"

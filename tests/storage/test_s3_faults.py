@@ -26,7 +26,7 @@ from txnlog.store import attach
 from txnlog.testing.conformance.fault_proxy import ProxyFaults
 from txnlog.testing.conformance.lost_responses import through_proxy
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.more]
 
 _COUNTER = itertools.count()
 Answer = tuple[str, list[tuple[str, str]], bytes]
