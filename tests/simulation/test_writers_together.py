@@ -290,8 +290,13 @@ def run(seed: int, casts: Sequence[list[Body]] = CASTS) -> Judge:
     return judge
 
 
+def rarely(first_seed: int) -> pytest.MarkDecorator:
+    """When runs from this seed on are made, beside the first ones."""
+    return pytest.mark.more if first_seed <= 150 else pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    "first_seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in range(30, 600, 30))]
+    "first_seed", [0, *(pytest.param(n, marks=rarely(n)) for n in range(30, 600, 30))]
 )
 def test_an_append_is_placed_as_its_writer_was_told(first_seed: int) -> None:
     """Thirty runs, in which a good many entries hold several appends, and many are refused."""
@@ -306,7 +311,7 @@ def test_an_append_is_placed_as_its_writer_was_told(first_seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "first_seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in range(20, 400, 20))]
+    "first_seed", [0, *(pytest.param(n, marks=rarely(n)) for n in range(20, 400, 20))]
 )
 def test_a_transaction_becomes_what_its_writer_was_told(first_seed: int) -> None:
     """Twenty runs, in which a good many appends of transactions lie in bundles."""
