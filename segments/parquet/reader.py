@@ -48,15 +48,19 @@ Columns: TypeAlias = Sequence[str] | pa.Schema | None
 _FIELD_ID: Final = b"PARQUET:field_id"
 
 
-def find_column(file_schema: pa.Schema, wanted: pa.Field) -> str | None:
-    """What a column is called in a file: by its id, or else by its name; None: it is not there."""
-    number = (wanted.metadata or {}).get(_FIELD_ID)
-    for field in file_schema:
-        found = (field.metadata or {}).get(_FIELD_ID)
-        if field.name == wanted.name if number is None else found == number:
-            name: str = field.name
-            return name
-    return None
+def _match(file_schema: pa.Schema, wanted: pa.Schema) -> list[str | None]:
+    """What each column is called in a file, by its id or else its name; None: it is not there."""
+    names = {field.name: field.name for field in file_schema}
+    by_id = {_id_of(field): field.name for field in file_schema}
+    return [
+        names.get(field.name) if _id_of(field) is None else by_id.get(_id_of(field))
+        for field in wanted
+    ]
+
+
+def _id_of(field: pa.Field) -> bytes | None:
+    number: bytes | None = (field.metadata or {}).get(_FIELD_ID)
+    return number
 
 
 def _count_leaves(kind: pa.DataType) -> int:
@@ -127,7 +131,11 @@ class ParquetSegment:
         """
         file_schema = self.footer.metadata.schema.to_arrow_schema()
         names = file_schema.names
-        wanted = self._names_in_file(file_schema, columns)
+        matched = _match(file_schema, columns) if isinstance(columns, pa.Schema) else None
+        if matched is None:
+            wanted = self._check_names(names, columns)
+        else:
+            wanted = [name for name in matched if name is not None]
         stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
         is_all = set(stored) == set(names)
         row_bytes = sum(_least_bytes(file_schema.field(name).type) for name in stored)
@@ -141,17 +149,13 @@ class ParquetSegment:
                 found = [(piece, next(fetched)) for piece in pieces.get(group.number, ())]
                 source = self._source(group, found, is_all=is_all)
                 read = self._read_group(group, wanted, stored, source)
-                if isinstance(columns, pa.Schema):
-                    read = replace(read, records=self._conform(read, file_schema, columns))
+                if matched is not None:
+                    read = replace(read, records=self._conform(read, matched, columns))
                 yield read
 
-    def _names_in_file(self, file_schema: pa.Schema, columns: Columns) -> list[str]:
-        names: list[str] = file_schema.names
+    def _check_names(self, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
         if columns is None:
             return [name for name in names if name != OFFSET_COLUMN]
-        if isinstance(columns, pa.Schema):
-            found = (find_column(file_schema, field) for field in columns)
-            return [name for name in found if name is not None]
         missing = [name for name in columns if name not in names]
         if missing:
             raise UnsupportedRecordFormat(
@@ -160,13 +164,12 @@ class ParquetSegment:
         return [*columns]
 
     def _conform(
-        self, read: RowGroupRecords, file_schema: pa.Schema, columns: pa.Schema
+        self, read: RowGroupRecords, matched: Sequence[str | None], columns: pa.Schema
     ) -> pa.RecordBatch:
-        """The columns of a schema, from those that the file has of them."""
+        """The columns of a schema, from those that the file has of them, by their names there."""
         count = read.group.header.record_count
         arrays = []
-        for field in columns:
-            name = find_column(file_schema, field)
+        for field, name in zip(columns, matched, strict=True):
             if name is None:
                 arrays.append(pa.nulls(count, field.type))
                 continue
@@ -262,9 +265,10 @@ class ParquetSegment:
         schema = self.footer.metadata.schema.to_arrow_schema()
         # By number: a name may have dots, as paths to nested columns do.
         owners = [field.name for field in schema for _ in range(_count_leaves(field.type))]
+        wanted = frozenset(columns)
         for leaf, owner in enumerate(owners):
-            chunk = described.column(leaf)
-            if owner in columns:
+            if owner in wanted:
+                chunk = described.column(leaf)
                 start = chunk.dictionary_page_offset or chunk.data_page_offset
                 found.append(range(start, start + chunk.total_compressed_size))
         merged: list[range] = []
