@@ -103,11 +103,13 @@ def evolve(known: TopicSchema, columns: object) -> TopicSchema:
     ids = _Ids(known.newest_id)
     wanted = _check_columns(columns, ids)
     before = known.columns
+    names = frozenset(before.names)
+    taken = {name.casefold() for name in (*names, *known.dropped)}
     fields = []
     for field in wanted:
-        if field.name in before.names:
+        if field.name in names:
             fields.append(_change(before.field(field.name), field, known))
-        elif field.name.casefold() in {name.casefold() for name in (*before.names, *known.dropped)}:
+        elif field.name.casefold() in taken:
             raise InvalidSchema(
                 f"there was a column {field.name!r}, whose values would show in it: choose another "
                 "name"
@@ -118,7 +120,8 @@ def evolve(known: TopicSchema, columns: object) -> TopicSchema:
             )
         else:
             fields.append(field)
-    gone = tuple(name for name in before.names if name not in wanted.names)
+    stays = frozenset(wanted.names)
+    gone = tuple(name for name in before.names if name not in stays)
     for name in gone:
         if name in known.key:
             raise InvalidSchema(f"column {name!r} is of the key, and cannot be dropped")
