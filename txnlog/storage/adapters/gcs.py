@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.storage.adapters.bucket_urls import bucket_path
 from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
-from txnlog.storage.base import Storage, check_name
+from txnlog.storage.base import Storage
 from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.option_types import parse_options
 
@@ -24,14 +25,7 @@ _BOOLEANS = ("skip_instance_cache", "use_listings_cache")
 
 def open_url(url: str, options: Mapping[str, object]) -> Storage:
     """The storage at ``gs://bucket/folder``, or ``gcs://``; see ``registry``."""
-    path = url.partition("://")[2]
-    if "@" in path.partition("/")[0] or "?" in path:
-        raise InvalidOption(
-            "credentials and queries do not belong into a GCS URL: use storage_options"
-        )
-    if not path.strip("/") or path.startswith("/"):
-        raise InvalidOption("a GCS URL needs a bucket, as in gs://bucket/folder")
-    check_name(path.rstrip("/"))
+    path = bucket_path(url, "a GCS")
     parsed = parse_options(options, nested=("session_kwargs",), booleans=_BOOLEANS)
     if "token" in parsed:
         parsed["token"] = _parse_token(parsed["token"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.storage.adapters.bucket_urls import bucket_path
 from txnlog.storage.base import Address, Storage, UnfinishedUpload, Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, redact, secrets_of
@@ -83,14 +84,7 @@ _INTEGERS = ("max_concurrency", "default_block_size")
 
 def open_url(url: str, options: Mapping[str, object]) -> Storage:
     """The storage at ``s3://bucket/folder``, or ``s3a://``; see ``registry``."""
-    path = url.partition("://")[2]
-    if "@" in path.partition("/")[0] or "?" in path:
-        raise InvalidOption(
-            "credentials and queries do not belong into an S3 URL: use storage_options"
-        )
-    if not path.strip("/") or path.startswith("/"):
-        raise InvalidOption("an S3 URL needs a bucket, as in s3://bucket/folder")
-    check_name(path.rstrip("/"))
+    path = bucket_path(url, "an S3")
     parsed = parse_options(options, nested=_NESTED, booleans=_BOOLEANS, integers=_INTEGERS)
     if urlsplit(_endpoint(parsed)).username is not None:
         # They would show in every error of the HTTP client.
