@@ -20,6 +20,7 @@ from txnlog.cli.commands import (
     offsets,
     records,
     segments,
+    store,
     topics,
     txns,
 )
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(store.app, name="store")
 app.add_typer(topics.app, name="topics")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(segments.app, name="segments")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,16 +63,52 @@ class Session:
             return {**self._configured_options, **self._explicit_options}
         return {**self._explicit_options}
 
+    def at(self, url: str | None) -> Session:
+        """This session with a store that the verb's own argument names, if it does.
+
+        Raises BadParameter if an option names one, too.
+        """
+        if url is None:
+            return self
+        if self.explicit_url is not None:
+            raise typer.BadParameter("name the store once: as an argument or with --store")
+        return replace(self, url=url, explicit_url=url)
+
     def open_store(self) -> Store:
         """Open the store. Raises BadParameter if none is named, and what ``txnlog.open`` raises."""
+        import txnlog
+
+        return txnlog.open(self._named_url(), storage_options=self.storage_options)
+
+    def create_store(self, config: Mapping[str, str], *, if_not_exists: bool) -> Store:
+        """Make a new store.
+
+        Raises BadParameter if none is named, StoreExists if it is there and need not be new, and
+        what ``txnlog.open`` raises.
+        """
+        import txnlog
+        from txnlog.errors import StoreExists, StoreNotFound
+
+        url, options = self._named_url(), self.storage_options
+        if not if_not_exists:
+            try:
+                found = txnlog.open(url, storage_options=options)
+            except StoreNotFound:
+                pass
+            else:
+                raise StoreExists(
+                    f"{found.url} is a store already; `txnlog store describe` shows it, "
+                    "and --if-not-exists takes it as it is"
+                )
+        return txnlog.open(url, create=True, storage_options=options, config=config)
+
+    def _named_url(self) -> str:
         if not self.url:
             raise typer.BadParameter(
                 f"no store is named: give --store URL or set the variable {STORE_VARIABLE}; "
-                "`txnlog demo` makes one to try"
+                "`txnlog store create` makes one, `txnlog demo` one to try things on"
             )
-        import txnlog
-
-        return txnlog.open(self.url, storage_options=self.storage_options)
+        return self.url
 
 
 def open_session(

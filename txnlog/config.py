@@ -302,16 +302,19 @@ def topic_setting(config: Mapping[str, str], key: str) -> str:
 
 def topic_settings(config: Mapping[str, str], keys: Iterable[str] = ()) -> list[Setting]:
     """A topic's settings by key, all of them or these. Raises InvalidConfig for an unknown key."""
-    return [
-        Setting(
-            key,
-            topic_setting(config, key),
-            _TOPIC_KEYS[key].default,
-            key in config,
-            _TOPIC_KEYS[key].meaning,
-        )
-        for key in tuple(keys) or sorted(_TOPIC_KEYS)
-    ]
+    chosen = tuple(keys) or sorted(_TOPIC_KEYS)
+    for key in chosen:
+        topic_setting(config, key)
+    return [_setting(config, key, _TOPIC_KEYS[key]) for key in chosen]
+
+
+def store_settings(config: Mapping[str, str]) -> list[Setting]:
+    """A store's settings by key."""
+    return [_setting(config, key, of) for key, of in sorted(_STORE_KEYS.items())]
+
+
+def _setting(config: Mapping[str, str], key: str, of: _Key) -> Setting:
+    return Setting(key, config.get(key, of.default), of.default, key in config, of.meaning)
 
 
 @dataclass(frozen=True, slots=True)

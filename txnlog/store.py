@@ -103,7 +103,8 @@ def attach(
             ) from None
         if not create:
             raise StoreNotFound(
-                f"there is no store at {storage.url}; create one with txnlog.open(..., create=True)"
+                f"there is no store at {storage.url}; create one: txnlog.open(..., create=True), "
+                "or `txnlog store create` in a shell"
             ) from None
         if not storage.was_probed():
             probe(storage)
@@ -158,6 +159,16 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     def store_id(self) -> str:
         """The store's own random id."""
         return self._file.store_id
+
+    @property
+    def created_at_ms(self) -> int:
+        """When the store was created, in milliseconds since the epoch."""
+        return self._file.created_at_ms
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The settings that differ from the defaults, as they were fixed at creation."""
+        return dict(self._file.config)
 
     @property
     def storage(self) -> Storage:

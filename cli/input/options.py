@@ -71,6 +71,12 @@ OutputOption = Annotated[
 
 # -- of some verbs -----------------------------------------------------------------------------
 
+UrlArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[URL]", help="Path or URL of the store, instead of --store.", show_default=False
+    ),
+]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")

@@ -6,7 +6,7 @@ docs/CLI.md, the titles are for people.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
@@ -127,6 +127,11 @@ def show_duration(duration_ms: int) -> str:
         if count or shown:
             shown.append(f"{count}{unit}")
     return " ".join(part for part in shown[:2] if not part.startswith("0"))
+
+
+def show_settings(config: Mapping[str, str]) -> str:
+    """Settings that differ from the defaults, on one line."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(config.items())) or "defaults"
 
 
 def _show_text(value: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from txnlog.cli.output.escaping import Json
-from txnlog.cli.output.fields import Field, flag, names, number, text, time
+from txnlog.cli.output.fields import Field, flag, names, number, show_settings, text, time
 from txnlog.cli.output.transaction_fields import REF
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ def _get_config(topic: TopicDescription) -> Json:
     return dict(topic.config)
 
 
-def _show_config(topic: TopicDescription) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(topic.config.items())) or "defaults"
-
-
 def _list_open_ids(part: PartitionDescription) -> list[str]:
     return [ref.transactional_id for ref in part.open_transactions]
 
@@ -59,7 +55,7 @@ DETAILS: list[Field[TopicDescription]] = [
     *SUMMARY,
     text("topic_id", "TOPIC ID", lambda topic: topic.topic_id),
     time("created_at_ms", "CREATED", lambda topic: topic.created_at_ms),
-    Field("config", "CONFIG", _get_config, _show_config),
+    Field("config", "CONFIG", _get_config, lambda topic: show_settings(topic.config)),
 ]
 COLUMNS: list[Field[Column]] = [
     text("name", "COLUMN", lambda column: column.name),

@@ -23,9 +23,16 @@ from txnlog.cli.commands.topics import compact, config, merge, trim
 from txnlog.cli.commands.txns import find_hanging, producers, why
 from txnlog.cli.commands.txns import log as txns_log
 from txnlog.cli.commands.txns import ls as txns_ls
-from txnlog.cli.output import group_fields, record_fields, topic_fields, transaction_fields
+from txnlog.cli.output import (
+    group_fields,
+    record_fields,
+    store_fields,
+    topic_fields,
+    transaction_fields,
+)
 from txnlog.cli.output.batch_fields import batch_fields
 from txnlog.cli.output.fields import Field
+from txnlog.cli.output.setting_fields import setting_fields
 
 CHECKOUT = Path(__file__).parents[2]
 DOCUMENT = CHECKOUT / "docs" / "CLI.md"
@@ -49,6 +56,9 @@ KEYS = {
         *keys(*import_.PARTITIONS, *import_.DAMAGES),
     ],
     "export": [*keys(*export.TOTAL), "partitions", *keys(*export.PARTITIONS)],
+    "store create": [],
+    "store describe": keys(*store_fields.STORE),
+    "store config": keys(*setting_fields("store")),
     "topics ls": keys(*topic_fields.SUMMARY),
     "topics describe": [
         *keys(*topic_fields.DETAILS[len(topic_fields.SUMMARY) :]),

@@ -42,6 +42,18 @@ def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:
     ]
 
 
+def test_ls_lists_what_patterns_match(store_path: Path) -> None:
+    """Names, or patterns as shells have them; what matches nothing is no error."""
+    for patterns, expected in (
+        (["*"], ["empty", "orders", "paid"]),
+        (["ord*", "paid"], ["orders", "paid"]),
+        (["p??d", "p*"], ["paid"]),
+        (["ORD*", "x"], []),
+    ):
+        found = cli("topics", "ls", *patterns, "--store", store_path, "-o", "json").json()
+        assert [row["topic"] for row in found] == expected
+
+
 def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path) -> None:
     """An undecided transaction holds the stable offset back and is named."""
     known = txnlog.open(str(store_path)).describe_topic("paid")

@@ -6,6 +6,7 @@ What is about all topics goes through a few at a time, so that memory does not g
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -210,10 +211,20 @@ class TopicAdmin:
 
     # -- in bulk, and what deleting would do -------------------------------------------------------
 
-    def each_topic(self) -> Iterator[TopicDescription | TxnlogError]:
-        """Every topic, sorted by name, a few at a time; the error in place of a damaged one."""
+    def each_topic(
+        self, patterns: Sequence[str] = ("*",)
+    ) -> Iterator[TopicDescription | TxnlogError]:
+        """Topics, sorted by name, a few at a time; the error in place of a damaged one.
+
+        Args:
+            patterns: of the shell's kind, as ``ord*``; topics that any of them matches.
+        """
         storage = self._logs.storage
-        found = storage.list_folders(names.TOPICS)
+        found = [
+            topic
+            for topic in storage.list_folders(names.TOPICS)
+            if any(fnmatchcase(topic, pattern) for pattern in patterns)
+        ]
         for item in for_each(storage, partial(describe_or_error, self._describe_alone), found):
             if not isinstance(item, UnknownTopicOrPartition):
                 yield item

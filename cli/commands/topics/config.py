@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,11 +12,9 @@ from txnlog.cli.input.assignments import parse_settings
 from txnlog.cli.input.options import DryRunOption, TopicArgument
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.fields import Field, text
+from txnlog.cli.output.setting_fields import setting_fields
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
-
-if TYPE_CHECKING:
-    from txnlog.config import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +26,7 @@ class Change:
     after: str
 
 
-SETTINGS: list[Field[Setting]] = [
-    text("key", "KEY", lambda setting: setting.key),
-    text("value", "VALUE", lambda setting: setting.value),
-    text("default", "DEFAULT", lambda setting: setting.default, wide=True),
-    text("source", "SOURCE", lambda setting: "topic" if setting.is_set else "default"),
-    text("meaning", "MEANING", lambda setting: setting.meaning, wide=True),
-]
-
-
+SETTINGS = setting_fields("topic")
 CHANGES: list[Field[Change]] = [
     text("key", "KEY", lambda change: change.key),
     text("before", "BEFORE", lambda change: change.before),

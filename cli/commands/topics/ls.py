@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.topic_fields import SUMMARY
 from txnlog.cli.session import Session
 
 
-def list_topics(session: Session) -> None:
+def list_topics(
+    session: Session,
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATTERN]...", help="Only these: names, or 'ord*'."),
+    ] = None,
+) -> None:
     """List topics with their sizes.
 
     RECORDS is the sum of end minus start offsets: aborted records that still take up
@@ -17,6 +27,8 @@ def list_topics(session: Session) -> None:
     \b
     Example:
       txnlog topics ls --store /data/store
+      txnlog topics ls 'ord*' paid
     """
+    found = session.open_store().each_topic(patterns or ["*"])
     with DamageReporter() as reporter:
-        session.output.rows(SUMMARY, reporter.skip_unreadable(session.open_store().each_topic()))
+        session.output.rows(SUMMARY, reporter.skip_unreadable(found))

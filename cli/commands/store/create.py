@@ -1,0 +1,46 @@
+"""``txnlog store create``: an empty or missing folder becomes a store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.cli.input.assignments import parse_settings
+from txnlog.cli.input.options import UrlArgument
+from txnlog.cli.output.store_fields import STORE
+from txnlog.cli.session import Session
+
+
+def create_store(
+    session: Session,
+    url: UrlArgument = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="KEY=VALUE",
+            help="A setting, fixed from then on; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Show a store that exists as it is.")
+    ] = False,
+) -> None:
+    """Make an empty or missing folder a store and show it.
+
+    On a server it first tries whether of many writers that create a file only one succeeds:
+    some hundred small requests, once.
+
+    \b
+    Example:
+      txnlog store create /data/store
+      txnlog store create s3://bucket/store --config transaction.max.timeout.ms=3600000
+    """
+    created = session.at(url).create_store(
+        parse_settings(config or ()), if_not_exists=if_not_exists
+    )
+    with session.output.document() as document:
+        document.fields(STORE, created)
