@@ -25,7 +25,8 @@ _MAX_SHOWN_MS = 253_402_300_799_999
 class Field(Generic[T]):
     """One property of a thing.
 
-    Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals.
+    Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals; what
+    stands in ``elastic`` ones is cut there.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Field(Generic[T]):
     show: Callable[[T], str]
     numeric: bool = False
     wide: bool = False
+    elastic: bool = False
 
 
 def text(

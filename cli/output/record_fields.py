@@ -57,11 +57,19 @@ def _list_bytes_fields(
         )
 
     return [
-        Field("key", "KEY", lambda at: encode(at.content.key), lambda at: show(at.content.key)),
         Field(
-            "value", "VALUE", lambda at: encode(at.content.value), lambda at: show(at.content.value)
+            *("key", "KEY"),
+            lambda record: encode(record.content.key),
+            lambda record: show(record.content.key),
+            elastic=True,
         ),
-        Field("headers", "HEADERS", get_headers, show_headers),
+        Field(
+            *("value", "VALUE"),
+            lambda record: encode(record.content.value),
+            lambda record: show(record.content.value),
+            elastic=True,
+        ),
+        Field("headers", "HEADERS", get_headers, show_headers, elastic=True),
     ]
 
 

@@ -40,7 +40,12 @@ class TableOutput:
             _print_rich(columns, items)
             return
         measured = 1 if layout.get("live") else _MEASURED_ROWS
-        _print_plain(columns, items, measured, layout.get("heading"), layout.get("below"))
+        line_chars = shutil.get_terminal_size().columns if self._terminal else None
+        _print_plain(
+            *(columns, items, measured, line_chars),
+            layout.get("heading"),
+            layout.get("below"),
+        )
 
     @contextmanager
     def document(self) -> Iterator[_TableDocument]:
@@ -77,6 +82,7 @@ def _print_plain(
     columns: Sequence[Field[T]],
     items: Iterable[T],
     measured: int,
+    line_chars: int | None,
     heading: Callable[[T], str] | None,
     below: Callable[[T], Iterable[str]] | None,
 ) -> None:
@@ -96,7 +102,8 @@ def _print_plain(
         max(len(column.title or ""), *(len(cells[number]) for _, cells, _ in first), 0)
         for number, column in enumerate(columns)
     ]
-    _write_row(columns, widths, [column.title or "" for column in columns])
+    fitting = _fit(columns, widths, line_chars)
+    _write_row(columns, fitting, [column.title or "" for column in columns])
     current = None
     for title, shown, lines in chain(first, source if failure is None else ()):
         if title is not None and title != current:
@@ -105,7 +112,13 @@ def _print_plain(
         if measured == 1:
             # Nothing is known of what will come: columns grow with it.
             widths = [max(width, len(cell)) for width, cell in zip(widths, shown, strict=True)]
-        _write_row(columns, widths, shown)
+            fitting = _fit(columns, widths, line_chars)
+        if line_chars is not None:
+            shown = [
+                _cut(cell, width) if column.elastic else cell
+                for column, width, cell in zip(columns, fitting, shown, strict=True)
+            ]
+        _write_row(columns, fitting, shown)
         for line in lines():
             write(f"  {line}\n")
     if failure is not None:
@@ -127,6 +140,30 @@ def _take(source: Iterator[T], count: int) -> tuple[list[T], Exception | None]:
 
 def _show_cells(columns: Sequence[Field[T]], item: T) -> list[str]:
     return [column.show(item) for column in columns]
+
+
+def _fit(
+    columns: Sequence[Field[T]], widths: Sequence[int], line_chars: int | None
+) -> Sequence[int]:
+    """Widths with which a line fits: elastic columns share what the others leave."""
+    if line_chars is None:
+        return widths
+    left = line_chars - 2 * (len(columns) - 1)
+    left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.elastic)
+    elastic = [number for number, column in enumerate(columns) if column.elastic]
+    fitting = [*widths]
+    # The narrowest first: what it does not need is for the others.
+    for others, number in enumerate(sorted(elastic, key=widths.__getitem__)):
+        share = max(left // (len(elastic) - others), len(columns[number].title or ""))
+        fitting[number] = min(widths[number], share)
+        left -= fitting[number]
+    return fitting
+
+
+def _cut(cell: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1)}…"
 
 
 def _write_row(columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from cli_command import cli, cli_each, cli_on_terminal
+from rich.cells import cell_len
 
 import txnlog
 
@@ -60,6 +61,23 @@ def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> Non
     read = ("records", "read", "orders:1", "-f", "%k=%v\\n", "--store", store_path)
     shown = run_on_terminal(80, *read, PYTHONIOENCODING="utf-8")
     assert shown == "\\N=\\xff\\x00\ntab\\tnul\\x00esc\\x1b[31m \\\\ é=\\N\n"
+
+
+def test_long_records_are_cut_to_the_width_of_a_terminal(tmp_path: Path) -> None:
+    """Keys, values and headers share what the other columns leave; a pipe shows them whole."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("orders")
+    with store.producer() as producer:
+        producer.send("orders", "v" * 5000, "key", headers=[("h", b"x" * 300)])
+        producer.send("orders", "\u8336" * 300, "k" * 100)
+    read = ("records", "read", "orders", "--store", tmp_path / "store")
+    shown = run_on_terminal(100, *read, PYTHONIOENCODING="utf-8").splitlines()
+    assert [cell_len(line) <= 100 for line in shown] == [True] * 3
+    assert shown[1].split()[3] == "key"
+    assert [line.count("\u2026") for line in shown] == [0, 2, 2]
+    whole = cli(*read, env={"PYTHONIOENCODING": "utf-8"}).out
+    assert "v" * 5000 in whole
+    assert "\u2026" not in whole
 
 
 def test_no_way_of_printing_a_record_lets_a_terminal_obey_it(tmp_path: Path) -> None:

@@ -11,6 +11,12 @@ import typer
 
 from txnlog.cli.input.options import TargetArgument
 from txnlog.cli.input.places import parse_target
+from txnlog.cli.input.record_filter import (
+    FindKeyOption,
+    GrepOption,
+    RecordFilter,
+    WhereOption,
+)
 from txnlog.cli.input.record_options import (
     Encoding,
     EncodingOption,
@@ -48,6 +54,9 @@ def read_records(
         int | None,
         typer.Option("-n", "--max-records", min=0, help="At most so many.", show_default=False),
     ] = None,
+    key: FindKeyOption = None,
+    grep: GrepOption = None,
+    where: WhereOption = None,
     isolation_level: IsolationOption = Isolation.COMMITTED,
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
@@ -73,30 +82,35 @@ def read_records(
     says both ends at once.
 
     Bytes are shown as UTF-8; what is not is \\xNN, and \\N is null. In JSON it is
-    {"base64": "..."}. Use -o jsonl in pipes: `records write` takes it.
+    {"base64": "..."}. Use -o jsonl in pipes: `records write` takes it. On a terminal a table
+    cuts what does not fit; a pipe, JSON and --format show all.
 
     \b
     Example:
       txnlog records read orders:0 --from 100 --to 200
       txnlog records read orders --from @2024-05-01T12:00 -n 10 -o jsonl
       txnlog records read orders --offset @-1h -f '%p:%o %k=%v\\n'
+      txnlog records read orders --key alice --where 'value.items[0].price > 9.5' -n 1
       txnlog records read orders --to-file orders.parquet
     """
-    where, chosen = parse_target(target), join_range(offset, from_, to)
+    place, chosen = parse_target(target), join_range(offset, from_, to)
+    wanted = RecordFilter.of(key, grep, where)
     printer = RecordPrinter.of(encoding, template)
     named_format = None if file_format is None else file_format.value
     if to_file is not None:
-        if template is not None or max_records is not None:
+        if template is not None or max_records is not None or wanted:
             raise typer.BadParameter(
-                "--to-file takes whole ranges: use --offset, not -n or --format"
+                "--to-file takes whole ranges: use --offset, not -n, --format, --key, --grep or "
+                "--where"
             )
         _check_file(to_file, named_format)
     elif file_format is not None:
         raise typer.BadParameter("--file-format goes with --to-file")
-    snapshot = session.open_store().snapshot([where.topic], isolation_level=isolation_level.value)
-    scan = plan_scan(snapshot, where, chosen, as_json=to_file is None)
+    snapshot = session.open_store().snapshot([place.topic], isolation_level=isolation_level.value)
+    scan = plan_scan(snapshot, place, chosen, as_json=to_file is None)
     if to_file is None:
-        printer.print(session.output, islice(read_scanned(scan.to_batches()), max_records))
+        records = read_scanned(wanted.keep(scan.to_batches()))
+        printer.print(session.output, islice(records, max_records))
         return
     with progress_bar(f"writing {to_file.name}", unit="records") as progress:
         count = scan.to_file(to_file, named_format, encoding=encoding.value, progress=progress)

@@ -1,0 +1,192 @@
+"""Which records are wanted: ``--key``, ``--grep`` and ``--where``, all of which must hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FindKeyOption = Annotated[
+    str | None,
+    typer.Option("-k", "--key", metavar="KEY", help="Only with this key.", show_default=False),
+]
+GrepOption = Annotated[
+    str | None,
+    typer.Option(
+        "-g",
+        "--grep",
+        metavar="REGEX",
+        help="Only where this is found in the key or the value.",
+        show_default=False,
+    ),
+]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-w",
+        "--where",
+        metavar="CONDITION",
+        help="Only where this holds of JSON, as value.id=7; may be repeated.",
+        show_default=False,
+    ),
+]
+
+_STEP: Final = r"\.([^.\[\]\"=!<>~\s]+)|\.\"([^\"]*)\"|\[(-?\d+)\]"
+_CONDITION: Final = re.compile(
+    rf"\s*(?P<column>key|value)(?P<path>(?:{_STEP})*)"
+    r"\s*(?P<operator>!=|<=|>=|==|=|<|>|~)\s*(?P<operand>.*?)\s*",
+    re.DOTALL,
+)
+_ORDERS: Final[Mapping[str, Callable[[object, object], bool]]] = {
+    "<": lambda left, right: left < right,  # type: ignore[operator]
+    "<=": lambda left, right: left <= right,  # type: ignore[operator]
+    ">": lambda left, right: left > right,  # type: ignore[operator]
+    ">=": lambda left, right: left >= right,  # type: ignore[operator]
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """What all wanted records have in common. Batches are those of a scan, with all columns."""
+
+    key: bytes | None
+    pattern: str | None
+    conditions: Sequence[Condition]
+
+    @classmethod
+    def of(cls, key: str | None, grep: str | None, where: Sequence[str] | None) -> RecordFilter:
+        """What the options ask for. Raises BadParameter."""
+        if grep is not None:
+            _check_regex("--grep", grep)
+        encoded = None if key is None else key.encode(errors="surrogateescape")
+        return cls(encoded, grep, [parse_condition(text) for text in where or ()])
+
+    def __bool__(self) -> bool:
+        return self.key is not None or self.pattern is not None or bool(self.conditions)
+
+    def keep(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of each batch."""
+        return map(self._keep, batches) if self else iter(batches)
+
+    def _keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.key is not None:
+            batch = batch.filter(pc.equal(batch.column("key"), self.key))
+        if self.pattern is not None:
+            found = [
+                pc.fill_null(pc.match_substring_regex(batch.column(name), self.pattern), False)
+                for name in ("key", "value")
+            ]
+            batch = batch.filter(pc.or_(*found))
+        for condition in self.conditions:
+            batch = batch.filter(pa.array(condition.holds_of(batch), pa.bool_()))
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of one place in the JSON of a column, with what was typed."""
+
+    column: str
+    path: Sequence[str | int]
+    operator: str
+    operand: object
+
+    def holds_of(self, batch: pa.RecordBatch) -> list[bool]:
+        """Of each row of a batch. What is no JSON, or is not there, counts as null."""
+        return [self._holds(data) for data in batch.column(self.column).to_pylist()]
+
+    def _holds(self, data: bytes | None) -> bool:
+        if self.operator == "~":
+            text = _look_up(data, self.path) if self.path else _decode_text(data)
+            return isinstance(text, str) and re.search(str(self.operand), text) is not None
+        found = _look_up(data, self.path)
+        alike = _kind(found) is _kind(self.operand)
+        if self.operator in _ORDERS:
+            ordered = alike and _kind(found) in (float, str)
+            return ordered and _ORDERS[self.operator](found, self.operand)
+        return (alike and found == self.operand) is (self.operator != "!=")
+
+
+def parse_condition(text: str) -> Condition:
+    """A condition as it is typed: ``value.items[0].id >= 7``. Raises BadParameter."""
+    typed = _CONDITION.fullmatch(text)
+    if typed is None:
+        raise _bad(text, "that is no condition")
+    path = [
+        int(index) if index else quoted or name
+        for name, quoted, index in re.findall(_STEP, typed["path"])
+    ]
+    operator, operand = typed["operator"].replace("==", "="), typed["operand"]
+    if operator == "~":
+        _check_regex("--where", operand)
+        return Condition(typed["column"], path, operator, operand)
+    parsed = _parse_operand(operand)
+    if operator in _ORDERS and _kind(parsed) not in (float, str):
+        raise _bad(text, "only numbers and strings have an order")
+    return Condition(typed["column"], path, operator, parsed)
+
+
+def _parse_operand(operand: str) -> object:
+    """JSON, or a string that needs no quotes."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(operand)
+    except (msgspec.DecodeError, RecursionError):
+        return operand
+
+
+def _look_up(data: bytes | None, path: Sequence[str | int]) -> object:
+    import msgspec
+
+    if data is None:
+        return None
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None if path else _decode_text(data)
+    for step in path:
+        if isinstance(step, str):
+            found = found.get(step) if isinstance(found, dict) else None
+        else:
+            inside = isinstance(found, list) and -len(found) <= step < len(found)
+            found = found[step] if inside else None
+    return found
+
+
+def _decode_text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="surrogateescape")
+
+
+def _kind(value: object) -> type:
+    """What values are comparable with each other: whole numbers with others, booleans not."""
+    return float if type(value) is int else type(value)
+
+
+def _check_regex(option: str, pattern: str) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        pc.match_substring_regex(pa.array([b""]), pattern)
+        re.compile(pattern)
+    except (pa.ArrowInvalid, re.error) as error:
+        raise typer.BadParameter(
+            f"{option} {pattern!r} is no regular expression: {error}"
+        ) from error
+
+
+def _bad(text: str, why: str) -> typer.BadParameter:
+    return typer.BadParameter(
+        f"--where {text!r}: {why}; it is a place in the JSON of key or value, an operator, and "
+        "what to compare with: value.id=7, 'value.items[0].name = tea', 'key ~ ^a'"
+    )
