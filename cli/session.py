@@ -50,6 +50,7 @@ class Session:
     explicit_url: str | None
     """The store that an option names; one of a variable or a file is not meant for trials."""
     output: Output
+    output_format: Format
     _explicit_options: Mapping[str, str]
     _configured_options: Mapping[str, object]
 
@@ -118,10 +119,12 @@ def open_session(
     explicit_url = store or root.store
     explicit_options = {**root.storage_options, **parse_storage_options(storage_option or ())}
     settings = root.settings
+    chosen = output or root.output or _parse_format(settings.output) or Format.TABLE
     return Session(
         explicit_url or os.environ.get(STORE_VARIABLE) or settings.store,
         explicit_url,
-        _make_output(output or root.output or _parse_format(settings.output) or Format.TABLE),
+        _make_output(chosen),
+        chosen,
         explicit_options,
         settings.storage_options,
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from txnlog.admin.disk_usage import PartitionUsage
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
     from txnlog.admin.merging import Merge
+    from txnlog.admin.metrics import Metric
     from txnlog.admin.offsets import ListedOffset
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
@@ -92,6 +93,7 @@ __all__ = [
     "LoggedOffset",
     "MaintenanceFailure",
     "Merge",
+    "Metric",
     "OffsetReset",
     "OffsetSpan",
     "OpenTransaction",
@@ -148,6 +150,7 @@ _HOMES = {
     "LoggedOffset": "inspect.history",
     "MaintenanceFailure": "admin.maintenance",
     "Merge": "admin.merging",
+    "Metric": "admin.metrics",
     "OffsetReset": "inspect.descriptions",
     "OffsetSpan": "state.topic_entries",
     "OpenTransaction": "kafka.transaction_tracker",

@@ -23,6 +23,7 @@ from txnlog.errors import (
     ObjectNotFound,
     StoreExists,
     StoreNotFound,
+    TxnlogError,
 )
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
     from txnlog.admin.merging import Merge
+    from txnlog.admin.metrics import Metric
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.doctor.finding import Finding
@@ -408,6 +410,16 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         return [*merge_topic(self._logs, topic, dry_run=dry_run)]
 
     # -- checking it ------------------------------------------------------------------------------
+
+    def metrics(self) -> Iterator[Metric | TxnlogError]:
+        """The store as numbers: offsets, sizes, lags, open transactions.
+
+        They are not of one moment. Costs a listing for each topic, group and transactional id; the
+        error besides where one cannot be read.
+        """
+        from txnlog.admin.metrics import measure
+
+        return measure(self.each_topic(), self.each_group(), self.each_transaction(), self._clock)
 
     def examine(
         self,

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from cli_command import cli, cli_each
 
-from txnlog.cli.commands import bench, demo, doctor, export, import_, log, maintain, offsets
+from txnlog.cli.commands import (
+    bench,
+    demo,
+    doctor,
+    export,
+    import_,
+    log,
+    maintain,
+    metrics,
+    offsets,
+)
 from txnlog.cli.commands.groups import log as groups_log
 from txnlog.cli.commands.groups import seek
 from txnlog.cli.commands.index import dump as index_dump
@@ -48,6 +58,7 @@ def keys(*fields: Field[Any]) -> list[str]:
 KEYS = {
     "doctor": keys(*doctor.FIELDS),
     "maintain": keys(*maintain.FIELDS),
+    "metrics": keys(*metrics.FIELDS),
     "demo": [*keys(*demo.DEMO), "records", *keys(*demo.RECORDS)],
     "bench": keys(*bench.FIELDS),
     "import": [

@@ -1,0 +1,48 @@
+"""``txnlog metrics``: a store as numbers, for Prometheus or a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnlog.cli.input.options import Format
+from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.fields import Field, text
+from txnlog.cli.output.streams import write
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.results import Metric
+
+
+def _get_labels(metric: Metric) -> Json:
+    return dict(metric.labels)
+
+
+FIELDS: list[Field[Metric]] = [
+    text("name", "NAME", lambda metric: metric.name),
+    Field("labels", "LABELS", _get_labels, lambda metric: str(metric.labels)),
+    Field("value", "VALUE", lambda metric: metric.value, lambda metric: str(metric.value)),
+]
+
+
+def print_metrics(session: Session) -> None:
+    """Print offsets, sizes, lags and open transactions as Prometheus reads them.
+
+    For the textfile collector of node_exporter, or a job that pushes: nothing listens. It costs
+    a listing for each topic, group and transactional id. What cannot be read is reported on
+    stderr and counted; the rest is there all the same.
+
+    \b
+    Example:
+      txnlog metrics --store s3://bucket/store > txnlog.prom.tmp; mv txnlog.prom.tmp txnlog.prom
+    """
+    from txnlog.admin.metrics import to_prometheus
+
+    with DamageReporter() as reporter:
+        found = reporter.skip_unreadable(session.open_store().metrics())
+        if session.output_format is not Format.TABLE:
+            session.output.rows(FIELDS, found)
+            return
+        for line in to_prometheus(found):
+            write(line + "\n")

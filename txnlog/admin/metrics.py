@@ -1,0 +1,130 @@
+"""A store as numbers, for monitoring: how far topics reach, who lags, what holds whom back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from txnlog.errors import TxnlogError
+
+if TYPE_CHECKING:
+    from txnlog.clock import Clock
+    from txnlog.inspect.descriptions import (
+        GroupDescription,
+        TopicDescription,
+        TransactionDescription,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of one thing; its name and labels are as Prometheus has them."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "txnlog_topic_log_entries": "Length of the topic's log.",
+    "txnlog_topic_open_transactions": "Undecided transactions that hold stable offsets back.",
+    "txnlog_partition_log_start_offset": "The first offset.",
+    "txnlog_partition_last_stable_offset": "Where read_committed stops.",
+    "txnlog_partition_end_offset": "The next offset to be given.",
+    "txnlog_partition_segments": "Segments.",
+    "txnlog_partition_size_bytes": "Bytes of its segments.",
+    "txnlog_group_committed_offset": "The next offset that the group reads.",
+    "txnlog_group_lag_records": "Offsets that the group has yet to read, up to the stable one.",
+    "txnlog_transactional_ids": "Transactional ids by the state of their newest transaction.",
+    "txnlog_transaction_open_seconds": "For how long a transaction has been open.",
+    "txnlog_transaction_overdue_seconds": "For how long others could have ended a transaction.",
+    "txnlog_unreadable": "Topics, groups and ids that could not be read.",
+}
+"""What each metric says. All are gauges: a topic that is made anew begins at 0 again."""
+
+
+def measure(
+    topics: Iterable[TopicDescription | TxnlogError],
+    groups: Iterable[GroupDescription | TxnlogError],
+    transactions: Iterable[TransactionDescription | TxnlogError],
+    clock: Clock,
+) -> Iterator[Metric | TxnlogError]:
+    """The metrics of what is described; the error besides where something cannot be read."""
+    unreadable = Counter[str]({"topic": 0, "group": 0, "transactional_id": 0})
+    for topic in topics:
+        if isinstance(topic, TxnlogError):
+            unreadable["topic"] += 1
+            yield topic
+        else:
+            yield from _of_topic(topic)
+    for group in groups:
+        if isinstance(group, TxnlogError):
+            unreadable["group"] += 1
+            yield group
+        else:
+            yield from _of_group(group)
+    states = Counter[str]()
+    for transaction in transactions:
+        if isinstance(transaction, TxnlogError):
+            unreadable["transactional_id"] += 1
+            yield transaction
+        else:
+            states[transaction.status] += 1
+            yield from _of_transaction(transaction, clock.now_ms())
+    for state, count in sorted(states.items()):
+        yield Metric("txnlog_transactional_ids", {"state": state}, count)
+    for kind, count in unreadable.items():
+        yield Metric("txnlog_unreadable", {"kind": kind}, count)
+
+
+def to_prometheus(metrics: Iterable[Metric]) -> Iterator[str]:
+    """Lines of Prometheus' text format, each metric's together."""
+    by_name: dict[str, list[Metric]] = {name: [] for name in MEANINGS}
+    for metric in metrics:
+        by_name[metric.name].append(metric)
+    for name, found in by_name.items():
+        if not found:
+            continue
+        yield f"# HELP {name} {MEANINGS[name]}"
+        yield f"# TYPE {name} gauge"
+        for metric in found:
+            labels = ",".join(f'{key}="{_escape(value)}"' for key, value in metric.labels.items())
+            yield f"{name}{{{labels}}} {metric.value:.17g}"
+
+
+def _of_topic(topic: TopicDescription) -> Iterator[Metric]:
+    labels = {"topic": topic.topic}
+    yield Metric("txnlog_topic_log_entries", labels, topic.entries)
+    yield Metric("txnlog_topic_open_transactions", labels, len(topic.open_transactions))
+    for part in topic.partitions:
+        at = {**labels, "partition": str(part.partition)}
+        yield Metric("txnlog_partition_log_start_offset", at, part.log_start_offset)
+        yield Metric("txnlog_partition_last_stable_offset", at, part.last_stable_offset)
+        yield Metric("txnlog_partition_end_offset", at, part.end_offset)
+        yield Metric("txnlog_partition_segments", at, part.segment_count)
+        yield Metric("txnlog_partition_size_bytes", at, part.size_bytes)
+
+
+def _of_group(group: GroupDescription) -> Iterator[Metric]:
+    for place in group.offsets:
+        at = {"group": group.group_id, "topic": place.topic, "partition": str(place.partition)}
+        if place.offset is not None:
+            yield Metric("txnlog_group_committed_offset", at, place.offset)
+        if place.lag is not None:
+            yield Metric("txnlog_group_lag_records", at, place.lag)
+
+
+def _of_transaction(transaction: TransactionDescription, now_ms: int) -> Iterator[Metric]:
+    if transaction.ends_by_ms is None:
+        return
+    labels = {"transactional_id": transaction.transactional_id, "state": transaction.status}
+    open_ms = max(now_ms - transaction.since_ms, 0)
+    overdue_ms = max(now_ms - transaction.ends_by_ms, 0)
+    yield Metric("txnlog_transaction_open_seconds", labels, open_ms / 1000)
+    yield Metric("txnlog_transaction_overdue_seconds", labels, overdue_ms / 1000)
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
