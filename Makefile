@@ -2,8 +2,9 @@
 # Works with GNU make 3.81, the one that macOS has.
 
 PIP := .venv/bin/python -m pip --disable-pip-version-check
-SOURCES := $(shell find txnlog segments spark cli -name __pycache__ -prune -o \
-    \( -name '*.py' -o -name py.typed -o -type d \) -print) pyspark_txnlog.py README.md LICENSE
+SOURCES := $(shell find txnlog segments spark cli ui -name __pycache__ -prune -o \
+    \( -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed -o -type d \) \
+    -print) pyspark_txnlog.py README.md LICENSE
 ARGS ?=
 # The minor versions of Spark that pyproject.toml allows, each tested by `make test-matrix`.
 SPARK_VERSIONS := 4.1 4.2 4.3

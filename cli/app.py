@@ -24,6 +24,7 @@ from txnlog.cli.commands import (
     store,
     topics,
     txns,
+    ui,
 )
 from txnlog.cli.input.options import ConfigOption, OutputOption, StorageOptions, StoreOption
 from txnlog.cli.session import read_root_options
@@ -55,6 +56,7 @@ app.add_typer(
             "maintain": maintain.maintain_store,
             "metrics": metrics.print_metrics,
             "doctor": doctor.examine_store,
+            "ui": ui.serve_pages,
             "demo": demo.make_demo,
             "bench": bench.measure_store,
         },

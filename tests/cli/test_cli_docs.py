@@ -58,6 +58,7 @@ def keys(*fields: Field[Any]) -> list[str]:
 KEYS = {
     "doctor": keys(*doctor.FIELDS),
     "maintain": keys(*maintain.FIELDS),
+    "ui": [],
     "metrics": keys(*metrics.FIELDS),
     "demo": [*keys(*demo.DEMO), "records", *keys(*demo.RECORDS)],
     "bench": keys(*bench.FIELDS),

@@ -24,7 +24,7 @@ def run(python: str | Path, *arguments: str, cwd: Path) -> str:
 
 
 def build(folder: Path, *, symlinks: bool) -> Path:
-    """The wheel of a copy of the sources, with or without the three symlinks, built offline."""
+    """The wheel of a copy of the sources, with or without the four symlinks, built offline."""
     sources = folder / "sources"
     for name in CODE_FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__")

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("packaging")  # one process builds the whee
 OPTIONAL = (
     *("pyspark", "pandas", "typer", "rich"),
     *("s3fs", "gcsfs", "adlfs", "asyncssh", "requests", "hdfs_native"),
+    *("jinja2", "starlette", "uvicorn"),
 )
 
 
@@ -68,7 +69,7 @@ def test_every_module_can_be_imported(python: Path, tmp_path: Path) -> None:
 
 
 def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
-    """Without the optional packages all of txnlog outside spark and cli still imports."""
+    """Without the optional packages all of txnlog outside spark, cli and ui still imports."""
     names = [module.name for module in modules() if module.layer in ("core", "segments")]
     names.remove("pyspark_txnlog")  # loaded by Spark alone
     # Built on the extras; loaded for their URLs alone.
@@ -100,7 +101,9 @@ def test_importing_txnlog_loads_no_extra(python: Path, tmp_path: Path) -> None:
     assert run(python, "-c", code, cwd=tmp_path).strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["segments", "spark", "cli", "tests", "examples", "benchmarks"])
+@pytest.mark.parametrize(
+    "name", ["segments", "spark", "cli", "ui", "tests", "examples", "benchmarks"]
+)
 def test_short_names_stay_free(python: Path, tmp_path: Path, name: str) -> None:
     """An installed txnlog takes no name that a user's own folder may have."""
     code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"

@@ -31,7 +31,7 @@ def names_of(requirements: list[str]) -> set[str]:
 
 def test_the_whole_code_is_looked_at() -> None:
     """The checks below do not pass because they see nothing."""
-    assert {module.layer for module in MODULES} == {"segments", "core", "spark", "cli"}
+    assert {module.layer for module in MODULES} == {"segments", "core", "spark", "cli", "ui"}
     assert "txnlog" in {module.name for module in MODULES}
 
 
@@ -57,6 +57,7 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
         "core": core.union(*(extras[key] for key in ADAPTED), {"azure"}),
         "spark": core | extras["spark"],
         "cli": core | extras["cli"],
+        "ui": core | extras["ui"],
     }
     undeclared = [
         f"{module.where} imports {name}"
@@ -116,17 +117,19 @@ def test_only_the_command_prints() -> None:
 
 def test_symlinks_are_relative_and_point_right() -> None:
     """Tools that run in the checkout see the import names, wherever it was cloned."""
-    targets = {name: (ROOT / "txnlog" / name).readlink() for name in ("segments", "spark", "cli")}
+    names = ("segments", "spark", "cli", "ui")
+    targets = {name: (ROOT / "txnlog" / name).readlink() for name in names}
     assert {name: str(target) for name, target in targets.items()} == {
         "segments": "../segments",
         "spark": "../spark",
         "cli": "../cli",
+        "ui": "../ui",
     }
 
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NAMED_PATH = re.compile(
-    r"`((?:txnlog|segments|spark|cli|tests|docs|examples|benchmarks)/[\w./-]+)`"
+    r"`((?:txnlog|segments|spark|cli|ui|tests|docs|examples|benchmarks)/[\w./-]+)`"
 )
 
 

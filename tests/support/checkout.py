@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE_FOLDERS = ("txnlog", "segments", "spark", "cli")
+CODE_FOLDERS = ("txnlog", "segments", "spark", "cli", "ui")
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -27,7 +27,7 @@ class Module:
 
     @property
     def layer(self) -> str:
-        """``segments``, ``spark`` and ``cli``; everything else is ``core``."""
+        """``segments``, ``spark``, ``cli`` and ``ui``; everything else is ``core``."""
         part = self.name.split(".")[1] if "." in self.name else ""
         return part if part in CODE_FOLDERS else "core"
 

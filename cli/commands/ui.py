@@ -1,0 +1,59 @@
+"""``txnlog ui``: a store in the browser."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from txnlog.cli.output.streams import flush, write
+from txnlog.cli.session import Session
+
+PASSWORD_VARIABLE = "TXNLOG_UI_PASSWORD"  # noqa: S105 - the name of a variable
+
+
+def serve_pages(
+    session: Session,
+    port: Annotated[int, typer.Option("--port", help="0: one that is free.")] = 0,
+    host: Annotated[
+        str, typer.Option("--host", help="Another address needs a password, see below.")
+    ] = "127.0.0.1",
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Transactions can be aborted from the pages.")
+    ] = False,
+) -> None:
+    """Show a store in the browser, until Ctrl-C; prints the URL to open.
+
+    The URL has a token, so that nobody else on this machine can look; keep it to yourself. With
+    an address that other machines reach, pages ask for the password that the variable
+    TXNLOG_UI_PASSWORD has, and go over the network as plain HTTP. Pages change nothing, except
+    that who looks at a topic ends transactions that are past their timeout, as every reader does.
+
+    \b
+    Example:
+      txnlog ui --store s3://bucket/store
+    """
+    try:
+        from txnlog.ui.server import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "starlette", "uvicorn"):
+            raise
+        from txnlog.errors import InvalidOption
+
+        raise InvalidOption(
+            f"{error.name} is not installed, which pages need: pip install 'txnlog[ui]'"
+        ) from error
+
+    def announce(url: str) -> None:
+        write(url + "\n")
+        flush()
+
+    serve(
+        session.open_store(),
+        announce=announce,
+        port=port,
+        host=host,
+        password=os.environ.get(PASSWORD_VARIABLE),
+        allow_changes=allow_changes,
+    )

@@ -1,0 +1,120 @@
+"""Who sees the console, and who does not."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pytest
+from starlette.testclient import TestClient
+from ui_browser import ADDRESS, PORT, browser_of
+
+from txnlog.errors import InvalidOption
+from txnlog.store import Store
+from txnlog.ui.access import COOKIE, Access, loopback_hosts
+from txnlog.ui.console import Console
+from txnlog.ui.server import is_loopback, make_console, serve
+
+OPEN_ID = "/transactions/open%2F%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E"
+
+
+def test_only_who_has_the_token_is_let_in(console: Console) -> None:
+    """It is exchanged for a cookie that scripts cannot read and other sites do not send."""
+    browser = browser_of(console, shows_token=False)
+    for path in ("/", "/topics/orders", "/static/style.css", "/nothing", "/?token=", "/?token=x"):
+        refused = browser.get(path)
+        assert (refused.status_code, "orders" in refused.text) == (403, False), path
+    admitted = browser.get(f"/topics/orders?token={console.access.token}")
+    assert (admitted.status_code, admitted.headers["location"]) == (303, "/topics/orders")
+    cookie = admitted.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert console.access.token not in cookie
+    assert browser.get("/topics/orders").status_code == 200
+    browser.cookies.set(COOKIE, "guessed")
+    assert browser_of(console, shows_token=False).get("/").status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1:1", ""])
+def test_other_names_of_this_machine_are_refused(browser: TestClient, host: str) -> None:
+    """A site whose name was made to resolve here has our cookie's host, and is told by its own."""
+    assert browser.get("/", headers={"host": host}).status_code == 421
+
+
+def test_nothing_is_framed_run_or_kept(browser: TestClient) -> None:
+    """Every answer says so, also a refusal; no page has a script of its own in it."""
+    for path in ("/", "/topics/orders/0/records", "/nothing", "/static/live.js"):
+        answer = browser.get(path)
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cache-control"] == "no-store"
+    for path in ("/", "/topics/orders", "/topics/orders/0", OPEN_ID, "/store"):
+        page = browser.get(path).text
+        assert page.count("<script") == 1, path
+        assert " style=" not in page
+        assert " onclick=" not in page
+
+
+def test_without_leave_nothing_can_be_changed(browser: TestClient, console: Console) -> None:
+    """There is neither a form nor an address that takes one."""
+    assert '<form class="change"' not in browser.get(OPEN_ID).text
+    form = {"form_token": console.access.form_token, "number": "1", "reason": "x"}
+    answer = browser.post(f"{OPEN_ID}/abort", data=form, headers={"origin": ADDRESS})
+    assert answer.status_code == 405
+    assert console.store.describe_topic("orders").open_transactions
+
+
+def test_with_leave_a_transaction_is_aborted_by_our_own_form_alone(store: Store) -> None:
+    """Neither another site's form nor one without the page's token does anything."""
+    console = make_console(store, Access(loopback_hosts(PORT)), allow_changes=True)
+    form = {"form_token": console.access.form_token, "number": "1", "reason": "its host is gone"}
+    with browser_of(console) as browser:
+        assert console.access.form_token in browser.get(OPEN_ID).text
+        for headers, data, status in (
+            ({}, form, 403),
+            ({"origin": "https://evil.example"}, form, 403),
+            ({"origin": "null"}, form, 403),
+            ({"origin": ADDRESS}, {**form, "form_token": "x"}, 403),
+            ({"origin": ADDRESS}, {**form, "reason": "x" * 70_000}, 413),
+            ({"origin": ADDRESS}, {**form, "number": "x"}, 400),
+            ({"origin": ADDRESS}, {**form, "number": "2"}, 400),
+        ):
+            answer = browser.post(f"{OPEN_ID}/abort", data=data, headers=headers)
+            assert answer.status_code == status, answer.text
+        assert store.describe_topic("orders").open_transactions
+        done = browser.post(f"{OPEN_ID}/abort", data=form, headers={"origin": ADDRESS})
+        assert (done.status_code, unquote(done.headers["location"])) == (303, unquote(OPEN_ID))
+        assert "its host is gone" in browser.get(OPEN_ID).text
+    assert not store.describe_topic("orders").open_transactions
+
+
+def test_beyond_this_machine_a_password_is_asked_for(store: Store) -> None:
+    """The token of a URL opens nothing then; a wrong password does not either."""
+    hosts = frozenset({f"127.0.0.1:{PORT}"})
+    console = make_console(store, Access(hosts, password="s3cret"))
+    with browser_of(console, shows_token=False) as browser:
+        for path in ("/", f"/?token={console.access.token}", "/static/live.js"):
+            answer = browser.get(path)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+        assert browser.get("/login").status_code == 200
+        assert browser.get("/static/style.css").status_code == 200
+        origin = {"origin": ADDRESS}
+        assert browser.post("/login", data={"password": "s3cret"}).status_code == 403
+        wrong = browser.post("/login", data={"password": "secret"}, headers=origin)
+        assert (wrong.status_code, "not the password" in wrong.text) == (403, True)
+        right = browser.post("/login", data={"password": "s3cret"}, headers=origin)
+        assert right.status_code == 303
+        assert "orders" in browser.get("/").text
+
+
+def test_other_addresses_are_not_listened_at_without_a_password(store: Store) -> None:
+    """Nor is an address that another program has."""
+    told: list[str] = []
+    for host in ("0.0.0.0", "192.0.2.1", "::", "example.com"):
+        assert not is_loopback(host)
+        with pytest.raises(InvalidOption, match="password"):
+            serve(store, announce=told.append, host=host)
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
+    with pytest.raises(InvalidOption, match="cannot listen at"):
+        serve(store, announce=told.append, host="192.0.2.1", password="x")
+    assert told == []

@@ -1,0 +1,54 @@
+"""``txnlog ui``: the real server, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import txnlog
+
+COMMAND = [sys.executable, "-m", "txnlog.cli", "ui"]
+
+
+def test_it_prints_its_url_when_it_is_ready_and_ends_when_interrupted(tmp_path: Path) -> None:
+    """The token opens it; Ctrl-C ends it like other commands."""
+    txnlog.open(str(tmp_path / "store"), create=True).create_topic("orders")
+    package = str(Path(txnlog.__file__).parent.parent)
+    process = subprocess.Popen(
+        [*COMMAND, "--store", str(tmp_path / "store")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": package},
+        # A shell that runs the tests in the background has its children ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+    try:
+        assert process.stdout is not None
+        url = urlsplit(process.stdout.readline().strip())
+        connection = HTTPConnection(str(url.hostname), url.port, timeout=30)
+        connection.request("GET", "/")
+        refused = connection.getresponse()
+        assert (refused.status, b"orders" in refused.read()) == (403, False)
+        connection.request("GET", f"/?{url.query}")
+        admitted = connection.getresponse()
+        admitted.read()
+        cookie = re.match("[^;]+", admitted.headers["set-cookie"])
+        assert cookie is not None
+        connection.request("GET", "/", headers={"cookie": cookie[0]})
+        shown = connection.getresponse()
+        assert (shown.status, b"/topics/orders" in shown.read()) == (200, True)
+        assert "uvicorn" not in str(shown.headers)
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (130, "", "")
+    finally:
+        process.kill()
+        process.wait()

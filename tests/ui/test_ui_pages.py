@@ -1,0 +1,210 @@
+"""What the pages show."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import escape, unescape
+
+import pyarrow as pa
+import pytest
+from starlette.testclient import TestClient
+from ui_browser import HOSTILE
+
+from txnlog.store import Store
+from txnlog.ui.console import Console, Rates
+from txnlog.ui.pages.groups import draw_curves
+from txnlog.ui.pages.topics import Scale, draw_bars
+from txnlog.ui.rendering import show_content, show_size
+
+OPEN_ID = f"open/{HOSTILE}"
+
+
+def text_of(browser: TestClient, path: str) -> str:
+    """What a reader sees of a page, on one line."""
+    answer = browser.get(path)
+    assert answer.status_code == 200, answer.text
+    assert HOSTILE not in answer.text
+    main = answer.text.partition("<main")[2]
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", main)).split())
+
+
+def test_topics_are_listed_and_found(browser: TestClient, store: Store) -> None:
+    """With what they hold; names are looked for in any case."""
+    store.create_topic("paid")
+    shown = text_of(browser, "/")
+    assert "orders 2 3 \u2013 3" in shown
+    assert "compression.type=zstd" in shown
+    assert "paid" not in text_of(browser, "/?find=ORD")
+    assert f"No topic has {HOSTILE}" in text_of(
+        browser, "/?find=%3Cscript%3Ealert('x')%3C/script%3E"
+    )
+
+
+def test_long_lists_come_a_page_at_a_time(browser: TestClient, store: Store) -> None:
+    """Only the topics of the page are read; a page that is not there is the nearest one."""
+    for number in range(55):
+        store.create_topic(f"t{number:02}")
+    pages = [text_of(browser, f"/?page={page}") for page in ("1", "2", "99", "-1", "x", "9" * 30)]
+    assert ["t48" in page for page in pages] == [True, False, False, True, True, True]
+    assert ["t54" in page for page in pages] == [False, True, True, False, False, False]
+
+
+def test_a_topic_says_who_holds_it_back(browser: TestClient) -> None:
+    """And what ends that; every setting is there with where it comes from."""
+    shown = text_of(browser, "/topics/orders")
+    assert f"Transaction 1 of {OPEN_ID} is undecided from offset 2 on" in shown
+    assert "compression.type zstd set" in shown
+    assert "retention.ms -1 default" in shown
+
+
+def test_a_partition_is_a_picture_of_its_segments(browser: TestClient) -> None:
+    """A bar for each outcome, and the offsets that count."""
+    page = browser.get("/topics/orders/0").text
+    assert re.findall(r'<rect class="(\w+)" x="([\d.]+)"', page) == [
+        ("committed", "0.00"),
+        ("aborted", "333.33"),
+        ("undecided", "666.67"),
+    ]
+    shown = text_of(browser, "/topics/orders/0")
+    assert "start 0 stable 2 end 3" in shown
+    assert "undecided, offsets 2 to 2" in shown
+
+
+def test_many_segments_are_few_bars(store: Store) -> None:
+    """Neighbours that fared alike are one; what fared differently is seen however small it is."""
+    one, *_ = store.segments("orders", 0)
+    segments = [
+        replace(
+            *(one,),
+            base_offset=number,
+            end_offset=number + 1,
+            outcome="aborted" if number == 7777 else "committed",
+        )
+        for number in range(20_000)
+    ]
+    bars = draw_bars(segments, Scale(0, 20_000))
+    assert len(bars) <= 402
+    assert sum(len(bar.segments) for bar in bars) == 20_000
+    (aborted,) = (bar for bar in bars if bar.outcome == "aborted")
+    assert aborted.width == 1
+    assert aborted.title == f"segment {one.name}, aborted, offsets 7777 to 7777"
+
+
+def test_records_are_found_and_laid_out(browser: TestClient, store: Store) -> None:
+    """By offset, time, key and content, at each level; JSON is laid out, the rest in hex."""
+    at = "/topics/orders/0/records"
+    assert '{ "by": "etl" }' in text_of(browser, at)
+    assert f"{HOSTILE} =ff" in text_of(browser, at)
+    assert "failing" not in text_of(browser, at)
+    every = text_of(browser, f"{at}?level=read_uncommitted")
+    assert '"failing"' in every
+    assert "etl" not in text_of(browser, f"{at}?level=read_uncommitted&from=-2")
+    assert "No record matches" in text_of(browser, f"{at}?key=nobody")
+    assert '"etl"' in text_of(browser, f"{at}?grep=e.l")
+    assert "No record is there" in text_of(browser, f"{at}?from=2999-01-01")
+    for wrong in ("from=yesterday", "grep=(", "level=none"):
+        answer = browser.get(f"{at}?{wrong}")
+        assert (answer.status_code, "Not shown" in answer.text) == (400, True), wrong
+    store.create_topic("many")
+    with store.producer() as producer:
+        producer.send_batch("many", pa.record_batch({"value": [b"%d" % n for n in range(120)]}))
+    many = browser.get("/topics/many/0/records?from=0").text
+    (behind,) = re.findall(r'href="\?from=(\d+)&amp;', many)
+    assert behind == "50"
+    assert "?from=" not in browser.get("/topics/many/0/records?from=100").text
+
+
+def test_records_of_typed_topics_are_json(browser: TestClient, store: Store) -> None:
+    """Their columns are those of the topic's page."""
+    store.create_topic("flights", schema=pa.schema([("carrier", pa.string())]), key=["carrier"])
+    with store.producer() as producer:
+        producer.send_batch("flights", pa.record_batch({"carrier": ["AA"]}))
+    assert "carrier string no key" in text_of(browser, "/topics/flights")
+    assert '{ "carrier": "AA" }' in text_of(browser, "/topics/flights/0/records")
+
+
+def test_a_transaction_is_walked_through(browser: TestClient) -> None:
+    """Each step with the files that it put."""
+    shown = text_of(browser, "/transactions/etl")
+    steps = re.findall(r"(Begun|Announced|Placed|Decided to commit|Marked|Complete):", shown)
+    assert steps == ["Begun", "Announced", "Placed", "Decided to commit", "Marked", "Complete"]
+    assert "topics/orders/log/00000000000000000001.json" in shown
+    assert "topics/orders/log/00000000000000000001.commit" in shown
+    assert "Decided to abort" in text_of(browser, "/transactions/failing")
+    listed = text_of(browser, "/transactions")
+    assert listed.index(OPEN_ID) < listed.index("failing")
+    assert "etl" not in text_of(browser, "/transactions?find=OPEN").replace("Requests", "")
+
+
+def test_a_group_shows_its_way(browser: TestClient, store: Store) -> None:
+    """Its lag, its commits, and a curve over them."""
+    shown = text_of(browser, "/groups/" + "%3Cscript%3Ealert('x')%3C%2Fscript%3E")
+    assert "Lag 1" in shown
+    assert "orders:0 at 1" in shown
+    assert HOSTILE in text_of(browser, "/groups")
+    history = [*store.group_history(HOSTILE)]
+    assert [curve.points for curve in draw_curves(history)] == ["0.0,0.0"]  # type: ignore[arg-type]
+
+
+def test_the_store_is_examined_when_asked(browser: TestClient) -> None:
+    """And tells its settings, and what maintenance would do."""
+    assert "transaction.max.timeout.ms 900000 default" in text_of(browser, "/store")
+    assert "damage" not in text_of(browser, "/store?examine")
+    assert "would do now: 0 things" in text_of(browser, "/store/maintenance")
+
+
+def test_what_is_not_there_is_said(browser: TestClient) -> None:
+    """In our own words, with the page around it."""
+    for path in ("/topics/none", "/topics/orders/9", "/transactions/none", "/groups/none"):
+        answer = browser.get(path)
+        assert (answer.status_code, "Not shown" in answer.text) == (400, True), path
+    assert escape("'<b>'") in browser.get("/topics/%3Cb%3E").text.replace("&#39;", "&#x27;")
+
+
+def test_a_page_says_what_it_has_cost(browser: TestClient) -> None:
+    """Requests since the last one."""
+    browser.get("/")
+    assert re.search(r"Requests since the last page: .*list_folders \d", text_of(browser, "/"))
+
+
+def test_rates_are_those_between_two_looks() -> None:
+    """The first one knows nothing; what was made anew has not shrunk."""
+    rates = Rates()
+    assert rates.measure("a", 10.0, 100) is None
+    assert rates.measure("a", 12.0, 160) == 30
+    assert rates.measure("a", 14.0, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (None, "null"),
+        (b"", ""),
+        (b"\xff\x00", "ff 00"),
+        (b"[1,2]", "[\n  1,\n  2\n]"),
+        (b"[1,", "[1,"),
+        (b"[" * 50_000, "[" * 20_000 + "\n… 48.8 KiB in all"),
+        ("é".encode() * 10_001, "é" * 10_000 + "\n… 19.5 KiB in all"),
+        (b"x" + "é".encode() * 10_001, "x" + "é" * 9_999 + "\n… 19.5 KiB in all"),
+    ],
+)
+def test_content_is_text_json_or_hex(data: bytes | None, shown: str) -> None:
+    """Cut where a page would get too long, never inside of a character."""
+    assert show_content(data) == shown
+
+
+def test_sizes_have_units() -> None:
+    """From bytes to tebibytes."""
+    assert [show_size(size) for size in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
+        *("0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB")
+    ]
+
+
+def test_a_console_needs_no_more_than_it_shows(console: Console, browser: TestClient) -> None:
+    """A page of records reads one segment, whatever the topic holds besides."""
+    browser.get("/topics/orders/0/records")
+    console.requests.take()
+    browser.get("/topics/orders/0/records?from=0")
+    # Taken by the page itself: what is left is nothing.
+    assert console.requests.take() == {}

@@ -1,0 +1,1 @@
+"""A store in the browser: ``txnlog ui``. Pages are made here; nothing comes from elsewhere."""

@@ -1,0 +1,130 @@
+"""Who may see a page: one browser that was given the token, from this machine, and no other site.
+
+A local server is reached by whatever runs in a browser here, so being local protects nothing:
+names that resolve to this machine (DNS rebinding) are told by Host, forms of other sites by Origin
+and by a token in each form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "txnlog_session"
+_SAFE = ("GET", "HEAD")
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What opens the door. ``hosts`` are what a browser may call this server, with its port.
+
+    With a ``password`` the token of the URL opens nothing: who comes is asked for it.
+    """
+
+    hosts: frozenset[str]
+    password: str | None = None
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+    @property
+    def form_token(self) -> str:
+        """What each form of ours carries, and no other site can know."""
+        return hmac.new(self.session.encode(), b"form", hashlib.sha256).hexdigest()
+
+    def knows(self, request: Request) -> bool:
+        """Whether it comes from a browser that has shown the token, or the password."""
+        return _same(request.cookies.get(COOKIE, ""), self.session)
+
+    def opens_by_url(self, request: Request) -> bool:
+        """Whether the URL has the token."""
+        given = request.query_params.get("token")
+        return given is not None and self.password is None and _same(given, self.token)
+
+    def opens_by_password(self, given: str) -> bool:
+        """Whether this is the password."""
+        return self.password is not None and _same(given, self.password)
+
+    def admit(self, where: str) -> Response:
+        """On to a page, with the cookie that is asked for from then on."""
+        response = RedirectResponse(where, status_code=303)
+        response.set_cookie(COOKIE, self.session, httponly=True, samesite="strict", path="/")
+        return response
+
+
+def loopback_hosts(port: int) -> frozenset[str]:
+    """What a browser on this machine calls a server on its loopback address."""
+    return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+
+
+class Guard:
+    """Lets requests through to pages, or refuses them; gives every answer its headers."""
+
+    def __init__(self, app: ASGIApp, access: Access, open_paths: Sequence[str] = ()) -> None:
+        self._app = app
+        self._access = access
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        request = Request(scope, receive)
+        answer = self._refuse(request)
+        await (answer or self._app)(scope, receive, send_guarded)
+
+    def _refuse(self, request: Request) -> Response | None:
+        """What to answer in place of the page; None if it may be seen."""
+        access = self._access
+        if request.headers.get("host", "") not in access.hosts:
+            return PlainTextResponse(
+                "This address is not one that the console was started for.\n", 421
+            )
+        if request.method not in _SAFE and not _comes_from_here(request.headers, access.hosts):
+            return PlainTextResponse("The request comes from another site.\n", 403)
+        if access.opens_by_url(request) and request.method == "GET":
+            return access.admit(request.url.path)
+        if access.knows(request) or request.url.path in self._open_paths:
+            return None
+        if access.password is not None:
+            return RedirectResponse("/login", status_code=303)
+        return PlainTextResponse(
+            "Open the URL that `txnlog ui` has printed: it has the token that is needed here.\n",
+            403,
+        )
+
+
+def _comes_from_here(headers: Headers, hosts: frozenset[str]) -> bool:
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc in hosts
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())

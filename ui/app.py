@@ -1,0 +1,105 @@
+"""The pages under their addresses."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from txnlog.errors import TxnlogError
+from txnlog.ui.access import Guard
+from txnlog.ui.console import Console
+from txnlog.ui.pages import groups, records, store, topics, transactions
+
+_logger = logging.getLogger(__name__)
+_MOST_FORM_BYTES = 64 << 10
+
+Page: TypeAlias = Callable[[Console, Request], Response]
+Change: TypeAlias = Callable[[Console, Request, dict[str, str]], Response]
+
+
+def make_app(console: Console) -> Starlette:
+    """The console as an ASGI application; it answers only whom ``console.access`` knows."""
+
+    def page(path: str, show: Page) -> Route:
+        def answer(request: Request) -> Response:
+            return _answer(console, request, lambda: show(console, request))
+
+        return Route(path, answer, methods=["GET"])
+
+    def change(path: str, do: Change) -> Route:
+        async def answer(request: Request) -> Response:
+            from starlette.concurrency import run_in_threadpool
+
+            form = await _read_form(request)
+            if form is None:
+                return PlainTextResponse("The form is too large.\n", 413)
+            if not hmac.compare_digest(form.get("form_token", ""), console.access.form_token):
+                return PlainTextResponse("The form is not one of ours: load the page again.\n", 403)
+            return await run_in_threadpool(
+                _answer, console, request, lambda: do(console, request, form)
+            )
+
+        return Route(path, answer, methods=["POST"])
+
+    async def log_in(request: Request) -> Response:
+        if console.access.password is None:
+            return RedirectResponse("/", status_code=303)
+        form = await _read_form(request) if request.method == "POST" else {}
+        if form and console.access.opens_by_password(form.get("password", "")):
+            return console.access.admit("/")
+        wrong = request.method == "POST"
+        return console.page(
+            request, "login.html", {"title": "Log in", "wrong": wrong}, status=403 if wrong else 200
+        )
+
+    routes = [
+        page("/", topics.list_topics),
+        page("/topics/{topic}", topics.show_topic),
+        page("/topics/{topic}/{partition:int}", topics.show_partition),
+        page("/topics/{topic}/{partition:int}/records", records.show_records),
+        page("/transactions", transactions.list_transactions),
+        page("/transactions/{transactional_id:path}", transactions.show_transaction),
+        page("/groups", groups.list_groups),
+        page("/groups/{group_id:path}", groups.show_group),
+        page("/store", store.show_store),
+        page("/store/maintenance", store.plan_maintenance),
+        Route("/login", log_in, methods=["GET", "POST"]),
+        Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+    ]
+    if console.allows_changes:
+        abort = "/transactions/{transactional_id:path}/abort"
+        routes.insert(0, change(abort, transactions.abort_transaction))
+    open_paths = ("/login", "/static/style.css") if console.access.password else ()
+    guard = Middleware(Guard, access=console.access, open_paths=open_paths)
+    return Starlette(routes=routes, middleware=[guard])
+
+
+def _answer(console: Console, request: Request, make: Callable[[], Response]) -> Response:
+    try:
+        return make()
+    except TxnlogError as error:
+        return console.failure(request, error)
+    except Exception as error:  # a page that cannot be made ends no server
+        _logger.exception("%s could not be shown", request.url.path)
+        return console.failure(request, error)
+
+
+async def _read_form(request: Request) -> dict[str, str] | None:
+    """The fields of a form that was sent; None if it is too large."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MOST_FORM_BYTES:
+            return None
+    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))

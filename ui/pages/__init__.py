@@ -1,0 +1,1 @@
+"""The pages: what each shows is read here, and laid out by the template of its name."""

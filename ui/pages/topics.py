@@ -1,0 +1,174 @@
+"""All topics, one topic, and one partition as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import escape as escape_pattern
+from itertools import groupby
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from txnlog.errors import TxnlogError
+from txnlog.inspect.descriptions import SegmentDescription, StableOffset
+from txnlog.names import TOPICS
+from txnlog.ui.console import Console
+from txnlog.ui.paging import page_of
+
+_PICTURE_WIDTH = 1000
+_MOST_BARS = 400
+_LEAST_WIDTH = 1.0
+_LISTED = 100
+
+
+def list_topics(console: Console, request: Request) -> Response:
+    """Topics with their sizes and rates, a page at a time."""
+    wanted = request.query_params.get("find", "").strip()
+    names = [
+        name
+        for name in console.store.storage.list_folders(TOPICS)
+        if wanted.lower() in name.lower()
+    ]
+    paged = page_of(request, sorted(names))
+    found = [*console.store.each_topic([escape_pattern(name) for name in paged.items])]
+    now_s = console.store.logs.clock.monotonic_s()
+    rates = {
+        topic.topic: console.rates.measure(
+            topic.topic_id, now_s, sum(part.end_offset for part in topic.partitions)
+        )
+        for topic in found
+        if not isinstance(topic, TxnlogError)
+    }
+    return console.page(
+        request,
+        "topics.html",
+        {
+            "title": "Topics",
+            "topics": [topic for topic in found if not isinstance(topic, TxnlogError)],
+            "errors": [topic for topic in found if isinstance(topic, TxnlogError)],
+            "rates": rates,
+            "find": wanted,
+            "paged": paged,
+        },
+    )
+
+
+def show_topic(console: Console, request: Request) -> Response:
+    """A topic: its settings, its columns, its partitions, who holds it back."""
+    from txnlog.config import topic_settings
+
+    topic = console.store.describe_topic(request.path_params["topic"])
+    held = console.store.stable_offsets(topic.topic)
+    return console.page(
+        request,
+        "topic.html",
+        {
+            "title": topic.topic,
+            "topic": topic,
+            "held": [stable for stable in held if stable.holders],
+            "settings": topic_settings(topic.config),
+            "most_offsets": max((part.end_offset for part in topic.partitions), default=0),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where an offset lies in a picture."""
+
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, segments: Sequence[SegmentDescription], stable: StableOffset) -> Scale:
+        """A picture of all offsets that are there, also those before a log start in a segment."""
+        starts = [stable.log_start_offset, *(segment.base_offset for segment in segments[:1])]
+        return cls(min(starts), max(stable.end_offset, min(starts) + 1))
+
+    def x(self, offset: int) -> float:
+        """In the picture's units."""
+        return (offset - self.start) * _PICTURE_WIDTH / (self.end - self.start)
+
+    def lane(self, offset: int) -> int:
+        """Which of the picture's narrowest bars an offset falls into."""
+        return (offset - self.start) * _MOST_BARS // (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Segments that lie side by side and fared alike, drawn as one."""
+
+    x: float
+    width: float
+    outcome: str
+    segments: Sequence[SegmentDescription]
+
+    @property
+    def title(self) -> str:
+        """What is said of it where a mouse rests."""
+        first, last = self.segments[0], self.segments[-1]
+        count = len(self.segments)
+        some = f"segment {first.name}" if count == 1 else f"{count} segments"
+        return f"{some}, {self.outcome}, offsets {first.base_offset} to {last.end_offset - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An offset that is marked in the picture."""
+
+    x: float
+    name: str
+    offset: int
+
+
+def show_partition(console: Console, request: Request) -> Response:
+    """A partition: its segments along the offsets, and what is open in it."""
+    name, number = request.path_params["topic"], request.path_params["partition"]
+    (stable,) = console.store.stable_offsets(name, number)
+    segments = console.store.segments(name, number)
+    paged = page_of(request, segments[::-1], size=_LISTED)
+    scale = Scale.of(segments, stable)
+    return console.page(
+        request,
+        "partition.html",
+        {
+            "title": f"{name}:{number}",
+            "topic": name,
+            "partition": number,
+            "stable": stable,
+            "bars": draw_bars(segments, scale),
+            "lines": draw_lines(stable, scale),
+            "width": _PICTURE_WIDTH,
+            "paged": paged,
+            "segment_count": len(segments),
+        },
+    )
+
+
+def draw_bars(segments: Sequence[SegmentDescription], scale: Scale) -> list[Bar]:
+    """Segments as bars along the offsets: small neighbours together, so that a page can hold them.
+
+    What fared differently is drawn apart, however small it is.
+    """
+    bars = []
+    for (outcome, _), run in groupby(
+        segments, key=lambda part: (part.outcome, scale.lane(part.base_offset))
+    ):
+        together = list(run)
+        x = scale.x(together[0].base_offset)
+        width = max(scale.x(together[-1].end_offset) - x, _LEAST_WIDTH)
+        bars.append(Bar(x, width, outcome, together))
+    return bars
+
+
+def draw_lines(stable: StableOffset, scale: Scale) -> list[Line]:
+    """Where the log starts, where read_committed stops, where it ends."""
+    return [
+        Line(scale.x(offset), name, offset)
+        for name, offset in (
+            ("start", stable.log_start_offset),
+            ("stable", stable.last_stable_offset),
+            ("end", stable.end_offset),
+        )
+    ]

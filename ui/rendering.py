@@ -1,0 +1,88 @@
+"""Makes pages of templates. Everything is escaped: names and records may hold anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from txnlog.clock import Clock
+
+_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_ABSENT: Final = "\u2013"
+_SHOWN_BYTES: Final = 20_000
+"""Of a key or value no more is shown: a page of records stays one that a browser can lay out."""
+_MAX_MS: Final = 253_402_300_799_999
+
+
+def make_environment() -> Environment:
+    """The templates, with the filters that they use."""
+    environment = Environment(
+        loader=PackageLoader("txnlog.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=show_count, size=show_size, time=show_time, age=show_age, content=show_content
+    )
+    return environment
+
+
+def show_count(value: int | None) -> str:
+    """A number with its thousands apart."""
+    return _ABSENT if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def show_size(size_bytes: int) -> str:
+    """Bytes in the largest unit that leaves a whole number before the point."""
+    for unit, bytes_each in _UNITS:
+        if size_bytes >= bytes_each:
+            return f"{size_bytes / bytes_each:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def show_time(timestamp_ms: int | None) -> str:
+    """ISO 8601 in UTC; a number where no calendar reaches."""
+    from datetime import UTC, datetime
+
+    if timestamp_ms is None:
+        return _ABSENT
+    if not 0 <= timestamp_ms <= _MAX_MS:
+        return str(timestamp_ms)
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}"
+
+
+def show_age(since_ms: int | None, clock: Clock) -> str:
+    """How long ago that was, in one unit."""
+    if since_ms is None:
+        return _ABSENT
+    seconds = (clock.now_ms() - since_ms) // 1000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(seconds) >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def show_content(data: bytes | None) -> str:
+    """A key or a value as text: JSON laid out, other text as it is, the rest in hex."""
+    if data is None:
+        return "null"
+    shown = data[:_SHOWN_BYTES]
+    rest = f"\n… {show_size(len(data))} in all" if len(shown) < len(data) else ""
+    try:
+        text = shown.decode()
+    except UnicodeDecodeError as error:
+        if rest and error.start > len(shown) - 4:
+            text = shown[: error.start].decode()
+        else:
+            return shown.hex(" ") + rest
+    if not rest and text[:1] in ("{", "["):
+        try:
+            return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return text
+    return text + rest

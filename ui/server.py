@@ -1,0 +1,86 @@
+"""Serves the console until it is interrupted."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from txnlog.errors import InvalidOption
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.app import make_app
+from txnlog.ui.console import Console
+
+LOOPBACK = "127.0.0.1"
+
+
+def serve(
+    store: Store,
+    *,
+    announce: Callable[[str], None],
+    port: int = 0,
+    host: str = LOOPBACK,
+    password: str | None = None,
+    allow_changes: bool = False,
+) -> None:
+    """Show a store in the browser; returns when it is interrupted.
+
+    Args:
+        store: which.
+        announce: called with the URL to open, once it is ready.
+        port: 0 takes one that is free.
+        host: another address than this machine's own only with a password.
+        password: asked for in place of a token in the URL.
+        allow_changes: whether transactions can be aborted from the pages.
+
+    Raises:
+        InvalidOption: the address needs a password, or cannot be listened at.
+    """
+    import uvicorn
+
+    if password is None and not is_loopback(host):
+        raise InvalidOption(
+            f"{host} can be reached from other machines: set a password, or leave the host out"
+        )
+    with _listen(host, port) as listener:
+        actual = listener.getsockname()[1]
+        named = f"[{host}]" if ":" in host else host
+        hosts = loopback_hosts(actual) | {f"{named}:{actual}"}
+        if not is_loopback(host):
+            hosts |= {f"{name}:{actual}" for name in (socket.gethostname(), socket.getfqdn())}
+        console = make_console(store, Access(hosts, password), allow_changes=allow_changes)
+        config = uvicorn.Config(
+            make_app(console),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+        )
+        query = "" if password is not None else f"?token={console.access.token}"
+        announce(f"http://{named}:{actual}/{query}")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def make_console(store: Store, access: Access, *, allow_changes: bool = False) -> Console:
+    """A console that counts what it asks of the storage."""
+    counting = CountingStorage(store.storage)
+    return Console(attach(counting), counting, access, allow_changes)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InvalidOption(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
