@@ -3,7 +3,7 @@
 
 PIP := .venv/bin/python -m pip --disable-pip-version-check
 SOURCES := $(shell find txnlog segments spark cli ui -name __pycache__ -prune -o \
-    \( -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed -o -type d \) \
+    \( -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' -o -name py.typed -o -type d \) \
     -print) pyspark_txnlog.py README.md LICENSE
 ARGS ?=
 # The minor versions of Spark that pyproject.toml allows, each tested by `make test-matrix`.
@@ -21,7 +21,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-more test-stores test-matrix lint format bench soak venv wheel java clean
+.PHONY: help demo test test-more test-stores test-ui test-matrix lint format bench soak venv wheel java clean
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%)
 
 help:  ## Show this list
@@ -31,21 +31,24 @@ demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
 
 test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them
-	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more and not stores" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more and not stores and not browser" $(ARGS)
 
 test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
-	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not stores" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not stores and not browser" $(ARGS)
 
 test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers
 test-stores: java venv  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them
 	.venv/bin/pytest -n 0 -m stores tests/stores $(ARGS)
+
+test-ui: venv .venv/.playwright  ## Run the tests of `txnlog ui` in Chromium, which must be installed; pictures in build/screenshots
+	.venv/bin/pytest -n 0 -m browser tests/ui $(ARGS)
 
 test-matrix: $(SPARK_VERSIONS:%=test-spark-%)  ## Run the Spark tests on each supported version of Spark
 
 $(SPARK_VERSIONS:%=test-spark-%): test-spark-%: java .venv-%/.installed
 	PYSPARK_PYTHON=$(CURDIR)/.venv-$*/bin/python \
 	    PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-$*/bin/python \
-	    .venv-$*/bin/pytest -n auto --dist loadgroup -m "spark and not slow and not stores" $(ARGS)
+	    .venv-$*/bin/pytest -n auto --dist loadgroup -m "spark and not slow and not stores and not browser" $(ARGS)
 
 lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
@@ -61,7 +64,7 @@ bench: java venv  ## Run the benchmarks
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
 soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100,000 transactions, 32 processes
-	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not stores" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not stores and not browser" $(ARGS)
 
 venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
 
@@ -98,6 +101,10 @@ dist/.built: .venv/.dependencies $(SOURCES)
 
 .venv/.installed: dist/.built
 	$(PIP) install --quiet --no-deps --force-reinstall dist/*.whl
+	@touch $@
+
+.venv/.playwright: .venv/.dependencies
+	$(PIP) install --quiet 'playwright>=1.50'
 	@touch $@
 
 # A JVM that finds Spark's classes here starts in a third of the time; tests/conftest.py says where.

@@ -28,7 +28,7 @@ _HEADERS = {
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # without any, a form would come from nowhere
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }

@@ -80,7 +80,9 @@ def make_app(console: Console) -> Starlette:
     if console.allows_changes:
         abort = "/transactions/{transactional_id:path}/abort"
         routes.insert(0, change(abort, transactions.abort_transaction))
-    open_paths = ("/login", "/static/style.css") if console.access.password else ()
+    open_paths = (
+        ("/login", "/static/style.css", "/static/icon.svg") if console.access.password else ()
+    )
     guard = Middleware(Guard, access=console.access, open_paths=open_paths)
     return Starlette(routes=routes, middleware=[guard])
 

@@ -292,11 +292,14 @@ class StableOffset:
 
 def describe_topic(log: TopicLog) -> TopicDescription:
     """Describe a refreshed and settled topic."""
-    return describe_topic_state(log.name, log.whole_state())
+    return describe_topic_state(log.name, log.whole_segments())
 
 
 def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
-    """Describe a topic as one state has it. Raises UnknownTopicOrPartition."""
+    """Describe a topic as one state has it; of its segments nothing is left to manifests.
+
+    Raises UnknownTopicOrPartition.
+    """
     state.check_exists(topic)
     assert state.topic_id is not None
     stable = state.last_stable_offsets()

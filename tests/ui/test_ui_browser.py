@@ -1,0 +1,127 @@
+"""The pages in a real browser: Chromium by Playwright, which ``make test-ui`` sees to."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+from ui_browser import HOSTILE
+
+from txnlog.store import Store
+from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.app import make_app
+from txnlog.ui.server import make_console
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+PAGES = {
+    "topics": "/",
+    "topic": "/topics/orders",
+    "partition": "/topics/orders/0",
+    "records": "/topics/orders/0/records?level=read_uncommitted",
+    "transactions": "/transactions",
+    "transaction": "/transactions/etl",
+    "groups": "/groups",
+    "group": "/groups/%3Cscript%3Ealert('x')%3C%2Fscript%3E",
+    "store": "/store?examine",
+    "maintenance": "/store/maintenance",
+    "failure": "/topics/none",
+}
+SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+
+
+@pytest.fixture
+def address(store: Store) -> Iterator[str]:
+    """Where a server with changes allowed listens, with its token."""
+    config = uvicorn.Config(lambda: None, port=0, log_level="warning", lifespan="off")
+    listener = config.bind_socket()
+    port = listener.getsockname()[1]
+    console = make_console(store, Access(loopback_hosts(port)), allow_changes=True)
+    config.app = make_app(console)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield f"http://127.0.0.1:{port}/?token={console.access.token}"
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser without a window."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert path is not None, "no chromium is installed: apt-get install chromium, or the like"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def open_page(chromium: Browser, address: str, width: int, scheme: Any = "light") -> Page:
+    """A page of so many pixels that was let in; whatever it complains of fails its test."""
+    page = chromium.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme
+    ).new_page()
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.on("pageerror", lambda error: pytest.fail(str(error)))
+    page.goto(address)
+    return page
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])
+def test_every_page_fits(chromium: Browser, address: str, width: int, scheme: str) -> None:
+    """Nothing hangs out at the sides, nothing is refused by the page's own rules."""
+    page = open_page(chromium, address, width, scheme)
+    said: Queue[str] = Queue()
+    page.on("console", lambda message: said.put(message.text))
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    base = address.partition("/?")[0]
+    for name, path in PAGES.items():
+        page.goto(base + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        page.screenshot(path=str(SCREENSHOTS / f"{name}-{width}-{scheme}.png"), full_page=True)
+    complaints = [said.get() for _ in range(said.qsize())]
+    assert [text for text in complaints if "400 (Bad Request)" not in text] == []
+
+
+def test_a_page_follows_what_happens(chromium: Browser, address: str, store: Store) -> None:
+    """With "live" on it shows what was made since, without being loaded by hand."""
+    page = open_page(chromium, address, 1200)
+    page.get_by_label("live").check()
+    store.create_topic("made-since")
+    page.get_by_role("link", name="made-since").wait_for(timeout=20_000)
+    page.reload()
+    assert page.get_by_label("live").is_checked()
+
+
+def test_the_keyboard_reaches_everything(chromium: Browser, address: str) -> None:
+    """First a way past the navigation, then links and fields in the order in which they stand."""
+    page = open_page(chromium, address, 1200)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.name") == "find"
+
+
+def test_a_transaction_is_aborted_by_hand(chromium: Browser, address: str, store: Store) -> None:
+    """The form of its page does it, with all that browsers send along."""
+    page = open_page(chromium, address, 1200)
+    page.get_by_role("link", name="Transactions").click()
+    page.get_by_role("link", name=f"open/{HOSTILE}").click()
+    page.get_by_label("Reason").fill("tried by hand")
+    page.get_by_role("button", name="Abort transaction 1").click()
+    page.get_by_text("CompleteAbort").first.wait_for()
+    assert store.describe_topic("orders").open_transactions == ()
