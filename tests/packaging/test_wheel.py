@@ -33,6 +33,8 @@ def listing(wheel: Path) -> list[str]:
 def test_wheel_holds_every_module_once_and_nothing_else(wheel: Path) -> None:
     """Each source file is in the wheel under its import path; no file is there twice."""
     expected = ["txnlog/py.typed"]
+    for folder in ("static", "templates"):
+        expected += [f"txnlog/ui/{folder}/{file.name}" for file in (ROOT / "ui" / folder).iterdir()]
     for module in modules():
         path = module.name.replace(".", "/")
         expected.append(f"{path}/__init__.py" if module.path.stem == "__init__" else f"{path}.py")
