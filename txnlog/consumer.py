@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import islice
 from typing import Literal, Self
-
-import pyarrow as pa
 
 from txnlog.config import check_whole_number
 from txnlog.errors import (
@@ -29,9 +24,10 @@ from txnlog.errors import (
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
+from txnlog.read.consumer_record import ConsumerRecord, each_record
+from txnlog.read.fetcher import Fetched, Fetcher, FetchLimits
 from txnlog.read.isolation import check_reading_on
-from txnlog.read.schema import scan_columns
-from txnlog.read.segment_ranges import SegmentRange, read_each
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
@@ -39,20 +35,6 @@ from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standi
 _RESETS = ("earliest", "latest", "none")
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerRecord:
-    """One record. ``timestamp`` is in milliseconds; ``timestamp_type`` 0 create, 1 append."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
 
 
 class Consumer:
@@ -87,15 +69,20 @@ class Consumer:
         self._topics: tuple[str, ...] = ()
         self._subscribed = False
         self._assigned: dict[TopicPartition, None] = {}
-        self._positions: dict[TopicPartition, int] = {}
+        self._located: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int | None] = {}
         self._start_entries: dict[TopicPartition, int] = {}
         self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
         """Where the group was when it was asked for, and the start that was known then."""
         self._topic_ids: dict[str, str] = {}
         self._paused: set[TopicPartition] = set()
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._rows: deque[ConsumerRecord] = deque()
+        self._fetcher = Fetcher(logs.storage, FetchLimits(50 << 20, 1 << 20))
+        self._records: Iterator[ConsumerRecord] = iter(())
+        """Those of the batch that is being read, as far as they were not returned ..."""
+        self._reading: TopicPartition | None = None
+        """... its partition ..."""
+        self._seen: ConsumerRecord | None = None
+        """... and the last that an iteration has returned, if the position is still to follow."""
         self._read_views: list[TopicView] = []
         """What has been read to its ends, unless something was dropped or moved since."""
         self._moved: dict[TopicPartition, int] = {}
@@ -178,9 +165,19 @@ class Consumer:
     # -- reading ---------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        # One at a time, so that leaving the loop leaves the position behind the last record seen.
-        while records := self.poll(1):
-            yield records[0]
+        while True:
+            records = self._records
+            for record in records:
+                # Leaving the loop leaves the position behind the last record seen.
+                self._seen = record
+                yield record
+                if self._records is not records:  # it was moved elsewhere
+                    break
+            else:
+                first = self.poll(1)
+                if not first:
+                    return
+                yield first[0]
 
     def poll(self, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most ``max_records``; an empty list if there are none now.
@@ -194,6 +191,7 @@ class Consumer:
         if not self._assigned:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
         limit = self._max_poll_records if max_records is None else max_records
+        self._note_seen()
         self._moved, self._before = {}, None
         try:
             return self._poll(limit)
@@ -219,6 +217,22 @@ class Consumer:
             self._before = {**self._positions, **self._moved}, dict(self._topic_ids)
         return self._before
 
+    def _note_seen(self) -> None:
+        seen, self._seen = self._seen, None
+        if seen is not None:
+            self._located[TopicPartition(seen.topic, seen.partition)] = seen.offset + 1
+
+    @property
+    def _positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next record by partition, as far as it is known."""
+        self._note_seen()
+        return self._located
+
+    @_positions.setter
+    def _positions(self, positions: dict[TopicPartition, int]) -> None:
+        self._seen = None
+        self._located = positions
+
     def _move(self, where: TopicPartition, offset: int) -> None:
         self._moved.setdefault(where, self._positions[where])
         self._positions[where] = offset
@@ -227,27 +241,35 @@ class Consumer:
         found: list[ConsumerRecord] = []
         refreshed = False
         while len(found) < limit:
-            if not self._rows:
-                try:
-                    batch = next(self._batches, None)
-                except UnknownTopicOrPartition:
-                    if refreshed:
-                        raise
-                    # Deleted while it was read: refreshing tells what is left.
-                    self._drop_buffered()
-                    batch = None
-                if batch is None:
-                    if refreshed or found:
-                        break
-                    refreshed = True
-                    self._refresh()
-                    continue
-                self._rows.extend(_split_into_records(batch))
+            records = [*islice(self._records, limit - len(found))]
+            if records:
+                assert self._reading is not None
+                self._move(self._reading, records[-1].offset + 1)
+                found += records
                 continue
-            record = self._rows.popleft()
-            self._move(TopicPartition(record.topic, record.partition), record.offset + 1)
-            found.append(record)
+            try:
+                fetched = self._fetcher.next()
+            except UnknownTopicOrPartition:
+                if refreshed:
+                    raise
+                # Deleted while it was read: refreshing tells what is left.
+                self._drop_buffered()
+                fetched = None
+            if fetched is not None:
+                self._take(fetched)
+            elif refreshed or found:
+                break
+            else:
+                refreshed = True
+                self._refresh()
         return found
+
+    def _take(self, fetched: Fetched) -> None:
+        where, self._reading = fetched.where, fetched.where
+        if fetched.batch is None:
+            self._move(where, max(self._positions[where], fetched.next_offset))
+        else:
+            self._records = each_record(where, fetched.batch)
 
     def _refresh(self) -> None:
         """Pin a new snapshot and begin to read from the positions to its ends."""
@@ -268,7 +290,8 @@ class Consumer:
             if group is not None or self._group_id is None or self._are_located(partitions):
                 break
         self._locate(snapshot, partitions, group)
-        self._batches = self._read(self._plan(snapshot, partitions))
+        schemas = {topic: view.schema for topic, view in views.items()}
+        self._fetcher.begin(self._plan(snapshot, partitions), schemas, as_records=True)
         self._read_views = [*views.values()]
 
     def _have_been_read(self, views: Collection[TopicView]) -> bool:
@@ -298,17 +321,6 @@ class Consumer:
                     at = self._positions[where]
                     self._positions[where] = max(at, ends[where.partition])
         return ranges
-
-    def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
-        schemas = {view.topic: view.schema for view in self._read_views}
-        for schema, parts in groupby(ranges, key=lambda part: schemas.get(part.topic)):
-            columns = scan_columns(None, schema, as_json=True)
-            with closing(read_each(self._logs.storage, [*parts], columns)) as reads:
-                for part, batches in reads:
-                    yield from batches
-                    # What came from Kafka may end with what is no record: it is passed over here.
-                    where = TopicPartition(part.topic, part.partition)
-                    self._move(where, max(self._positions[where], part.stop_offset))
 
     def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
         return all(where in self._positions for where in partitions)
@@ -569,19 +581,6 @@ class Consumer:
         ]
 
     def _drop_buffered(self) -> None:
-        self._batches = iter(())
+        self._fetcher.drop()
+        self._records = iter(())
         self._read_views = []
-        self._rows.clear()
-
-
-def _split_into_records(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
-    """One object per record: the caller asked for them one by one."""
-    columns = [batch.column(name) for name in ("topic", "partition", "offset")]
-    stamps = batch.column("timestamp").view(pa.int64())
-    columns += [stamps, batch.column("timestampType")]
-    columns += [batch.column(name) for name in ("key", "value", "headers")]
-    for topic, partition, offset, stamp, kind, key, value, headers in zip(
-        *(column.to_pylist() for column in columns), strict=True
-    ):
-        pairs = tuple((header["key"], header["value"]) for header in headers or ())
-        yield ConsumerRecord(topic, partition, offset, stamp // 1000, kind, key, value, pairs)

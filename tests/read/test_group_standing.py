@@ -10,7 +10,7 @@ from disturbed_storages import HookedStorage
 from steps import another, append, begin, new_store, values
 
 from txnlog.admin.resets import plan_reset
-from txnlog.consumer import Consumer, ConsumerRecord
+from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,
@@ -22,6 +22,7 @@ from txnlog.errors import (
 from txnlog.log.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.state.group import CHECKPOINT_DECODER, ENTRY_DECODER, GroupState, OffsetCommit
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage

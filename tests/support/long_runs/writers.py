@@ -13,7 +13,6 @@ from typing import Any
 from long_runs.judge import Fate, Intent, Place, Violation
 from long_runs.world import PARTITIONS, TIMEOUT_MS, World, survived
 from txnlog.admin.merging import merge_topic
-from txnlog.consumer import ConsumerRecord
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,
@@ -26,6 +25,7 @@ from txnlog.log.group_metadata import GroupMetadata
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.store import Store
 from txnlog.testing import Process
 
