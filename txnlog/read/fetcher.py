@@ -13,6 +13,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from txnlog.config import check_whole_number
+from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import RECORD_COLUMNS
 from txnlog.read.schema import TYPED_METADATA, ScanColumns, scan_columns
@@ -39,33 +41,47 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchLimits:
-    """Kafka's settings, in bytes.
+class FetchSettings:
+    """Kafka's settings, in bytes and milliseconds.
 
     ``max_bytes``: on their way from the storage, or returned as batches, in all;
     ``max_partition_bytes``: of one partition before it is another one's turn. Both give way to
-    a single batch that is larger.
+    a single batch that is larger. ``min_bytes`` must have come, or ``max_wait_ms`` have passed
+    since the first did, before any are read; ``max_wait_ms`` also is the longest pause between
+    two looks for more.
     """
 
-    max_bytes: int
-    max_partition_bytes: int
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    max_partition_bytes: int = 1 << 20
+    max_wait_ms: int = 500
+
+    def check(self) -> FetchSettings:
+        """Return it. Raises InvalidOption for a value that makes no sense."""
+        check_whole_number(self.min_bytes, "fetch_min_bytes", InvalidOption, least=0)
+        check_whole_number(self.max_bytes, "fetch_max_bytes", InvalidOption, least=1)
+        most = "max_partition_fetch_bytes"
+        check_whole_number(self.max_partition_bytes, most, InvalidOption, least=1)
+        check_whole_number(self.max_wait_ms, "fetch_max_wait_ms", InvalidOption, least=1)
+        return self
 
 
 class Fetcher:
     """Reads planned ranges for one consumer, and holds one batch at a time."""
 
-    def __init__(self, storage: Storage, limits: FetchLimits) -> None:
+    def __init__(self, storage: Storage, settings: FetchSettings) -> None:
         self._storage = storage
-        self._limits = limits
+        self._settings = settings
         self._reads: Generator[Fetched] | None = None
-        self.as_records = True
-        """Whether what is read has the columns that records are made of, or those of scans."""
 
     def begin(self, ranges: Sequence[SegmentRange], schemas: Schemas, *, as_records: bool) -> None:
-        """Read these ranges from now on; ``schemas`` are those of their topics, None if untyped."""
+        """Read these ranges from now on, in pieces of the columns that records are made of.
+
+        ``schemas`` are those of their topics, None if untyped. Without ``as_records`` in whole
+        batches of the columns of scans.
+        """
         self.drop()
-        self.as_records = as_records
-        self._reads = self._read(ranges, schemas)
+        self._reads = self._read(ranges, schemas, as_records=as_records)
 
     def drop(self) -> None:
         """Read nothing more of what was planned."""
@@ -80,26 +96,27 @@ class Fetcher:
         """
         return next(self._reads, None) if self._reads is not None else None
 
-    def _read(self, ranges: Sequence[SegmentRange], schemas: Schemas) -> Generator[Fetched]:
+    def _read(
+        self, ranges: Sequence[SegmentRange], schemas: Schemas, *, as_records: bool
+    ) -> Generator[Fetched]:
         for schema, parts in _by_schema(ranges, schemas):
-            columns = _columns_of(schema, as_records=self.as_records)
+            columns = _columns_of(schema, as_records=as_records)
             offset = columns.only("offset").names[0]
-            turns = in_turns(parts, self._limits.max_partition_bytes)
-            reads = read_each(self._storage, turns, columns, self._limits.max_bytes)
+            turns = in_turns(parts, self._settings.max_partition_bytes)
+            reads = read_each(self._storage, turns, columns, self._settings.max_bytes)
             with closing(reads):
                 for part, batches in reads:
                     where = TopicPartition(part.topic, part.partition)
                     for batch in batches:
-                        for piece in self._cut(batch):
+                        for piece in _pieces_of(batch) if as_records else (batch,):
                             yield Fetched(where, piece.column(offset)[-1].as_py() + 1, piece)
                     # What came from Kafka may end with what is no record.
                     yield Fetched(where, part.stop_offset, None)
 
-    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        if not self.as_records:
-            return iter([batch])
-        starts = range(0, batch.num_rows, _RECORDS_AT_ONCE)
-        return (batch.slice(start, _RECORDS_AT_ONCE) for start in starts)
+
+def _pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    starts = range(0, batch.num_rows, _RECORDS_AT_ONCE)
+    return (batch.slice(start, _RECORDS_AT_ONCE) for start in starts)
 
 
 def _by_schema(

@@ -122,7 +122,7 @@ def copy(world: World, process: Process, transactional_id: str = "") -> None:
 
     def turn(store: Store, producer: Producer) -> None:
         consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
-        records = consumer.poll(chance.randint(1, 8))
+        records = consumer.poll(max_records=chance.randint(1, 8))
         if not records:
             process.clock.sleep(1)
             return
@@ -226,7 +226,7 @@ def recopy(world: World, process: Process) -> None:
         consumer = store.consumer("in", group_id="r", auto_offset_reset="earliest")
         learnt: int | None = None
         while world.left_for(process):
-            records = consumer.poll(chance.randint(1, 8))
+            records = consumer.poll(max_records=chance.randint(1, 8))
             metadata = consumer.group_metadata()
             learnt = learnt or judge.tick()
             if not records:
