@@ -38,6 +38,7 @@ from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
+from txnlog.write.partition_function import PartitionFunction
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
@@ -226,7 +227,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         buffer_memory_bytes: int | None = None,
         compression_type: str | None = None,
         compression_level: int | None = None,
-        partitioner: str = DEFAULT_PARTITIONER,
+        partitioner: str | PartitionFunction = DEFAULT_PARTITIONER,
         acks: str | int = "all",
         delivery_timeout_ms: int = 120_000,
         retry_backoff_ms: int = 100,
@@ -241,7 +242,11 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             compression_type: the codec of what it writes, instead of the topics' own.
             compression_level: of that codec, instead of its default.
             partitioner: 'murmur2' of the key, as Kafka's producers; 'crc32', as librdkafka's do by
-                default; 'round_robin', whatever the keys are.
+                default; 'sticky', like murmur2, but what has no key stays together, each batch of
+                it in one partition; whatever the keys are: 'round_robin', 'random'. Or a function
+                of your own, or its name as ``package.module:function``: of a record batch (columns
+                key, value, timestamp, headers; of a typed topic its own) and the number of
+                partitions, it returns the partition of each record.
             acks: what a flush waits for. 'all': written and safe from a power cut. 1: written; a
                 power cut may lose records (on object stores, the same as 'all'). 0: nothing; what
                 fails is only logged. With a transactional id only 'all'.

@@ -137,7 +137,9 @@ class TopicBuffer:
     def _use_spec(self, spec: TopicSpec) -> None:
         self._written = spec.with_codec(self._settings.codec)
         self.spec = spec
-        self._partitioner = make_partitioner(self._settings.partitioner, spec.partitions)
+        self._partitioner = make_partitioner(
+            self._settings.partitioner, spec.partitions, token=self._logs.clock.token
+        )
         config = TopicConfig.of(spec.config)
         self._max_record_bytes = config.max_message_bytes
         self._timestamps = TimestampLimits(spec.topic, config)
@@ -285,7 +287,7 @@ class TopicBuffer:
         """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._lost_on_error():
             keys = records.column("key") if self._typed is None else self._typed.keys(records)
-            partitions = choose_partitions(keys, explicit, self._partitioner)
+            partitions = choose_partitions(keys, explicit, self._partitioner, records)
             if self._uploader is None:
                 self._uploader = SegmentUploader(
                     self._storage, self._written, self._logs.clock, self._budget
