@@ -70,18 +70,18 @@ class Polling(ABC):
         take_one = partial(reading.take_records, 1)
         timeout_ms = 0 if self._stop_at_end else None
         while True:
-            records = reading.records
-            for record in islice(records, self._max_poll_records):
-                # Leaving the loop leaves the position behind the last record seen.
-                reading.seen = record
-                yield record
-                if reading.records is not records:  # they were dropped: it was moved, say
-                    break
             # Each so many records are a poll of their own, as in Kafka's clients.
             first: list[ConsumerRecord] = self._polled(take_one, [], timeout_ms)
             if not first:
                 return
             yield first[0]
+            records = reading.records
+            for record in islice(records, self._max_poll_records - 1):
+                # Leaving the loop leaves the position behind the last record seen.
+                reading.seen = record
+                yield record
+                if reading.records is not records:  # they were dropped: it was moved, say
+                    break
 
     def poll(
         self, *unnamed: object, timeout_ms: int = 0, max_records: int | None = None
