@@ -37,8 +37,8 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
     taken = interleaved(runs, repetitions)
     (yardstick, *_) = taken.values()
     lines = [
-        f"{count:,} records of 16 + 100 bytes, one partition, a local disk, median of {repetitions}",
-        "runs that take turns. The last column is by CPU time.",
+        f"{count:,} records of 16 + 100 bytes, one partition, a local disk, median of",
+        f"{repetitions} runs that take turns. The last column is by CPU time.",
         "",
         "| what | records/s | records a CPU second | to the yardstick |",
         "|---|---|---|---|",
@@ -154,8 +154,8 @@ def _read_large(url: str, way: str, most_bytes: int) -> None:
         while consumer.poll_batches():
             pass
     # Not ru_maxrss: that begins with what the parent had.
-    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
-    print(int(line.split()[1]) / 1024)
+    status = Path("/proc/self/status").read_text()
+    print(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 
 
 if __name__ == "__main__":
