@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 from txnlog.clock import SystemClock
 from txnlog.producer import Producer
-from txnlog.storage.ahead import SizedCall
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import attach
@@ -66,8 +66,10 @@ class DelayedStorage(ForwardingStorage):
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return Storage.gather(self, calls)
 
-    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Iterator[T]:  # type: ignore[override]
-        return Storage.run_ahead(self, calls)
+    def run_ahead(
+        self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
+    ) -> Generator[T]:
+        return Storage.run_ahead(self, calls, most_bytes)
 
 
 class _Writer:

@@ -66,7 +66,12 @@ def measure(folder: Path, count: int) -> list[str]:
         ("scan, local disk", lambda: _scan(local, count), None, 5),
         ("scan, 20 ms a request", lambda: _scan(slow, count), slow_storage, 1),
         ("oldest 10 records, 20 ms", lambda: slow.scan("t").head(10), slow_storage, 1),
-        ("poll of 500 records, 20 ms", lambda: slow_consumer.poll(500), slow_storage, 1),
+        (
+            "poll of 500 records, 20 ms",
+            lambda: slow_consumer.poll(max_records=500),
+            slow_storage,
+            1,
+        ),
         ("idle poll, in memory", consumer.poll, None, 9),
         (f"{groups:,} groups described, 20 ms", slow.describe_groups, slow_storage, 1),
         (f"{groups:,} groups listed, local disk", local.groups, None, 3),

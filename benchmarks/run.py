@@ -28,7 +28,7 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "contention", "compaction", "week", "million", "typed"),
+            *("small", "contention", "compaction", "week", "million", "typed", "records"),
         ),
         help="only this part",
     )
@@ -56,6 +56,12 @@ def main() -> None:
             from scan_speed import measure as measure_scan
 
             report += ["## Without Spark", "", *measure_scan(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "records"):
+            from records import measure as measure_records
+
+            report += ["## Records one by one", ""]
+            records = 100_000 if arguments.quick else 500_000
+            report += [*measure_records(Path(folder), records, repetitions), ""]
         if arguments.only in (None, "many"):
             from many_small import measure as measure_many
 

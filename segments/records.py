@@ -39,6 +39,9 @@ _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 _OFFSET_BYTES = 4  # what Arrow spends on one value of variable length besides its bytes
 
+EMPTY_RECORD_BYTES: Final = 8 + 2 * _OFFSET_BYTES + _OFFSET_BYTES
+"""A record of nothing but its timestamp: key and value are empty, and so is the list of headers."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedRecords:
@@ -197,11 +200,10 @@ def record_size(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
     """What :func:`record_sizes` says of one record of RECORD_SCHEMA, before it is Arrow."""
-    fixed = 8 + 2 * _OFFSET_BYTES + _OFFSET_BYTES  # timestamp, key and value, list of headers
     names_and_values = sum(
         len(name.encode()) + len(content or b"") + 2 * _OFFSET_BYTES for name, content in headers
     )
-    return fixed + len(key or b"") + len(value or b"") + names_and_values
+    return EMPTY_RECORD_BYTES + len(key or b"") + len(value or b"") + names_and_values
 
 
 def _measure_values(array: pa.Array) -> Int64Array:

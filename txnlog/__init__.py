@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from txnlog.consumer import Consumer, ConsumerRecord
+    from txnlog.consumer import Consumer
     from txnlog.errors import TxnlogError
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
+    from txnlog.read.consumer_record import ConsumerRecord
     from txnlog.read.topic_view import OffsetAndTimestamp
     from txnlog.scan import Scan
     from txnlog.snapshot import Snapshot
@@ -52,7 +53,7 @@ __all__ = [
 
 _HOMES = {
     "Consumer": "consumer",
-    "ConsumerRecord": "consumer",
+    "ConsumerRecord": "read.consumer_record",
     "GroupMetadata": "log.group_metadata",
     "OffsetAndMetadata": "log.group_metadata",
     "OffsetAndTimestamp": "read.topic_view",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import threading
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +28,10 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Wait; a virtual clock moves itself on instead."""
+        ...
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Wait like :meth:`sleep`, but no longer than until the event is set."""
         ...
 
     def token(self) -> str:
@@ -75,6 +80,9 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        event.wait(seconds)
 
     def token(self) -> str:
         return secrets.token_hex(16)

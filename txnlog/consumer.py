@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, Self
-
-import pyarrow as pa
 
 from txnlog.config import check_whole_number
 from txnlog.errors import (
@@ -24,14 +18,15 @@ from txnlog.errors import (
     InvalidOption,
     NoOffsetForPartition,
     OffsetOutOfRange,
-    UnknownTopicOrPartition,
 )
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
+from txnlog.polling import Polling
+from txnlog.read.auto_commit import AutoCommit
+from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_reading_on
-from txnlog.read.schema import scan_columns
-from txnlog.read.segment_ranges import SegmentRange, read_each
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
@@ -41,25 +36,12 @@ _RESETS = ("earliest", "latest", "none")
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRecord:
-    """One record. ``timestamp`` is in milliseconds; ``timestamp_type`` 0 create, 1 append."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-
-class Consumer:
+class Consumer(Polling):
     """Reads topics in the order of their offsets, partition by partition.
 
-    Made by :meth:`txnlog.Store.consumer`; for one thread at a time. Iterating yields records until
-    everything that was visible is read; iterate or poll again for what came since.
+    Made by :meth:`txnlog.Store.consumer`; for one thread at a time, but for :meth:`wakeup`.
+    Iterating yields records, and waits for more at the end; with ``stop_at_end`` it ends there, and
+    iterating again goes on with what came since.
 
     A topic that is deleted is left out while there are others; if it is made anew, it is another
     topic: positions and committed offsets of the old one do not count, the reset policy does.
@@ -73,47 +55,44 @@ class Consumer:
         isolation_level: str,
         auto_offset_reset: str,
         max_poll_records: int,
+        fetch: FetchSettings,
+        stop_at_end: bool,
+        auto_commit: AutoCommit | None,
     ) -> None:
         if auto_offset_reset not in _RESETS:
             raise InvalidOption(
                 f"auto_offset_reset {auto_offset_reset!r} is not one of {', '.join(_RESETS)}"
             )
-        check_whole_number(max_poll_records, "max_poll_records", InvalidOption, least=1)
-        self._logs = logs
+        if auto_commit is not None and group_id is None:
+            raise InvalidOption(
+                "enable_auto_commit is for a group: give a group_id, or turn it off"
+            )
+        super().__init__(
+            logs, fetch, max_poll_records, stop_at_end=stop_at_end, auto_commit=auto_commit
+        )
         self._group_id = None if group_id is None else check_group_id(group_id)
         self._isolation_level = check_reading_on(isolation_level)
         self._reset: Literal["earliest", "latest", "none"] = auto_offset_reset  # type: ignore[assignment]
-        self._max_poll_records = max_poll_records
         self._topics: tuple[str, ...] = ()
         self._subscribed = False
-        self._assigned: dict[TopicPartition, None] = {}
-        self._positions: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int | None] = {}
         self._start_entries: dict[TopicPartition, int] = {}
         self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
         """Where the group was when it was asked for, and the start that was known then."""
-        self._topic_ids: dict[str, str] = {}
         self._paused: set[TopicPartition] = set()
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._rows: deque[ConsumerRecord] = deque()
-        self._read_views: list[TopicView] = []
-        """What has been read to its ends, unless something was dropped or moved since."""
-        self._moved: dict[TopicPartition, int] = {}
-        """Where the partitions that this poll has moved were before it."""
-        self._before: tuple[dict[TopicPartition, int], dict[str, str]] | None = None
-        """What ``_remember_before`` returns; None if this poll has not needed it."""
-        self._closed = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close(commit=kind is None)
 
     def close(self) -> None:
-        """Forget everything. Nothing is committed by closing."""
-        self._drop_buffered()
-        self._closed = True
+        """Forget everything. Nothing is committed by closing, unless with ``enable_auto_commit``.
+
+        Leaving a ``with`` block by an exception does not even then.
+        """
+        self._close(commit=True)
 
     # -- what is read ----------------------------------------------------------------------------
 
@@ -177,81 +156,8 @@ class Consumer:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
-        # One at a time, so that leaving the loop leaves the position behind the last record seen.
-        while records := self.poll(1):
-            yield records[0]
-
-    def poll(self, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, at most ``max_records``; an empty list if there are none now.
-
-        Raises:
-            UnknownTopicOrPartition: all topics were deleted, or an assigned partition is gone.
-            NoOffsetForPartition: no committed offset, and ``auto_offset_reset`` is none.
-            OffsetOutOfRange: the position is gone, and ``auto_offset_reset`` is none.
-        """
-        self._open()
-        if not self._assigned:
-            raise IllegalState("poll(): subscribe to a topic or assign partitions first")
-        limit = self._max_poll_records if max_records is None else max_records
-        self._moved, self._before = {}, None
-        try:
-            return self._poll(limit)
-        except BaseException:
-            # The caller has not got them, so they must come again: unless they are of a topic
-            # that was found to be gone.
-            before, topic_ids = self._remember_before()
-            self._positions = {
-                where: at
-                for where, at in before.items()
-                if self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
-            }
-            self._drop_buffered()
-            raise
-
-    def _remember_before(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
-        """All positions, and the topics' ids, before this poll.
-
-        Only when it matters: it takes as long as there are partitions, and a poll of one record
-        should not.
-        """
-        if self._before is None:
-            self._before = {**self._positions, **self._moved}, dict(self._topic_ids)
-        return self._before
-
-    def _move(self, where: TopicPartition, offset: int) -> None:
-        self._moved.setdefault(where, self._positions[where])
-        self._positions[where] = offset
-
-    def _poll(self, limit: int) -> list[ConsumerRecord]:
-        found: list[ConsumerRecord] = []
-        refreshed = False
-        while len(found) < limit:
-            if not self._rows:
-                try:
-                    batch = next(self._batches, None)
-                except UnknownTopicOrPartition:
-                    if refreshed:
-                        raise
-                    # Deleted while it was read: refreshing tells what is left.
-                    self._drop_buffered()
-                    batch = None
-                if batch is None:
-                    if refreshed or found:
-                        break
-                    refreshed = True
-                    self._refresh()
-                    continue
-                self._rows.extend(_split_into_records(batch))
-                continue
-            record = self._rows.popleft()
-            self._move(TopicPartition(record.topic, record.partition), record.offset + 1)
-            found.append(record)
-        return found
-
     def _refresh(self) -> None:
         """Pin a new snapshot and begin to read from the positions to its ends."""
-        self._remember_before()
         group: GroupState | None = None
         while True:
             if self._group_id is not None and not self._positions.keys() >= self._assigned.keys():
@@ -268,12 +174,13 @@ class Consumer:
             if group is not None or self._group_id is None or self._are_located(partitions):
                 break
         self._locate(snapshot, partitions, group)
-        self._batches = self._read(self._plan(snapshot, partitions))
-        self._read_views = [*views.values()]
+        ranges = self._plan(snapshot, partitions)
+        if not self._holds_back(ranges):
+            self._reading.begin([*views.values()], ranges, as_records=self._as_records)
 
     def _have_been_read(self, views: Collection[TopicView]) -> bool:
         """Whether these very views were read to their ends, and nothing was moved since."""
-        before = self._read_views
+        before = self._reading.views
         return len(views) == len(before) > 0 and all(map(operator.is_, views, before))
 
     def _plan(self, snapshot: Snapshot, partitions: Iterable[TopicPartition]) -> list[SegmentRange]:
@@ -298,17 +205,6 @@ class Consumer:
                     at = self._positions[where]
                     self._positions[where] = max(at, ends[where.partition])
         return ranges
-
-    def _read(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
-        schemas = {view.topic: view.schema for view in self._read_views}
-        for schema, parts in groupby(ranges, key=lambda part: schemas.get(part.topic)):
-            columns = scan_columns(None, schema, as_json=True)
-            with closing(read_each(self._logs.storage, [*parts], columns)) as reads:
-                for part, batches in reads:
-                    yield from batches
-                    # What came from Kafka may end with what is no record: it is passed over here.
-                    where = TopicPartition(part.topic, part.partition)
-                    self._move(where, max(self._positions[where], part.stop_offset))
 
     def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
         return all(where in self._positions for where in partitions)
@@ -506,10 +402,6 @@ class Consumer:
         if found.entry is not None:
             self._start_entries[where] = found.entry
 
-    def _open(self) -> None:
-        if self._closed:
-            raise IllegalState("the consumer is closed")
-
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         self._open()
         for where in partitions:
@@ -567,21 +459,3 @@ class Consumer:
             for topic in snapshot.topics
             for number in snapshot.partitions(topic)
         ]
-
-    def _drop_buffered(self) -> None:
-        self._batches = iter(())
-        self._read_views = []
-        self._rows.clear()
-
-
-def _split_into_records(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
-    """One object per record: the caller asked for them one by one."""
-    columns = [batch.column(name) for name in ("topic", "partition", "offset")]
-    stamps = batch.column("timestamp").view(pa.int64())
-    columns += [stamps, batch.column("timestampType")]
-    columns += [batch.column(name) for name in ("key", "value", "headers")]
-    for topic, partition, offset, stamp, kind, key, value, headers in zip(
-        *(column.to_pylist() for column in columns), strict=True
-    ):
-        pairs = tuple((header["key"], header["value"]) for header in headers or ())
-        yield ConsumerRecord(topic, partition, offset, stamp // 1000, kind, key, value, pairs)

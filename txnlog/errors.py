@@ -59,6 +59,7 @@ __all__ = [
     "UnsupportedRecordFormat",
     "UnsupportedVersion",
     "UploadExpired",
+    "Wakeup",
 ]
 
 
@@ -275,3 +276,7 @@ class OffsetOutOfRange(TxnlogError):
 
 class NoOffsetForPartition(TxnlogError):
     """The group has no committed offset here and ``auto_offset_reset`` is ``none``."""
+
+
+class Wakeup(TxnlogError):
+    """Another thread has called ``wakeup()`` of the consumer that polled. Nothing was lost."""

@@ -86,6 +86,8 @@ class Producer:
             else Coordinator(logs, transactional_id, transaction_timeout_ms)
         )
         self._phase = Phase.READY if transactional_id is None else Phase.NEW
+        self._sending = Phase.READY if transactional_id is None else Phase.IN_TRANSACTION
+        """The phase in which records may be sent."""
         self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
@@ -340,7 +342,6 @@ class Producer:
 
     # -- sending ---------------------------------------------------------------------------------
 
-    @exclusive
     def send(
         self,
         topic: str,
@@ -363,12 +364,18 @@ class Producer:
         Raises:
             UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
         """
-        self._require_sending()
-        try:
-            self._records.send(topic, value, key, partition, timestamp_ms, headers)
-        except BaseException as error:
-            self._fail(error)
-            raise
+        lock = self._lock
+        if lock.inherited:
+            lock.check()
+        # As in methods that are marked exclusive, without what that costs for each record.
+        with lock.mutex:
+            if self._phase is not self._sending:
+                raise self._phase.refusal("send")
+            try:
+                self._records.send(topic, value, key, partition, timestamp_ms, headers)
+            except BaseException as error:
+                self._fail(error)
+                raise
 
     @exclusive
     def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
@@ -383,7 +390,7 @@ class Producer:
                 ``_partition``, and where it has a key ``_deleted``.
             partition: for all of them; overrules the key and the column.
         """
-        self._require_sending()
+        self._require(self._sending, "send")
         with self._fail_on_error():
             self._records.send_batch(topic, batch, partition)
 
@@ -477,9 +484,6 @@ class Producer:
     def _require(self, phase: Phase, call: str) -> None:
         if self._phase is not phase:
             raise self._phase.refusal(call)
-
-    def _require_sending(self) -> None:
-        self._require(Phase.READY if self._coordinator is None else Phase.IN_TRANSACTION, "send")
 
     def _describe_state(self) -> str:
         return self._phase.value

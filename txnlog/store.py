@@ -28,6 +28,8 @@ from txnlog.errors import (
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
+from txnlog.read.auto_commit import AutoCommit
+from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
@@ -37,6 +39,7 @@ from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
+from txnlog.write.partition_function import PartitionFunction
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
@@ -237,7 +240,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         buffer_memory_bytes: int | None = None,
         compression_type: str | None = None,
         compression_level: int | None = None,
-        partitioner: str = DEFAULT_PARTITIONER,
+        partitioner: str | PartitionFunction = DEFAULT_PARTITIONER,
         acks: str | int = "all",
         delivery_timeout_ms: int = 120_000,
         retry_backoff_ms: int = 100,
@@ -252,7 +255,11 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             compression_type: the codec of what it writes, instead of the topics' own.
             compression_level: of that codec, instead of its default.
             partitioner: 'murmur2' of the key, as Kafka's producers; 'crc32', as librdkafka's do by
-                default; 'round_robin', whatever the keys are.
+                default; 'sticky', like murmur2, but what has no key stays together, each batch of
+                it in one partition; whatever the keys are: 'round_robin', 'random'. Or a function
+                of your own, or its name as ``package.module:function``: of a record batch (columns
+                key, value, timestamp, headers; of a typed topic its own) and the number of
+                partitions, it returns the partition of each record.
             acks: what a flush waits for. 'all': written and safe from a power cut. 1: written; a
                 power cut may lose records (on object stores, the same as 'all'). 0: nothing; what
                 fails is only logged. With a transactional id only 'all'.
@@ -283,6 +290,13 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         isolation_level: str = "read_committed",
         auto_offset_reset: str = "latest",
         max_poll_records: int = 500,
+        stop_at_end: bool = False,
+        fetch_min_bytes: int = 1,
+        fetch_max_bytes: int = 50 << 20,
+        max_partition_fetch_bytes: int = 1 << 20,
+        fetch_max_wait_ms: int = 500,
+        enable_auto_commit: bool = False,
+        auto_commit_interval_ms: int = 5000,
     ) -> Consumer:
         """A consumer, subscribed to all partitions of ``topics`` if any are named.
 
@@ -294,16 +308,33 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             auto_offset_reset: where to start without a committed offset, or with one that is out
                 of range: 'earliest', 'latest', or 'none' (an error).
             max_poll_records: how many records a poll returns at most.
+            stop_at_end: iterating ends when everything that was visible is read, instead of
+                waiting for more.
+            fetch_min_bytes: a poll that waits returns nothing before so many bytes have come (as
+                they lie in the store), or ``fetch_max_wait_ms`` have passed since the first.
+            fetch_max_bytes: so many bytes are fetched ahead, or returned by ``poll_batches``.
+            max_partition_fetch_bytes: so many bytes of a partition are read before others have
+                their turn, and returned of it by ``poll_batches``.
+            fetch_max_wait_ms: how often a poll that waits looks for what other processes have
+                written, at least; one listing for each topic.
+            enable_auto_commit: commit what polls have returned, at a later poll and by ``close``.
+            auto_commit_interval_ms: how often.
 
         Raises:
             UnknownTopicOrPartition, InvalidGroupId, InvalidOption.
         """
+        auto_commit = AutoCommit(self._clock, auto_commit_interval_ms)
         consumer = Consumer(
             self._logs,
             group_id=group_id,
             isolation_level=isolation_level,
             auto_offset_reset=auto_offset_reset,
             max_poll_records=max_poll_records,
+            fetch=FetchSettings(
+                fetch_min_bytes, fetch_max_bytes, max_partition_fetch_bytes, fetch_max_wait_ms
+            ),
+            stop_at_end=stop_at_end,
+            auto_commit=auto_commit if enable_auto_commit else None,
         )
         if topics:
             consumer.subscribe(topics)

@@ -14,7 +14,7 @@ from txnlog.cli.output.fields import Field, number, text, time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.consumer import ConsumerRecord
+    from txnlog.read.consumer_record import ConsumerRecord
 
 _ROWS = 1000
 """So many records are Python objects at a time."""

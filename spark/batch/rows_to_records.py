@@ -121,10 +121,13 @@ class _Partitions:
         turn = context.partitionId() if context else 0
         self._partitioner = make_partitioner(partitioner, spec.partitions, turn)
 
-    def __call__(self, rows: pa.RecordBatch, keys: pa.Array) -> Int32Array:
-        """The partition of each row (int32); ``keys`` are the rows' keys, binary."""
+    def __call__(self, rows: pa.RecordBatch, keys: pa.Array, records: pa.RecordBatch) -> Int32Array:
+        """The partition of each row (int32).
+
+        ``keys`` are the rows' keys, binary; ``records`` is what a user's own partitioner sees.
+        """
         explicit = explicit_partitions(rows, None, self._spec, partition_column(self._spec))
-        return choose_partitions(keys, explicit, self._partitioner)
+        return choose_partitions(keys, explicit, self._partitioner, records)
 
 
 class TopicRecords:
@@ -152,7 +155,7 @@ class TopicRecords:
             now_ms = self._clock.now_ms()
             records, keys = self._typed(rows, now_ms)
             self._timestamps.check(timestamps_ms(records), now_ms)
-            return records, self._partitions(rows, keys)
+            return records, self._partitions(rows, keys, records)
         columns = [name for name in _RECORD_COLUMNS if name in rows.schema.names]
         now_ms = self._clock.now_ms()
         try:
@@ -161,7 +164,7 @@ class TopicRecords:
             raise InvalidRecord(f"topic {self._topic!r}: {error}") from error
         self._keys.check(records.column("key"))
         self._timestamps.check(timestamps_ms(records), now_ms)
-        return records, self._partitions(rows, records.column("key"))
+        return records, self._partitions(rows, records.column("key"), records)
 
 
 class PartitionColumn:
@@ -181,14 +184,15 @@ class PartitionColumn:
         chosen = np.empty(batch.num_rows, dtype=np.int32)
         keys = _binary_keys(batch, self._spec)
         if self._topic is not None:
-            chosen[:] = self._of(self._topic)(batch, keys)
+            chosen[:] = self._of(self._topic)(batch, keys, batch)
         elif batch.num_rows:
             for name, mine in _rows_by_topic(batch.column("topic")):
                 if mine is None:
-                    chosen[:] = self._of(name)(batch, keys)
+                    chosen[:] = self._of(name)(batch, keys, batch)
                 else:
                     at = pa.array(mine)
-                    chosen[mine] = self._of(name)(batch.take(at), keys.take(at))
+                    rows = batch.take(at)
+                    chosen[mine] = self._of(name)(rows, keys.take(at), rows)
         filled = partition_column(self._spec)
         rest = [name for name in batch.schema.names if name != filled]
         arrays = [*(batch.column(name) for name in rest), pa.array(chosen)]

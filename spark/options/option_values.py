@@ -174,7 +174,8 @@ def _kafka_option(key: str) -> InvalidOption:
     if key == "kafka.partitioner.class":
         return InvalidOption(
             "option kafka.partitioner.class names a Java class; there is option partitioner with "
-            "murmur2 (Kafka's default), crc32 (librdkafka's default) and round_robin"
+            "murmur2 (Kafka's default), crc32 (librdkafka's default), sticky, round_robin, random, "
+            "and package.module:function of Python"
         )
     accepted = ", ".join([KAFKA_GROUP_ID, *(f"kafka.{name}" for name in KAFKA_SPELLINGS)])
     return InvalidOption(

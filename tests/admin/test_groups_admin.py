@@ -145,7 +145,7 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
     assert elsewhere(store.storage, clock).groups() == ["g", "new"]
     store.delete_topic("b")
     assert [r.topic for r in store.reset_group_offsets("g", to="earliest")] == ["a", "a"]
-    consumer = store.consumer("a", group_id="g")
+    consumer = store.consumer("a", group_id="g", stop_at_end=True)
     assert [record.offset for record in consumer][:3] == [0, 1, 2]
 
 

@@ -244,3 +244,43 @@ def test_records_that_came_from_kafka_may_have_gaps(tmp_path: Path, what: str) -
         assert [record["offset"] for record in done] == [4, 5, 6]
         last = cli("records", what, "t", "-n", 2, "--store", store.url, "-o", "json").json()
         assert [record["offset"] for record in last] == ([4, 5] if what == "head" else [5, 6])
+
+
+def test_a_group_goes_on_where_it_was(store_path: Path) -> None:
+    """--group begins at the committed offsets; only --commit moves them, past what was printed."""
+    store = txnlog.open(str(store_path))
+    store.create_topic("jobs", partitions=2)
+    with store.producer() as producer:
+        for number in range(6):
+            producer.send("jobs", b"%d" % number, partition=number % 2)
+
+    def read(*arguments: str, topic: str = "jobs") -> list[str]:
+        read = ("records", "read", topic, "--group", "g", "--store", store_path, "-o", "jsonl")
+        return [json.loads(line)["value"] for line in cli(*read, *arguments).lines()]
+
+    everything = ["0", "2", "4", "1", "3", "5"]
+    assert read() == read("-n", "9") == everything
+    assert "g" not in store.groups()
+    assert read("--commit", "-n", "4") == everything[:4]
+    assert read() == everything[4:]
+    assert read("--commit", topic="jobs:0") == []
+    assert read("--commit") == everything[4:]
+    assert read() == []
+    assert store.describe_group("g").lag == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--commit"], "--commit goes with --group"),
+        (["--group", "g", "--from", "3"], "--group says where to begin"),
+        (["--group", "g", "--isolation-level", "snapshot"], "a group has no offsets"),
+    ],
+)
+def test_what_a_group_does_not_go_with(
+    store_path: Path, arguments: list[str], message: str
+) -> None:
+    """Refused before anything is read."""
+    refused = cli("records", "read", "orders", "--store", store_path, *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert message in refused.err

@@ -192,3 +192,13 @@ def test_ctrl_c_leaves_nothing_half_done(store: txnlog.Store) -> None:
         assert process.stderr.read() == b""
     assert records(store) == []
     assert list(Path(store.url).glob("topics/t/data/**/*.log")) == []
+
+
+def test_a_partitioner_is_chosen(store: txnlog.Store) -> None:
+    """By name; one that there is not is refused before a line is read."""
+    written = write(store, b"k:1\nk:2\n", "t", "-K", ":", "--partitioner", "round_robin").json()
+    assert [part["partition"] for part in written] == [0, 1]
+    refused = write(store, b"1\n", "t", "--partitioner", "best")
+    assert refused.code == 2
+    assert "is not one of murmur2" in refused.err
+    assert store.scan("t").record_count == 2

@@ -133,7 +133,7 @@ def test_a_consumer_gets_to_the_end(store: Store) -> None:
     store.import_kafka("orders", [str(BROKER)])
     consumer = store.consumer("orders", group_id="g", auto_offset_reset="earliest")
     seen = []
-    while records := consumer.poll(7):
+    while records := consumer.poll(max_records=7):
         seen += [(record.partition, record.offset) for record in records]
     assert seen == [
         (number, record[0])

@@ -30,17 +30,17 @@ def test_offset_reset(store: Store) -> None:
     with store.producer() as plain:
         for number in range(5):
             plain.send("t", b"%d" % number)
-    earliest = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    earliest = store.consumer("t", group_id="g", auto_offset_reset="earliest", stop_at_end=True)
     assert [record.offset for record in earliest] == [0, 1, 2, 3, 4]
     assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
     with pytest.raises(NoOffsetForPartition, match="t:0"):
         store.consumer("t", group_id="g", auto_offset_reset="none").poll()
     store.delete_records({T0: 3})
     store.consumer("t", group_id="g").commit({T0: 1})
-    assert [r.offset for r in store.consumer("t", group_id="g", auto_offset_reset="earliest")] == [
-        3,
-        4,
-    ]
+    assert [
+        r.offset
+        for r in store.consumer("t", group_id="g", auto_offset_reset="earliest", stop_at_end=True)
+    ] == [3, 4]
     assert store.consumer("t", group_id="g", auto_offset_reset="latest").poll() == []
     with pytest.raises(OffsetOutOfRange, match="3 to 5"):
         store.consumer("t", group_id="g", auto_offset_reset="none").poll()
@@ -55,7 +55,7 @@ def test_seek_and_read_from_any_offset(store: Store) -> None:
                 "t", pa.record_batch({"value": [b"%d" % n for n in range(start, start + 20)]})
             )
             plain.flush()
-    consumer = store.consumer("t", auto_offset_reset="earliest")
+    consumer = store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     for offset in (0, 1, 19, 20, 21, 39, 40, 59, 60):
         consumer.seek(T0, offset)
         assert [record.offset for record in consumer] == list(range(offset, 60))
@@ -80,7 +80,9 @@ def test_committed_offsets_are_dense_and_survive_reopening(
             send(producer, b"%d" % turn)
             producer.send_offsets_to_transaction({T0: turn + 1}, "g")
     fresh = elsewhere(store.storage, clock)
-    assert [r.offset for r in fresh.consumer("t", auto_offset_reset="earliest")] == list(range(40))
+    assert [
+        r.offset for r in fresh.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
+    ] == list(range(40))
     group = fresh.describe_group("g")
     assert [(o.offset, o.end_offset, o.lag) for o in group.offsets] == [(40, 40, 0)]
     assert values(fresh) == [b"%d" % turn for turn in range(40)]
@@ -100,6 +102,6 @@ def test_records_come_back_as_they_were_sent(store: Store) -> None:
             plain.send("t", value, key, timestamp_ms=timestamp_ms, headers=headers)
     got = [
         (record.key, record.value, record.timestamp, record.headers)
-        for record in store.consumer("t", auto_offset_reset="earliest")
+        for record in store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     ]
     assert got == sent

@@ -108,7 +108,7 @@ def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> Non
     waiting = begin(store, "open")
     waiting.send("t", b"open", partition=0)
     waiting.flush()
-    consumer = store.consumer("t", group_id="new", auto_offset_reset=policy)
+    consumer = store.consumer("t", group_id="new", auto_offset_reset=policy, stop_at_end=True)
     if policy == "none":
         for _ in range(2):
             with pytest.raises(NoOffsetForPartition, match="t:0"):
@@ -127,7 +127,9 @@ def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> Non
 def test_a_groups_offset_out_of_range(store: Store, policy: str, offset: int) -> None:
     """Below the log start and beyond the log's end the policy decides."""
     store.consumer("t", group_id="g").commit({T0: offset, T1: 0})
-    consumer = another(store).consumer("t", group_id="g", auto_offset_reset=policy)
+    consumer = another(store).consumer(
+        "t", group_id="g", auto_offset_reset=policy, stop_at_end=True
+    )
     if policy == "none":
         for call in (lambda: consumer.position(T0), consumer.poll, consumer.poll):
             with pytest.raises(OffsetOutOfRange, match=f"position {offset} of t:0.* 3 to 10"):
@@ -160,7 +162,9 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
         reset()
         consumer.commit()
         assert committed_offset(store) == (expected, "")
-        again = another(store).consumer("t", group_id="g", auto_offset_reset="none")
+        again = another(store).consumer(
+            "t", group_id="g", auto_offset_reset="none", stop_at_end=True
+        )
         assert [record.offset for record in again] == list(range(expected, 10))
     assert committed_offset(store, T1) == (0, "")
 

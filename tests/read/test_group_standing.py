@@ -10,7 +10,7 @@ from disturbed_storages import HookedStorage
 from steps import another, append, begin, new_store, values
 
 from txnlog.admin.resets import plan_reset
-from txnlog.consumer import Consumer, ConsumerRecord
+from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,
@@ -22,6 +22,7 @@ from txnlog.errors import (
 from txnlog.log.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.state.group import CHECKPOINT_DECODER, ENTRY_DECODER, GroupState, OffsetCommit
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage
@@ -50,7 +51,7 @@ def job(store: Store, transactional_id: str) -> tuple[Consumer, Producer]:
 
 def read(consumer: Consumer, producer: Producer) -> None:
     producer.begin_transaction()
-    consumer.poll(2)
+    consumer.poll(max_records=2)
     producer.send("out", b"x")
     offsets = {T0: consumer.position(T0)}
     producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
@@ -274,7 +275,7 @@ def test_a_consumer_begins_anew_where_the_group_is(store: Store) -> None:
     consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
-    records = consumer.poll(2)
+    records = consumer.poll(max_records=2)
     store.consumer("t", group_id="g").commit({T0: 1})
     for _ in range(2):  # not by being tried again
         with pytest.raises(CommitFailed):
@@ -282,13 +283,13 @@ def test_a_consumer_begins_anew_where_the_group_is(store: Store) -> None:
     committed = consumer.committed(T0)
     assert committed is not None
     consumer.seek(T0, committed.offset)
-    copy(producer, consumer, consumer.poll(2))
+    copy(producer, consumer, consumer.poll(max_records=2))
     store.delete_group("g")
     with pytest.raises(CommitFailed):
-        copy(producer, consumer, consumer.poll(1))
+        copy(producer, consumer, consumer.poll(max_records=1))
     assert consumer.committed(T0) is None
     consumer.seek_to_beginning()
-    copy(producer, consumer, consumer.poll(1))
+    copy(producer, consumer, consumer.poll(max_records=1))
     assert values(store, "out") == [b"1", b"2", b"0"]
 
 
@@ -298,14 +299,14 @@ def test_seeking_elsewhere_is_not_beginning_anew(store: Store) -> None:
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     assert consumer.committed(T0) is None
-    copy(producer, consumer, consumer.poll(2))
+    copy(producer, consumer, consumer.poll(max_records=2))
     consumer.seek(T0, 0)
-    copy(producer, consumer, consumer.poll(1))
+    copy(producer, consumer, consumer.poll(max_records=1))
     store.consumer("t", group_id="g").commit({T0: 3})
     assert consumer.committed(T0) is not None
     consumer.seek(T0, 2)
     with pytest.raises(CommitFailed):
-        copy(producer, consumer, consumer.poll(1))
+        copy(producer, consumer, consumer.poll(max_records=1))
 
 
 def test_a_consumer_learns_of_a_commit_that_its_abort_finds(store: Store) -> None:
@@ -323,11 +324,11 @@ def test_a_consumer_learns_of_a_commit_that_its_abort_finds(store: Store) -> Non
 
     hooked.rule = lost
     with pytest.raises(CommitStateUnknown):
-        copy(producer, consumer, consumer.poll(1))
+        copy(producer, consumer, consumer.poll(max_records=1))
     hooked.rule, hooked.faults = None, {}
     with pytest.raises(InvalidTxnState, match="had succeeded"):
         producer.abort_transaction()
-    copy(producer, consumer, consumer.poll(1))
+    copy(producer, consumer, consumer.poll(max_records=1))
     assert values(store, "out") == [b"0", b"1"]
 
 

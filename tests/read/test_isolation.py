@@ -34,7 +34,9 @@ def stable(store: Store) -> list[int]:
 
 
 def read(store: Store, isolation_level: str = "read_committed") -> list[bytes | None]:
-    consumer = store.consumer("t", auto_offset_reset="earliest", isolation_level=isolation_level)
+    consumer = store.consumer(
+        "t", auto_offset_reset="earliest", isolation_level=isolation_level, stop_at_end=True
+    )
     return [record.value for record in consumer]
 
 

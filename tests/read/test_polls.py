@@ -29,7 +29,9 @@ def test_kafkas_loop_with_one_consumer(store: Store) -> None:
     store.create_topic("out")
     for number in range(4):
         append(store, b"%d" % number)
-    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest", max_poll_records=2)
+    consumer = store.consumer(
+        "t", group_id="g", auto_offset_reset="earliest", max_poll_records=2, stop_at_end=True
+    )
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     while records := consumer.poll():
@@ -46,7 +48,7 @@ def test_leaving_the_loop_loses_no_records(store: Store) -> None:
     """The position is behind the last record that the loop has seen."""
     for number in range(4):
         append(store, b"%d" % number)
-    consumer = store.consumer("t", auto_offset_reset="earliest")
+    consumer = store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     for record in consumer:
         assert record.offset == 0
         break
@@ -59,7 +61,9 @@ def test_a_poll_that_fails_midway_loses_no_records(store: Store, clock: VirtualC
     for number in range(3):
         append(store, b"%d" % number)
     storage = FaultyStorage(store.storage)
-    consumer = attach(storage, clock=clock).consumer("t", auto_offset_reset="earliest")
+    consumer = attach(storage, clock=clock).consumer(
+        "t", auto_offset_reset="earliest", stop_at_end=True
+    )
     get_range, reads = storage.get_range, 0
 
     def failing(name: str, start: int, stop: int) -> bytes:
@@ -86,7 +90,9 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
         store = new_store(inner, clock)
         append(store, b"0", b"1")
         slow = FaultyStorage(inner)
-        consumer = another(store, slow).consumer("t", group_id="g", auto_offset_reset="earliest")
+        consumer = another(store, slow).consumer(
+            "t", group_id="g", auto_offset_reset="earliest", stop_at_end=True
+        )
         begun = len(slow.requests)
 
         def meanwhile(_: Fault, store: Store = store) -> None:
@@ -95,7 +101,7 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
 
         slow._on_wait = meanwhile
         slow.faults = {begun + number: Fault.PAUSE}
-        records = consumer.poll(100)
+        records = consumer.poll(max_records=100)
         standing = consumer.group_metadata().start_of(T0)
         start = standing.offset or 0
         context = f"request {number} of {slow.requests[begun:]}"
@@ -144,12 +150,14 @@ def test_polls_are_linear_in_partitions_and_idle_ones_do_nothing_for_them(
         store = attach(HeapStorage(), create=True, clock=clock)
         store.create_topic("many", partitions=partitions)
         _fill(store, partitions)
-        consumer = store.consumer("many", group_id="g", auto_offset_reset="earliest")
+        consumer = store.consumer(
+            "many", group_id="g", auto_offset_reset="earliest", stop_at_end=True
+        )
         while consumer.poll():
             pass
         idle = _calls_of(consumer.poll)
         _send(store, "many", b"y", partitions - 1)
-        one = _calls_of(lambda consumer=consumer: consumer.poll(1))  # type: ignore[misc]
+        one = _calls_of(lambda consumer=consumer: consumer.poll(max_records=1))  # type: ignore[misc]
         found[partitions] = [idle, one]
     assert found[1000][0] == found[100][0] < 1000
     assert found[1000][1] < 12 * found[100][1]
@@ -159,7 +167,7 @@ def test_polls_are_linear_in_partitions_and_idle_ones_do_nothing_for_them(
 def test_what_was_read_to_its_end_is_read_again_when_asked_for(store: Store) -> None:
     """An idle poll that looks no further forgets no seek, pause, assignment or new topic."""
     append(store, b"0")
-    consumer = store.consumer("t", auto_offset_reset="earliest")
+    consumer = store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     assert [record.value for record in consumer] == [b"0"]
     assert consumer.poll() == consumer.poll() == []
     consumer.seek(T0, 0)
@@ -186,7 +194,7 @@ def test_what_was_read_to_its_end_is_read_again_when_asked_for(store: Store) -> 
 
 def test_a_poll_without_news_moves_on_when_a_transaction_ends(store: Store) -> None:
     """What was undecided shows without any new entry in the topic's log; so does an abort."""
-    consumer = store.consumer("t", auto_offset_reset="earliest")
+    consumer = store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     for number, ending in enumerate(["commit_transaction", "abort_transaction"] * 2):
         producer = store.producer(transactional_id="x")
         producer.init_transactions()
@@ -207,11 +215,13 @@ def test_single_records_cost_no_copy_of_all_positions(clock: VirtualClock) -> No
     for _ in range(2):
         _fill(store, 50)
     storage = FaultyStorage(store.storage)
-    consumer = attach(storage, clock=clock).consumer("many", auto_offset_reset="earliest")
-    first = consumer.poll(1)[0]
-    noted = [consumer._before is None]
-    consumer.poll(1)
-    assert [*noted, consumer._before is None] == [False, True]
+    consumer = attach(storage, clock=clock).consumer(
+        "many", auto_offset_reset="earliest", stop_at_end=True
+    )
+    first = consumer.poll(max_records=1)[0]
+    noted = [consumer._reading._before is None]
+    consumer.poll(max_records=1)
+    assert [*noted, consumer._reading._before is None] == [False, True]
     before = {n: consumer.position(TopicPartition("many", n)) for n in range(50)}
 
     def fail(name: str, start: int, stop: int) -> bytes:
@@ -220,7 +230,7 @@ def test_single_records_cost_no_copy_of_all_positions(clock: VirtualClock) -> No
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(storage, "get_range", fail)
         with pytest.raises(StorageError, match="503"):
-            consumer.poll(500)
+            consumer.poll(max_records=500)
     assert before == {n: consumer.position(TopicPartition("many", n)) for n in range(50)}
     assert first.offset == 0
     assert len(list(consumer)) == 98

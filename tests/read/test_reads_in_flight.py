@@ -124,12 +124,12 @@ def test_consumers_read_ahead_and_end_cleanly(memory_storage: Storage, waiting: 
     meeting = MeetingStorage(memory_storage, 4)
     store = attach(meeting, clock=SystemClock())
     consumer = store.consumer("t", auto_offset_reset="earliest")
-    assert len(consumer.poll(2 * SEGMENTS)) == 2 * SEGMENTS
+    assert len(consumer.poll(max_records=2 * SEGMENTS)) == 2 * SEGMENTS
     assert meeting.begun == SEGMENTS
     consumer.seek(TopicPartition("t", 0), 0)
-    assert len(consumer.poll(3)) == 3
+    assert len(consumer.poll(max_records=3)) == 3
     consumer.seek(TopicPartition("t", 0), 1)
-    assert [record.offset for record in consumer.poll(3)] == [1, 2, 3]
+    assert [record.offset for record in consumer.poll(max_records=3)] == [1, 2, 3]
     consumer.close()
 
 

@@ -74,7 +74,7 @@ def test_a_groups_offsets_do_not_apply_to_the_new_topic(store: Store) -> None:
     assert {(at.partition, at.lag) for at in described} == {(0, None), (1, None), (2, None)}
     consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
     assert consumer.committed(T0) is None
-    assert len(consumer.poll(2)) == 2
+    assert len(consumer.poll(max_records=2)) == 2
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     with producer.transaction():

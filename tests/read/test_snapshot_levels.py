@@ -93,9 +93,9 @@ def test_readers_do_not_starve_where_transactions_overlap(
     whole = store.snapshot(["t"], isolation_level="snapshot")
     assert whole.is_atomic
     assert whole.scan("t").to_arrow().num_rows == 2 * (turns - 1)
-    assert store.consumer("t", auto_offset_reset="earliest").poll(1000)[-1].value == b"%d" % (
-        turns - 3
-    )
+    assert store.consumer("t", auto_offset_reset="earliest").poll(max_records=1000)[
+        -1
+    ].value == b"%d" % (turns - 3)
     place(last, b"%d" % (turns - 1))
     last.commit_transaction()
     (values,) = values_by_topic(process(heap, clock), "read_committed")
@@ -132,16 +132,16 @@ def test_a_consumer_reads_on_where_cuts_fall_back(heap: HeapStorage, clock: Virt
     overlap(heap, clock, 100, step_ms=1_000)
     store = process(heap, clock)
     consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
-    first = consumer.poll(10_000)
+    first = consumer.poll(max_records=10_000)
     consumer.commit()
     clock.time_ms += TIMEOUT_MS // 2
     waiting = begin_at(heap, clock, "other")
     place(waiting, b"w", "t", "u")
     again = process(heap, clock).consumer("t", group_id="g", auto_offset_reset="none")
-    assert again.poll(10_000) == []
+    assert again.poll(max_records=10_000) == []
     waiting.abort_transaction()
     clock.time_ms += 10 * TIMEOUT_MS
-    found = [record.offset for record in [*first, *again.poll(10_000)]]
+    found = [record.offset for record in [*first, *again.poll(max_records=10_000)]]
     assert found == sorted(set(found))
 
 

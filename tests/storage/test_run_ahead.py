@@ -73,16 +73,15 @@ def test_who_leaves_early_has_asked_for_little(waiting: Storage) -> None:
     assert list(results) == []
 
 
-def test_bytes_in_flight_are_bounded(waiting: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_in_flight_are_bounded(waiting: Storage) -> None:
     """No more begin than fit, but always one; what was taken does not count."""
-    monkeypatch.setattr(ahead, "MAX_AHEAD_BYTES", 100)
     gauge = Gauge()
-    results = waiting.run_ahead(gauge.calls(50, size_bytes=45))
+    results = waiting.run_ahead(gauge.calls(50, size_bytes=45), 100)
     for number, found in enumerate(results):
         assert found == number
         assert len(gauge.begun) <= number + 3
     huge = Gauge()
-    assert list(waiting.run_ahead(huge.calls(5, size_bytes=1000))) == list(range(5))
+    assert list(waiting.run_ahead(huge.calls(5, size_bytes=1000), 100)) == list(range(5))
     assert huge.most == 1
 
 

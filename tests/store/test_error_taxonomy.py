@@ -66,6 +66,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "UnsupportedFilesystem",
     "UnsupportedRecordFormat",
     "UnsupportedVersion",
+    "Wakeup",
 }
 
 OTHER_NAMES = {"OutOfOrderSequence": "OutOfOrderSequenceNumberError"}

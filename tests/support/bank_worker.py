@@ -274,7 +274,7 @@ class Teller:
         places = [TopicPartition(topic, number) for number in range(PARTITIONS[topic])]
         with store.consumer(topic, group_id=group, auto_offset_reset="earliest") as consumer:
             starts = [consumer.position(place) for place in places]
-            consumer.poll(self.chance.randint(1, 20))
+            consumer.poll(max_records=self.chance.randint(1, 20))
             stops = [consumer.position(place) for place in places]
             moved = {
                 p: stop

@@ -219,7 +219,7 @@ def test_stores_and_consumers_work_in_children_while_the_parent_writes(store: St
             for _ in range(3):
                 mine.send("t", b"child")
                 mine.flush()
-        seen = consumer.poll(100_000)
+        seen = consumer.poll(max_records=100_000)
         consumer.commit({T0: 1})
         with store.producer(transactional_id=f"p{os.getpid()}") as ours:
             ours.init_transactions()

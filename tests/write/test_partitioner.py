@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +101,7 @@ def test_an_explicit_partition_wins() -> None:
     """Null leaves the choice to the partitioner, which is asked for no other record's."""
     asked = []
 
-    def by_length(keys: pa.Array) -> npt.NDArray[np.int32]:
+    def by_length(keys: pa.Array, _: pa.RecordBatch | None = None, /) -> npt.NDArray[np.int32]:
         asked.append(keys.to_pylist())
         return np.array([len(key or b"") for key in keys.to_pylist()], dtype=np.int32)
 
@@ -142,5 +145,109 @@ def test_a_producer_follows_its_partitioner() -> None:
         producer.send_batch("t", pa.record_batch({"key": [b"same"] * 3, "value": [b"v"] * 3}))
     found = store.scan("t", columns=["partition"]).to_arrow().column("partition").to_pylist()
     assert found == [0, 0, 1, 1, 2, 2]
-    with pytest.raises(InvalidOption, match="'random' is not one of murmur2, crc32, round_robin"):
-        store.producer(partitioner="random")
+    with pytest.raises(InvalidOption, match="'best' is not one of murmur2, crc32, sticky"):
+        store.producer(partitioner="best")
+
+
+def test_sticky_partitions_change_with_the_batch() -> None:
+    """What has no key stays together, and goes elsewhere with the next batch; keys decide."""
+    keyless = pa.nulls(100, pa.binary())
+    choose = make_partitioner("sticky", 5, token=lambda: "ab")
+    batches = [choose(keyless) for _ in range(200)]
+    assert all((batch == batch[0]).all() for batch in batches)
+    taken = [int(batch[0]) for batch in batches]
+    assert all(one != other for one, other in itertools.pairwise(taken))
+    assert min(np.bincount(taken, minlength=5)) > 20
+    mixed = pa.array([b"a", None, b"b", None, b"c"], pa.binary())
+    keyed = make_partitioner("murmur2", 5)(mixed)
+    chosen = choose(mixed)
+    assert chosen[[0, 2, 4]].tolist() == keyed[[0, 2, 4]].tolist()
+    assert chosen[1] == chosen[3]
+    assert make_partitioner("sticky", 1)(keyless).tolist() == [0] * 100
+
+
+def test_random_partitions_are_even_and_differ_from_producer_to_producer() -> None:
+    """Whatever the keys are; a task of Spark's that comes again chooses the same."""
+    keys = pa.array([b"same"] * 10_000, pa.binary())
+    one, other = (
+        make_partitioner("random", 4, token=token) for token in (lambda: "1", lambda: "2")
+    )
+    assert min(np.bincount(one(keys), minlength=4)) > 2_300
+    assert (one(keys) != other(keys)).any()
+    again = [make_partitioner("random", 4, first=7)(keys).tolist() for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_a_keyless_flush_is_one_segment_if_partitions_stick() -> None:
+    """Round robin leaves one for each partition."""
+    store = attach(open_storage("memory://sticking"), create=True)
+    for partitioner, segments in (("sticky", 1), ("murmur2", 4)):
+        store.create_topic(partitioner, partitions=4)
+        with store.producer(partitioner=partitioner) as producer:
+            for _ in range(8):
+                producer.send(partitioner, b"v")
+        assert len(store.scan(partitioner).ranges) == segments
+
+
+def by_first_byte(records: pa.RecordBatch, partitions: int) -> list[int]:
+    """What users write: a partitioner of their own."""
+    assert records.schema.names == ["key", "value", "timestamp", "headers"]
+    return [value[0] % partitions for value in records.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("chosen", [by_first_byte, f"{__name__}:by_first_byte"])
+def test_a_function_of_ones_own_chooses(chosen: Callable[..., list[int]] | str) -> None:
+    """It sees whole columns of the records that have no partition of their own, and no others."""
+    store = attach(open_storage(f"memory://own{isinstance(chosen, str)}"), create=True)
+    store.create_topic("t", partitions=3)
+    with store.producer(partitioner=chosen) as producer:
+        for number in range(6):
+            producer.send("t", bytes([number]))
+        producer.send("t", b"\x01", partition=2)
+        batch = {
+            "value": [b"\x00", b"\x01", b"\x01"],
+            "partition": pa.array([None, 0, None], pa.int8()),
+        }
+        producer.send_batch("t", pa.record_batch(batch))
+    found = store.scan("t", columns=["partition", "value"]).to_arrow().to_pylist()
+    lie = sorted((row["partition"], row["value"][0]) for row in found)
+    assert lie == [(0, 0), (0, 0), (0, 1), (0, 3), (1, 1), (1, 1), (1, 4), (2, 1), (2, 2), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([0], "returned 1 partitions for 2 records; it must return a whole number from 0 to 2"),
+        ([0, None], "returned 1 partitions for 2 records"),
+        ([0, 3], "returned 3, and there are 3 partitions"),
+        ([0, -1], "returned -1"),
+        ([0.5, 1.5], "returned double"),
+        (["x", object()], "it must return a whole number"),
+    ],
+)
+def test_what_a_function_may_not_return(answer: list[int], message: str) -> None:
+    """Refused with its name, before anything is uploaded."""
+
+    def odd(_: pa.RecordBatch, __: int) -> list[int]:
+        return answer
+
+    store = attach(open_storage("memory://odd"), create=True)
+    if "t" not in store.topics():
+        store.create_topic("t", partitions=3)
+    producer = store.producer(partitioner=odd)
+    with pytest.raises(InvalidRecord, match=re.escape(message)) as caught:
+        producer.send_batch("t", pa.record_batch({"value": [b"1", b"2"]}))
+    assert "odd" in str(caught.value)
+    assert store.scan("t").record_count == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["json:nothing", "no.such.module:f", ":f", "json:__name__", "json:"]
+)
+def test_functions_that_there_are_not(name: str) -> None:
+    """Found out when the producer is made."""
+    store = attach(open_storage("memory://absent"), create=True)
+    with pytest.raises(InvalidOption, match=r"package\.module:function|is no function"):
+        store.producer(partitioner=name)
+    with pytest.raises(InvalidOption, match="a name or a function"):
+        store.producer(partitioner=7)  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ def test_data_between_aborted_ranges_is_kept(store: Store) -> None:
         else:
             producer.abort_transaction()
     assert values(store) == [b"%d-%d" % (t, p) for t in (1, 3, 5) for p in range(3)]
-    consumer = store.consumer("t", auto_offset_reset="earliest")
+    consumer = store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     assert [record.offset for record in consumer] == [3, 4, 5, 9, 10, 11, 15, 16, 17]
 
 

@@ -16,6 +16,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
 from txnlog.errors import InvalidGroupId, InvalidTopic
+from txnlog.log.arrivals import announce
 from txnlog.log.folded_names import check_case
 from txnlog.log.group_log import GroupLog
 from txnlog.log.settlement import Settlement
@@ -107,10 +108,13 @@ class Logs:
     def tidy(self, logs: Iterable[StateLog[Any, Any]]) -> None:
         """What a writer does for others when it has appended: end what hangs, leave a checkpoint.
 
+        Readers of this process that wait are told first.
         Who has left one does the :attr:`upkeep` of its topic, too.
         Failures are logged, and left to the next writer.
         """
         chosen = list(logs)
+        if any(isinstance(log, TopicLog) for log in chosen):
+            announce(self.storage.url)
         self.settlement.settle_stuck(chosen)
         for log in chosen:
             if log.checkpoint_if_due() and self.upkeep and isinstance(log, TopicLog):

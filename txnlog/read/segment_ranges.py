@@ -44,7 +44,7 @@ from txnlog.segments.reader import (
 from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
-from txnlog.storage.ahead import SizedCall
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Storage
 
 _MOST_TOGETHER_BYTES = 1 << 20
@@ -81,7 +81,12 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         ref = self._ref
         return storage.get_range(ref.paths.log, ref.start + start, ref.start + stop)
 
-    def open(self, storage: Storage, read: ReadRange | None = None) -> SegmentFile:
+    def open(
+        self,
+        storage: Storage,
+        read: ReadRange | None = None,
+        ahead_bytes: int = MAX_AHEAD_BYTES,
+    ) -> SegmentFile:
         """The segment's file, as its log entry describes it. Requests nothing yet.
 
         ``read`` gets its bytes, if not the storage by itself.
@@ -94,14 +99,17 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
             base_offset=segment.base_offset - segment.offset_shift,
             identity=segment.identity,
             is_parquet=self.paths.is_parquet,
-            read_ahead=partial(self._read_ahead, storage),
+            read_ahead=partial(self._read_ahead, storage, ahead_bytes),
         )
 
-    def _read_ahead(self, storage: Storage, pieces: Sequence[range]) -> Generator[bytes]:
-        return storage.run_ahead(
+    def _read_ahead(
+        self, storage: Storage, ahead_bytes: int, pieces: Sequence[range]
+    ) -> Generator[bytes]:
+        calls = (
             (len(piece), partial(self.read_bytes, storage, piece.start, piece.stop))
             for piece in pieces
         )
+        return storage.run_ahead(calls, ahead_bytes)
 
     @property
     def record_count(self) -> int:
@@ -142,11 +150,17 @@ def read_ranges(
 
 
 def read_each(
-    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns
+    storage: Storage,
+    parts: Sequence[SegmentRange],
+    columns: ScanColumns,
+    ahead_bytes: int = MAX_AHEAD_BYTES,
 ) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
-    """The same, each range with its own batches, to be read before the next one is asked for."""
+    """The same, each range with its own batches, to be read before the next one is asked for.
+
+    At most ``ahead_bytes`` are on their way, or one request's that asks for more.
+    """
     assemble = _Assembler(columns)
-    with closing(read_stored(storage, parts, columns.stored)) as reads:
+    with closing(read_stored(storage, parts, columns.stored, ahead_bytes)) as reads:
         for part, batches in reads:
             yield part, map(partial(assemble, part), batches)
 
@@ -159,7 +173,10 @@ def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iter
 
 
 def read_stored(
-    storage: Storage, parts: Sequence[SegmentRange], columns: Columns = None
+    storage: Storage,
+    parts: Sequence[SegmentRange],
+    columns: Columns = None,
+    ahead_bytes: int = MAX_AHEAD_BYTES,
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
@@ -167,11 +184,11 @@ def read_stored(
     """
     runs = _side_by_side(parts)
     calls = (call for run in runs for call in _requests(storage, run))
-    with closing(storage.run_ahead(calls)) as results:
+    with closing(storage.run_ahead(calls, ahead_bytes)) as results:
         for run in runs:
             opened: deque[_Opened] = deque()
             for part in run:
-                reading = _Reading(storage, part, results, opened)
+                reading = _Reading(storage, part, results, opened, ahead_bytes)
                 yield part, reading.batches(columns)
                 reading.skip_rest()
 
@@ -282,8 +299,10 @@ class _Reading:
         part: SegmentRange,
         results: Iterator[list[_Opened] | bytes],
         opened: deque[_Opened],
+        ahead_bytes: int,
     ) -> None:
         self._storage = storage
+        self._ahead_bytes = ahead_bytes
         self._part = part
         self._results = results
         self._of_run = opened
@@ -296,7 +315,7 @@ class _Reading:
         try:
             opened = self._open()
             yield from read_segment(
-                part.open(self._storage, self._read),
+                part.open(self._storage, self._read, self._ahead_bytes),
                 start_offset=part.start_offset - shift,
                 stop_offset=part.stop_offset - shift,
                 index=opened.index,

@@ -60,11 +60,14 @@ class Waits:
 class _Ahead(Generic[T]):
     """The calls that have begun, and the threads that run them."""
 
-    def __init__(self, calls: Iterable[SizedCall[T]], waits: Waits, most_calls: int) -> None:
+    def __init__(
+        self, calls: Iterable[SizedCall[T]], waits: Waits, most_calls: int, most_bytes: int
+    ) -> None:
         self._calls = iter(calls)
         self._next: SizedCall[T] | None = next(self._calls, None)
         self._waits = waits
         self._most_calls = most_calls
+        self._most_bytes = most_bytes
         self._allowed = min(_FIRST_CALLS, most_calls)
         self._begun: deque[tuple[SizedCall[T], Future[T]]] = deque()
         self._held_bytes = 0
@@ -99,7 +102,7 @@ class _Ahead(Generic[T]):
         while self._next is not None and self._is_mine() and self._waits.are_long:
             size_bytes, call = self._next
             too_many = len(self._begun) >= self._allowed
-            too_large = self._held_bytes + size_bytes > MAX_AHEAD_BYTES
+            too_large = self._held_bytes + size_bytes > self._most_bytes
             if self._begun and (too_many or too_large):
                 break
             if self._pool is None:
@@ -119,9 +122,11 @@ class _Ahead(Generic[T]):
         self._begun.clear()
 
 
-def run_ahead(calls: Iterable[SizedCall[T]], waits: Waits, most_calls: int) -> Generator[T]:
+def run_ahead(
+    calls: Iterable[SizedCall[T]], waits: Waits, most_calls: int, most_bytes: int
+) -> Generator[T]:
     """See :meth:`txnlog.storage.base.Storage.run_ahead`."""
-    return _Ahead(calls, waits, most_calls).take()
+    return _Ahead(calls, waits, most_calls, most_bytes).take()
 
 
 def run_in_order(calls: Iterable[SizedCall[T]]) -> Generator[T]:

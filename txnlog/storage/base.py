@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from txnlog.errors import InvalidOption
-from txnlog.storage.ahead import SizedCall, Waits, run_ahead
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead
 from txnlog.storage.together import run_together
 
 T = TypeVar("T")
@@ -272,19 +272,22 @@ class Storage(ABC):
         """
         self.gather(calls)
 
-    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+    def run_ahead(
+        self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
+    ) -> Generator[T]:
         """Run calls ahead of whoever iterates, and yield their results in order.
 
-        Each call comes with about how many bytes its result takes: up to 64 MiB are on their way or
-        wait, and up to 16 calls. Where requests do not wait, there are no threads, and a call runs
-        when its result is asked for. ``calls`` is consumed here, in the thread of whoever iterates.
+        Each call comes with about how many bytes its result takes: up to ``most_bytes`` are on
+        their way or wait, and up to 16 calls. Where requests do not wait, there are no threads,
+        and a call runs when its result is asked for. ``calls`` is consumed here, in the thread of
+        whoever iterates.
 
         An error is raised in its turn, and ends the iteration. However it ends, closed early too,
         no other call begins, and those that run are waited for. A child of a fork may go on with an
         iterator: it runs the calls one by one.
         """
         waits: Waits = self.__dict__.setdefault("_waits", Waits())
-        return run_ahead(calls, waits, PARALLEL_REQUESTS)
+        return run_ahead(calls, waits, PARALLEL_REQUESTS, most_bytes)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Self, TypeVar
 
-from txnlog.storage.ahead import SizedCall
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, UnfinishedUpload, Upload
 
 T = TypeVar("T")
@@ -112,8 +112,10 @@ class ForwardingStorage(Storage):
     def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
         self.inner.put_round(calls)
 
-    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
-        return self.inner.run_ahead(calls)
+    def run_ahead(
+        self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
+    ) -> Generator[T]:
+        return self.inner.run_ahead(calls, most_bytes)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self.inner.race(call, rounds)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.storage.ahead import SizedCall, run_in_order
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, run_in_order
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.forwarding import ForwardingStorage
@@ -279,7 +279,11 @@ class FaultyStorage(ForwardingStorage):
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return gather_in_order(calls)
 
-    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+    def run_ahead(
+        self,
+        calls: Iterable[SizedCall[T]],
+        most_bytes: int = MAX_AHEAD_BYTES,  # noqa: ARG002
+    ) -> Generator[T]:
         return run_in_order(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002

@@ -17,7 +17,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.storage.ahead import SizedCall, run_in_order
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, run_in_order
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import BufferedUpload
 
@@ -222,7 +222,11 @@ class HeapStorage(Storage):
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         return gather_in_order(calls)
 
-    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+    def run_ahead(
+        self,
+        calls: Iterable[SizedCall[T]],
+        most_bytes: int = MAX_AHEAD_BYTES,  # noqa: ARG002
+    ) -> Generator[T]:
         return run_in_order(calls)
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Protocol
 
 from txnlog.testing.faults import ClockFaults
@@ -89,6 +90,10 @@ class ProcessClock:
 
     def sleep(self, seconds: float) -> None:
         self._actor.wait(max(0, round(seconds * 1000)))
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        if not event.is_set():
+            self.sleep(seconds)
 
     def token(self) -> str:
         return f"{self._chance.getrandbits(128):032x}"

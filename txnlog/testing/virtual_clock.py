@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import threading
 
 
 class VirtualClock:
@@ -26,6 +28,11 @@ class VirtualClock:
 
     def sleep(self, seconds: float) -> None:
         self.time_ms += int(seconds * 1000)
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Time moves on by all of it, unless the event is set already."""
+        if not event.is_set():
+            self.time_ms += math.ceil(seconds * 1000)
 
     def sleep_machine(self, for_ms: int) -> None:
         """The machine sleeps: time goes on, and the monotonic clock stands still."""

@@ -2,15 +2,14 @@
 
 Kafka's default: murmur2 of the key, so that a key lands where a Kafka producer with the same
 number of partitions would put it; by CRC-32 it lands where librdkafka's clients put it. Records
-without a key go round robin. An explicit partition wins; null is none, and a negative one is an
-error, as for Kafka's producer and Spark's Kafka sink.
+without a key go round robin, or stay together for a batch. An explicit partition wins; null is
+none, and a negative one is an error, as for Kafka's producer and Spark's Kafka sink.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidOption, InvalidRecord
+from txnlog.write.partition_function import FunctionPartitioner, PartitionFunction, load_function
 
+ChosenT = TypeVar("ChosenT", bound=str | PartitionFunction)
 Int32Array = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint32]
 
@@ -150,44 +151,79 @@ def _crc32_table() -> Hashes:
 _CRC32_TABLE = _crc32_table()
 
 
-class _RoundRobin:
-    """The next partition of records that no key binds to one."""
+class Keyless(Protocol):
+    """Chooses partitions for records that no key binds to one."""
 
-    def __init__(self, partitions: int, first: int = 0) -> None:
-        self.partitions = partitions
+    def take(self, count: int) -> Int32Array:
+        """The partitions of the next ``count`` records."""
+
+
+class _RoundRobin:
+    """One partition after the other."""
+
+    def __init__(self, partitions: int, first: int) -> None:
+        self._partitions = partitions
         self._next = first % partitions
 
-    def take(self, count: int) -> npt.NDArray[np.int64]:
-        """The next ``count`` partitions."""
-        turns = (self._next + np.arange(count)) % self.partitions
-        self._next = (self._next + count) % self.partitions
-        return turns
+    def take(self, count: int) -> Int32Array:
+        turns = (self._next + np.arange(count)) % self._partitions
+        self._next = (self._next + count) % self._partitions
+        return turns.astype(np.int32)
+
+
+class _Random:
+    """Any partition for each record."""
+
+    def __init__(self, partitions: int, seed: int) -> None:
+        self._partitions = partitions
+        self._chance = np.random.default_rng(seed)
+
+    def take(self, count: int) -> Int32Array:
+        return self._chance.integers(0, self._partitions, count, dtype=np.int32)
+
+
+class _Sticky:
+    """Any partition for a whole batch, and another one for the next: fewer and larger segments."""
+
+    def __init__(self, partitions: int, seed: int) -> None:
+        self._partitions = partitions
+        self._chance = np.random.default_rng(seed)
+        self._last = int(self._chance.integers(partitions))
+
+    def take(self, count: int) -> Int32Array:
+        if count and self._partitions > 1:
+            steps = int(self._chance.integers(1, self._partitions))
+            self._last = (self._last + steps) % self._partitions
+        return np.full(count, self._last, dtype=np.int32)
 
 
 class Partitioner(Protocol):
     """Chooses partitions for the records of one topic."""
 
-    def __call__(self, keys: pa.Array) -> Int32Array:
+    def __call__(self, keys: pa.Array, records: pa.RecordBatch | None = None, /) -> Int32Array:
         """The partition of each record: int32, one for each key of a binary array."""
 
 
 class _KeyPartitioner:
-    """By a hash of the key; records without a key go round robin."""
+    """By a hash of the key; records without a key go as ``keyless`` says."""
 
     def __init__(
         self,
         hashed: Callable[[pa.Array], Hashes],
         partitions: int,
-        first: int,
+        keyless: Keyless,
         *,
         empty_key_is_none: bool = False,
     ) -> None:
         self._hash = hashed
-        self._keyless = _RoundRobin(partitions, first)
+        self._partitions = partitions
+        self._keyless = keyless
         self._empty_key_is_none = empty_key_is_none
 
-    def __call__(self, keys: pa.Array) -> Int32Array:
-        chosen = (self._hash(keys) % np.uint32(self._keyless.partitions)).astype(np.int32)
+    def __call__(self, keys: pa.Array, _: pa.RecordBatch | None = None, /) -> Int32Array:
+        if keys.null_count == len(keys):
+            return self._keyless.take(len(keys))
+        chosen = (self._hash(keys) % np.uint32(self._partitions)).astype(np.int32)
         if self._empty_key_is_none:
             keyless = np.flatnonzero(_layout(keys)[2] == 0)
             chosen[keyless] = self._keyless.take(keyless.size)
@@ -197,36 +233,92 @@ class _KeyPartitioner:
         return chosen
 
 
-class _RoundRobinPartitioner:
-    """All records go round robin, whatever their keys are."""
+class _KeylessPartitioner:
+    """Whatever the keys are."""
 
-    def __init__(self, partitions: int, first: int = 0) -> None:
-        self._keyless = _RoundRobin(partitions, first)
+    def __init__(self, keyless: Keyless) -> None:
+        self._keyless = keyless
 
-    def __call__(self, keys: pa.Array) -> Int32Array:
-        return self._keyless.take(len(keys)).astype(np.int32)
+    def __call__(self, keys: pa.Array, _: pa.RecordBatch | None = None, /) -> Int32Array:
+        return self._keyless.take(len(keys))
 
 
-_PARTITIONERS: Mapping[str, Callable[[int, int], Partitioner]] = {
-    "murmur2": partial(_KeyPartitioner, lambda keys: murmur2(keys) & np.uint32(0x7FFFFFFF)),
-    "crc32": partial(_KeyPartitioner, crc32, empty_key_is_none=True),
-    "round_robin": _RoundRobinPartitioner,
+def _positive_murmur2(keys: pa.Array) -> Hashes:
+    return murmur2(keys) & np.uint32(0x7FFFFFFF)
+
+
+def _murmur2(partitions: int, first: int, _: int) -> Partitioner:
+    return _KeyPartitioner(_positive_murmur2, partitions, _RoundRobin(partitions, first))
+
+
+def _crc32(partitions: int, first: int, _: int) -> Partitioner:
+    keyless = _RoundRobin(partitions, first)
+    return _KeyPartitioner(crc32, partitions, keyless, empty_key_is_none=True)
+
+
+def _sticky(partitions: int, _: int, seed: int) -> Partitioner:
+    return _KeyPartitioner(_positive_murmur2, partitions, _Sticky(partitions, seed))
+
+
+def _round_robin(partitions: int, first: int, _: int) -> Partitioner:
+    return _KeylessPartitioner(_RoundRobin(partitions, first))
+
+
+def _random(partitions: int, _: int, seed: int) -> Partitioner:
+    return _KeylessPartitioner(_Random(partitions, seed))
+
+
+_PARTITIONERS: Mapping[str, Callable[[int, int, int], Partitioner]] = {
+    "murmur2": _murmur2,
+    "crc32": _crc32,
+    "sticky": _sticky,
+    "round_robin": _round_robin,
+    "random": _random,
 }
-"""Kafka's own default; librdkafka's default, ``consistent_random``; and keys that do not count."""
+"""Kafka's own, librdkafka's default ``consistent_random``, Kafka's with its sticky partitions for
+records without a key; and those for which keys do not count."""
 
 DEFAULT_PARTITIONER = "murmur2"
 
 
-def check_partitioner(name: str) -> str:
-    """Return the name if there is such a partitioner. Raises InvalidOption."""
-    if name not in _PARTITIONERS:
-        raise InvalidOption(f"partitioner {name!r:.100} is not one of {', '.join(_PARTITIONERS)}")
-    return name
+def check_partitioner(chosen: ChosenT) -> ChosenT:
+    """Return it if there is such a partitioner, or such a function. Raises InvalidOption."""
+    if isinstance(chosen, str):
+        if ":" in chosen:
+            load_function(chosen)
+        elif chosen not in _PARTITIONERS:
+            raise InvalidOption(
+                f"partitioner {chosen!r:.100} is not one of {', '.join(_PARTITIONERS)}; a function "
+                "of your own is named as package.module:function"
+            )
+    elif not callable(chosen):
+        raise InvalidOption(
+            f"partitioner must be a name or a function of a batch and the number of partitions, "
+            f"not {chosen!r:.100}"
+        )
+    return chosen
 
 
-def make_partitioner(name: str, partitions: int, first: int = 0) -> Partitioner:
-    """A partitioner for one topic; ``first`` is the partition of the first record without a key."""
-    return _PARTITIONERS[name](partitions, first)
+def make_partitioner(
+    chosen: str | PartitionFunction,
+    partitions: int,
+    first: int = 0,
+    *,
+    token: Callable[[], str] | None = None,
+) -> Partitioner:
+    """A partitioner for one topic.
+
+    Args:
+        chosen: what :func:`check_partitioner` has returned.
+        partitions: how many the topic has.
+        first: the partition of the first record without a key, if those go round robin.
+        token: chance, as hex digits; if left out, chance is the same for the same ``first``.
+    """
+    if not isinstance(chosen, str) or ":" in chosen:
+        return FunctionPartitioner(chosen, partitions)
+    by_chance = chosen in ("sticky", "random")
+    seed = int(token(), 16) if token is not None and by_chance else first
+    return _PARTITIONERS[chosen](partitions, first, seed)
 
 
 def check_explicit(
@@ -249,20 +341,26 @@ def check_explicit(
 
 
 def choose_partitions(
-    keys: pa.Array, explicit: pa.Array | None, partitioner: Partitioner
+    keys: pa.Array,
+    explicit: pa.Array | None,
+    partitioner: Partitioner,
+    records: pa.RecordBatch | None = None,
 ) -> Int32Array:
     """The partition of each record: the explicit one, and where there is none the partitioner's.
 
     Args:
         keys: of the records, binary.
         explicit: int32, null where there is none; None if no record has one.
-        partitioner: sees the keys of records without an explicit partition, and no others.
+        partitioner: sees the records without an explicit partition, and no others.
+        records: all of their columns, for a partitioner that is a user's own.
     """
     if explicit is None or explicit.null_count == len(explicit):
-        return partitioner(keys)
+        return partitioner(keys, records)
     if not explicit.null_count:
         return np.asarray(explicit)
     chosen = np.array(explicit.fill_null(0), dtype=np.int32)
     free = explicit.is_null()
-    chosen[np.asarray(free)] = partitioner(keys.filter(free))
+    if isinstance(partitioner, FunctionPartitioner) and records is not None:
+        records = records.filter(free)
+    chosen[np.asarray(free)] = partitioner(keys.filter(free), records)
     return chosen

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -24,11 +25,9 @@ class ProducerLock:
         self._noun = noun
         self.mutex = threading.RLock()
         self._process_id = os.getpid()
-
-    @property
-    def inherited(self) -> bool:
+        self.inherited = False
         """Whether this process is a child of the one that made the producer."""
-        return os.getpid() != self._process_id
+        _LOCKS.add(self)
 
     def check(self) -> None:
         """Raise ForkedProducer in a child. The mutex may be held there by nobody, for ever."""
@@ -38,6 +37,18 @@ class ProducerLock:
                 f"{os.getpid()}: both would write as one producer. Nothing was done here, and "
                 f"nothing of the parent's is lost; make a new {self._noun} in the child"
             )
+
+
+_LOCKS: weakref.WeakSet[ProducerLock] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # Noted once, so that not every record that is sent asks for the process's id.
+    for lock in list(_LOCKS):
+        lock.inherited = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Locked(Protocol):

@@ -54,7 +54,10 @@ class RecordBuffers:
         headers: Headers | None = None,
     ) -> None:
         """Take one record. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
-        self._buffer_of(topic, partition).send(value, key, partition, timestamp_ms, headers)
+        buffer = self._topics.get(topic)
+        if buffer is None or partition is not None or buffer.outdated:
+            buffer = self._buffer_of(topic, partition)
+        buffer.send(value, key, partition, timestamp_ms, headers)
 
     def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""

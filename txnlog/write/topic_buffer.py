@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import pyarrow as pa
 
 from txnlog.config import TopicConfig
@@ -24,7 +25,8 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.schema import PARTITION
 from txnlog.segments.records import (
-    RECORD_SCHEMA,
+    EMPTY_RECORD_BYTES,
+    HEADERS_TYPE,
     normalize,
     record_size,
     split_large,
@@ -66,45 +68,51 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 class _Rows:
-    """Records that were sent one by one and are not Arrow yet."""
+    """Records that were sent one by one and are not Arrow yet.
+
+    What few records have is by their number: timestamps, headers and partitions of their own.
+    """
+
+    __slots__ = ("headers", "keys", "partitions", "size_bytes", "timestamps", "values")
 
     def __init__(self) -> None:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
-        self.timestamps: list[int | None] = []
-        self.headers: list[list[tuple[str, bytes | None]]] = []
-        self.partitions: list[int | None] = []
+        self.timestamps: dict[int, int] = {}
+        self.headers: dict[int, list[tuple[str, bytes | None]]] = {}
+        self.partitions: dict[int, int] = {}
         self.size_bytes = 0
 
-    def add(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int | None,
-        headers: list[tuple[str, bytes | None]],
-        partition: int | None,
-    ) -> None:
-        self.keys.append(key)
-        self.values.append(value)
-        self.timestamps.append(timestamp_ms)
-        self.headers.append(headers)
-        self.partitions.append(partition)
-        self.size_bytes += len(key or b"") + len(value or b"")
-
     def to_batch(self) -> pa.RecordBatch:
-        types = {field.name: field.type for field in RECORD_SCHEMA}
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(self.keys, types["key"]),
-                pa.array(self.values, types["value"]),
-                pa.array(self.timestamps, pa.int64()),
-                pa.array(
-                    [[{"key": k, "value": v} for k, v in row] for row in self.headers],
-                    types["headers"],
-                ),
-            ],
-            names=["key", "value", "timestamp", "headers"],
-        )
+        """The columns that there are: a missing one stands for its default."""
+        columns = {"key": _binary(self.keys), "value": _binary(self.values)}
+        numbers = range(len(self.keys))
+        if self.timestamps:
+            columns["timestamp"] = pa.array(map(self.timestamps.get, numbers), pa.int64())
+        if self.headers:
+            pairs = (self.headers.get(number, ()) for number in numbers)
+            listed = [[{"key": name, "value": value} for name, value in row] for row in pairs]
+            columns["headers"] = pa.array(listed, HEADERS_TYPE)
+        return pa.RecordBatch.from_pydict(columns)
+
+    def explicit_partitions(self) -> pa.Array | None:
+        """The partitions that were asked for, int32; None if none was."""
+        if not self.partitions:
+            return None
+        return pa.array(map(self.partitions.get, range(len(self.keys))), pa.int32())
+
+
+def _binary(values: list[bytes | None]) -> pa.Array:
+    """At least one value as a binary array: by one join, if there is no null among them."""
+    try:
+        data = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:
+        return pa.array(values, pa.binary())
+    count = len(values)
+    ends = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, count), out=ends[1:])  # type: ignore[arg-type]
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
 class TopicBuffer:
@@ -129,7 +137,9 @@ class TopicBuffer:
     def _use_spec(self, spec: TopicSpec) -> None:
         self._written = spec.with_codec(self._settings.codec)
         self.spec = spec
-        self._partitioner = make_partitioner(self._settings.partitioner, spec.partitions)
+        self._partitioner = make_partitioner(
+            self._settings.partitioner, spec.partitions, token=self._logs.clock.token
+        )
         config = TopicConfig.of(spec.config)
         self._max_record_bytes = config.max_message_bytes
         self._timestamps = TimestampLimits(spec.topic, config)
@@ -192,25 +202,37 @@ class TopicBuffer:
                 f"topic {self.spec.topic!r} has a schema, so its records have columns and no "
                 "value: use send_batch"
             )
-        row = (
-            to_bytes(key, "key"),
-            to_bytes(value, "value"),
-            check_timestamp(timestamp_ms),
-            check_headers(headers),
-            check_partition(partition, self.spec),
-        )
-        self._keys.check_one(row[0])
-        if row[2] is not None:
-            self._timestamps.check_one(row[2], self._logs.clock.now_ms())
-        size_bytes = record_size(row[0], row[1], row[3])
-        if size_bytes > self._max_record_bytes:
+        # This runs for each record: what one leaves out costs it nothing.
+        if key is None:
+            self._keys.check_one(None)
+        elif type(key) is not bytes:
+            key = to_bytes(key, "key")
+        if value is not None and type(value) is not bytes:
+            value = to_bytes(value, "value")
+        if timestamp_ms is not None:
+            check_timestamp(timestamp_ms)
+            self._timestamps.check_one(timestamp_ms, self._logs.clock.now_ms())
+        pairs = None if headers is None else check_headers(headers)
+        if partition is not None:
+            check_partition(partition, self.spec)
+        size_bytes = len(key or b"") + len(value or b"")
+        whole_bytes = size_bytes + (record_size(None, None, pairs) if pairs else EMPTY_RECORD_BYTES)
+        if whole_bytes > self._max_record_bytes:
             raise RecordTooLarge(
-                f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
+                f"a record of {whole_bytes} bytes is larger than the {self._max_record_bytes} that "
                 f"max.message.bytes of topic {self.spec.topic!r} allows"
             )
         rows = self._rows
         try:
-            rows.add(*row)
+            if timestamp_ms is not None:
+                rows.timestamps[len(rows.keys)] = timestamp_ms
+            if pairs:
+                rows.headers[len(rows.keys)] = pairs
+            if partition is not None:
+                rows.partitions[len(rows.keys)] = partition
+            rows.values.append(value)
+            rows.keys.append(key)
+            rows.size_bytes += size_bytes
         except BaseException:  # an interrupt
             self.lost = True
             raise
@@ -259,13 +281,13 @@ class TopicBuffer:
         with self._lost_on_error():
             rows, self._rows = self._rows, _Rows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-            self._add(records, pa.array(rows.partitions, pa.int32()))
+            self._add(records, rows.explicit_partitions())
 
     def _add(self, records: pa.RecordBatch, explicit: pa.Array | None) -> None:
         """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._lost_on_error():
             keys = records.column("key") if self._typed is None else self._typed.keys(records)
-            partitions = choose_partitions(keys, explicit, self._partitioner)
+            partitions = choose_partitions(keys, explicit, self._partitioner, records)
             if self._uploader is None:
                 self._uploader = SegmentUploader(
                     self._storage, self._written, self._logs.clock, self._budget

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from txnlog.config import Acks, WriterCodec
 from txnlog.storage.base import Storage
+from txnlog.write.partition_function import PartitionFunction
 from txnlog.write.partitioner import DEFAULT_PARTITIONER
 from txnlog.write.retries import Retries
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
@@ -16,7 +17,7 @@ class WriterSettings:
     """Kafka's defaults. ``codec`` None: each topic's own; ``memory_bytes``: of records held."""
 
     codec: WriterCodec | None = None
-    partitioner: str = DEFAULT_PARTITIONER
+    partitioner: str | PartitionFunction = DEFAULT_PARTITIONER
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     acks: Acks = Acks.ALL
     retries: Retries = field(default_factory=Retries)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txnlog.cli.input.options import TargetArgument
-from txnlog.cli.input.places import parse_target
+from txnlog.cli.input.places import Target, parse_target
 from txnlog.cli.input.record_filter import (
     FindKeyOption,
     GrepOption,
@@ -30,10 +30,14 @@ from txnlog.cli.input.record_options import (
 )
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.output.progress import progress_bar
-from txnlog.cli.output.record_fields import read_scanned
+from txnlog.cli.output.record_fields import convert_consumed, read_scanned
 from txnlog.cli.output.record_printer import RecordPrinter
-from txnlog.cli.output.streams import warn
+from txnlog.cli.output.streams import flush, warn
 from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.consumer import Consumer
+    from txnlog.store import Store
 
 
 class FileFormat(str, Enum):
@@ -73,6 +77,18 @@ def read_records(
         FileFormat | None,
         typer.Option("--file-format", help="If the name does not tell.", show_default=False),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="From the group's committed offsets on; all where it has none.",
+            show_default=False,
+        ),
+    ] = None,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Then commit, for the group, what was printed.")
+    ] = False,
 ) -> None:
     """Read records, one a line, partition by partition in the order of their offsets.
 
@@ -92,6 +108,7 @@ def read_records(
       txnlog records read orders --offset @-1h -f '%p:%o %k=%v\\n'
       txnlog records read orders --key alice --where 'value.items[0].price > 9.5' -n 1
       txnlog records read orders --to-file orders.parquet
+      txnlog records read orders --group audit --commit
     """
     place, chosen = parse_target(target), join_range(offset, from_, to)
     wanted = RecordFilter.of(key, grep, where)
@@ -106,6 +123,23 @@ def read_records(
         _check_file(to_file, named_format)
     elif file_format is not None:
         raise typer.BadParameter("--file-format goes with --to-file")
+    if commit and group is None:
+        raise typer.BadParameter("--commit goes with --group")
+    if group is not None:
+        if (offset, from_, to, to_file) != (None, None, None, None) or wanted:
+            raise typer.BadParameter(
+                "--group says where to begin, and prints all from there: leave --offset, --from, "
+                "--to, --to-file, --key, --grep and --where out"
+            )
+        if isolation_level is Isolation.SNAPSHOT:
+            raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
+        consumer = _consume(session.open_store(), place, group, isolation_level)
+        records = map(convert_consumed, islice(consumer, max_records))
+        printer.print(session.output, records)
+        if commit:
+            flush()  # what could not be printed is not committed
+            consumer.commit()
+        return
     snapshot = session.open_store().snapshot([place.topic], isolation_level=isolation_level.value)
     scan = plan_scan(snapshot, place, chosen, as_json=to_file is None)
     if to_file is None:
@@ -115,6 +149,22 @@ def read_records(
     with progress_bar(f"writing {to_file.name}", unit="records") as progress:
         count = scan.to_file(to_file, named_format, encoding=encoding.value, progress=progress)
     warn(f"wrote {count} records to {to_file}")
+
+
+def _consume(store: Store, where: Target, group_id: str, isolation_level: Isolation) -> Consumer:
+    """A consumer that shares nothing with the group's members, and ends with what there is."""
+    from txnlog.names import TopicPartition
+
+    consumer = store.consumer(
+        group_id=group_id,
+        isolation_level=isolation_level.value,
+        auto_offset_reset="earliest",
+        stop_at_end=True,
+    )
+    numbers = range(store.topic_spec(where.topic).partitions)
+    chosen = numbers if where.partition is None else [where.partition]
+    consumer.assign([TopicPartition(where.topic, number) for number in chosen])
+    return consumer
 
 
 def _check_file(path: Path, file_format: str | None) -> None:

@@ -82,6 +82,14 @@ HeaderOption = Annotated[
         show_default=False,
     ),
 ]
+PartitionerOption = Annotated[
+    str,
+    typer.Option(
+        "--partitioner",
+        metavar="NAME",
+        help="murmur2, crc32, sticky, round_robin, random, or package.module:function.",
+    ),
+]
 NullMarkerOption = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +112,7 @@ def write_records(
     header: HeaderOption = None,
     null_marker: NullMarkerOption = None,
     compression: CompressionOption = None,
+    partitioner: PartitionerOption = "murmur2",
 ) -> None:
     """Write records from stdin, and show where they are. All become visible in one step.
 
@@ -118,6 +127,7 @@ def write_records(
       txnlog records read orders -o jsonl | txnlog records write copy -i jsonl
     """
     where, headers = parse_target(target), parse_headers(header or ())
+    _check_partitioner(partitioner)
     _check_options(input_format, key_delimiter, key, null_marker)
     store = session.open_store()
     limits = _find_limits(store, where)
@@ -129,7 +139,8 @@ def write_records(
     line_format = None if input_format is InputFormat.JSONL else LineFormat(*encoded, headers)
     with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
         batches = _read_batches(stdin, line_format, headers, limits)
-        written = _write(store, where, batches, None if compression is None else compression.value)
+        codec = None if compression is None else compression.value
+        written = _write(store, where, batches, codec, partitioner)
     if not written:
         warn("there were no records")
     session.output.rows(FIELDS, written)
@@ -146,6 +157,17 @@ def _check_options(
         raise typer.BadParameter("give either --key-delimiter or --key")
     if key_delimiter == "":
         raise typer.BadParameter("--key-delimiter is empty")
+
+
+def _check_partitioner(name: str) -> None:
+    """Raises BadParameter before a line is read."""
+    from txnlog.errors import InvalidOption
+    from txnlog.write.partitioner import check_partitioner
+
+    try:
+        check_partitioner(name)
+    except InvalidOption as error:
+        raise typer.BadParameter(f"--partitioner: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +213,14 @@ def _read_batches(
 
 
 def _write(
-    store: Store, where: Target, batches: Iterator[pa.RecordBatch], compression: str | None
+    store: Store,
+    where: Target,
+    batches: Iterator[pa.RecordBatch],
+    compression: str | None,
+    partitioner: str,
 ) -> list[Written]:
     # A flush without a transaction is one entry of one log: all of it shows at once, or nothing.
-    with store.producer(compression_type=compression) as producer:
+    with store.producer(compression_type=compression, partitioner=partitioner) as producer:
         for batch in batches:
             producer.send_batch(where.topic, batch, where.partition)
         placed = producer.flush()

@@ -13,7 +13,6 @@ from typing import Any
 from long_runs.judge import Fate, Intent, Place, Violation
 from long_runs.world import PARTITIONS, TIMEOUT_MS, World, survived
 from txnlog.admin.merging import merge_topic
-from txnlog.consumer import ConsumerRecord
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,
@@ -26,6 +25,7 @@ from txnlog.log.group_metadata import GroupMetadata
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.store import Store
 from txnlog.testing import Process
 
@@ -122,7 +122,7 @@ def copy(world: World, process: Process, transactional_id: str = "") -> None:
 
     def turn(store: Store, producer: Producer) -> None:
         consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
-        records = consumer.poll(chance.randint(1, 8))
+        records = consumer.poll(max_records=chance.randint(1, 8))
         if not records:
             process.clock.sleep(1)
             return
@@ -226,7 +226,7 @@ def recopy(world: World, process: Process) -> None:
         consumer = store.consumer("in", group_id="r", auto_offset_reset="earliest")
         learnt: int | None = None
         while world.left_for(process):
-            records = consumer.poll(chance.randint(1, 8))
+            records = consumer.poll(max_records=chance.randint(1, 8))
             metadata = consumer.group_metadata()
             learnt = learnt or judge.tick()
             if not records:

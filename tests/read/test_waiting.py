@@ -1,0 +1,309 @@
+"""Consumers that wait: how often they look, what wakes them, and what bounds a poll."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from itertools import islice
+
+import pytest
+from steps import another, append, begin_with, new_store
+
+from txnlog.clock import SystemClock
+from txnlog.errors import InvalidOption, StorageError, Wakeup
+from txnlog.log import open_logs
+from txnlog.names import TopicPartition
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+T0 = TopicPartition("t", 0)
+
+
+class EventfulClock(VirtualClock):
+    """Each wait lets something happen first; nobody sleeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happenings: list[Callable[[], object]] = []
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        if self.happenings:
+            self.happenings.pop(0)()
+        super().wait(event, seconds)
+
+
+class ListingsCounted(ForwardingStorage):
+    """Counts listings of the topic's log."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.listings = 0
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        self.listings += folder.startswith("topics/t/")
+        return super().list_names(folder, start_after)
+
+
+@pytest.fixture
+def eventful() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.fixture
+def store(memory_storage: Storage, eventful: EventfulClock) -> Store:
+    return new_store(memory_storage, eventful)
+
+
+@pytest.mark.parametrize("timeout_ms", [100, 10_000])
+def test_an_idle_consumer_looks_twice_a_second(timeout_ms: int) -> None:
+    """At Kafka's fetch.max.wait.ms, however short its polls are; more often only at first."""
+    clock = VirtualClock()
+    counted = ListingsCounted(HeapStorage())
+    store = new_store(counted, clock)
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    assert consumer.poll() == []
+    counted.listings, begun_ms = 0, clock.time_ms
+    for _ in range(10_000 // timeout_ms):
+        assert consumer.poll(timeout_ms=timeout_ms) == []
+    assert clock.time_ms - begun_ms == 10_000
+    assert 20 <= counted.listings <= 26
+    counted.listings = 0
+    for _ in range(5):
+        assert consumer.poll() == []  # without a timeout each poll looks
+    assert counted.listings == 5
+
+
+def test_a_writer_of_the_same_process_ends_the_wait(store: Store, eventful: EventfulClock) -> None:
+    """Of another store object too, and at the commit of a transaction; no time passes."""
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    transaction = begin_with(another(store), "x", b"0")
+    for value, happening in (
+        (b"0", transaction.commit_transaction),
+        (b"1", lambda: append(another(store), b"1")),
+        (b"2", lambda: append(store, b"2")),
+    ):
+        assert consumer.poll() == []
+        begun_ms = eventful.time_ms
+        eventful.happenings = [happening]
+        assert [record.value for record in consumer.poll(timeout_ms=60_000)] == [value]
+        assert eventful.time_ms == begun_ms
+
+
+def test_what_others_write_is_found_by_looking(
+    store: Store, eventful: EventfulClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process cannot wake this one: its record comes after one pause at most."""
+    monkeypatch.setattr(open_logs, "announce", lambda _: None)
+    consumer = store.consumer("t", auto_offset_reset="earliest", fetch_max_wait_ms=300)
+    assert consumer.poll(timeout_ms=5_000) == []
+    begun_ms = eventful.time_ms
+    eventful.happenings = [lambda: append(store, b"1")]
+    assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"1"]
+    assert 0 < eventful.time_ms - begun_ms <= 300
+
+
+def test_iterating_waits_unless_told_to_stop(store: Store, eventful: EventfulClock) -> None:
+    """For ever; with stop_at_end it ends, and goes on when it is asked again."""
+    append(store, b"0")
+    eventful.happenings = [*[int] * 5, lambda: append(store, b"1", b"2")]
+    forever = store.consumer("t", auto_offset_reset="earliest")
+    assert [record.value for record in islice(forever, 3)] == [b"0", b"1", b"2"]
+    assert forever.position(T0) == 3
+    ending = store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
+    assert [record.offset for record in ending] == [0, 1, 2]
+    begun_ms = eventful.time_ms
+    assert [*ending] == []
+    assert eventful.time_ms == begun_ms
+    append(store, b"3")
+    assert [record.offset for record in ending] == [3]
+
+
+def test_wakeup_ends_a_wait_and_loses_nothing(store: Store, eventful: EventfulClock) -> None:
+    """The poll that waits raises, or the next one, once; records come with the one after."""
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    eventful.happenings = [consumer.wakeup]
+    with pytest.raises(Wakeup, match="poll again"):
+        consumer.poll(timeout_ms=60_000)
+    append(store, b"0", b"1")
+    consumer.wakeup()
+    with pytest.raises(Wakeup):
+        consumer.poll_batches()
+    assert [record.value for record in consumer.poll(max_records=1)] == [b"0"]
+    consumer.wakeup()
+    with pytest.raises(Wakeup):
+        next(iter(consumer))
+    assert [record.value for record in consumer.poll(timeout_ms=100)] == [b"1"]
+    eventful.happenings = [lambda: append(store, b"2"), consumer.wakeup]
+    reading = iter(consumer)
+    assert next(reading).value == b"2"
+    with pytest.raises(Wakeup):
+        next(reading)
+
+
+def test_wakeup_from_a_thread() -> None:
+    """With the machine's own clock: the other thread comes back though nothing is written."""
+    store = attach(HeapStorage(), create=True, clock=SystemClock())
+    store.create_topic("t")
+    consumer = store.consumer("t")
+    raised: list[type[BaseException]] = []
+
+    def wait() -> None:
+        try:
+            consumer.poll(timeout_ms=3_600_000)
+        except Wakeup as error:
+            raised.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    consumer.wakeup()
+    thread.join(timeout=60)
+    assert raised == [Wakeup]
+
+
+def test_few_bytes_wait_for_more_but_not_for_long(store: Store, eventful: EventfulClock) -> None:
+    """fetch_min_bytes: until they have come, or fetch_max_wait_ms have passed since the first."""
+    lazy = store.consumer(
+        "t", auto_offset_reset="earliest", fetch_min_bytes=2_000, fetch_max_wait_ms=400
+    )
+    append(store, b"0")
+    assert lazy.poll() == []
+    begun_ms = eventful.time_ms
+    assert [record.value for record in lazy.poll(timeout_ms=10_000)] == [b"0"]
+    assert 400 <= eventful.time_ms - begun_ms <= 800
+    assert lazy.poll() == []
+    append(store, b"1")
+    eventful.happenings = [lambda: append(store, random.Random(1).randbytes(4_000))]
+    begun_ms = eventful.time_ms
+    assert [record.offset for record in lazy.poll(timeout_ms=10_000)] == [1, 2]
+    assert eventful.time_ms - begun_ms < 400
+    append(store, b"3")
+    ending = store.consumer(
+        "t", auto_offset_reset="earliest", fetch_min_bytes=1 << 30, stop_at_end=True
+    )
+    assert [record.offset for record in ending] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_batches"])
+def test_what_is_no_timeout(store: Store, call: str) -> None:
+    """A bare number is a time to some and a count to others; seconds are told from milliseconds."""
+    consumer = store.consumer("t")
+    for bare in (1, 0.5, 1000, None):
+        with pytest.raises(InvalidOption, match=r"a time or a count\? Say .*timeout_ms=\.\.\."):
+            getattr(consumer, call)(bare)
+    with pytest.raises(InvalidOption, match="for so many seconds give timeout_ms=500"):
+        getattr(consumer, call)(timeout_ms=0.5)
+    for wrong in (-1, True, "1", None):
+        with pytest.raises(InvalidOption, match="timeout_ms must be a whole number"):
+            getattr(consumer, call)(timeout_ms=wrong)
+    with pytest.raises(InvalidOption, match="max_records must be"):
+        consumer.poll(max_records=0)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["fetch_max_bytes", "max_partition_fetch_bytes", "fetch_max_wait_ms", "max_poll_records"],
+)
+def test_settings_that_make_no_sense(store: Store, setting: str) -> None:
+    """Refused when the consumer is made."""
+    for wrong in (0, -1, 1.5, "1"):
+        with pytest.raises(InvalidOption, match=setting):
+            store.consumer("t", **{setting: wrong})  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="enable_auto_commit is for a group"):
+        store.consumer("t", enable_auto_commit=True)
+
+
+# -- committing by itself --------------------------------------------------------------------------
+
+
+def committed(store: Store) -> int | None:
+    found = another(store).consumer(group_id="g").committed(T0)
+    return None if found is None else found.offset
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    append(store, *(b"%d" % number for number in range(10)))
+    return store
+
+
+def test_what_polls_have_returned_is_committed_in_time(
+    filled: Store, eventful: EventfulClock
+) -> None:
+    """At a later poll, when the interval is over, and not what that poll returns."""
+    consumer = filled.consumer(
+        *("t",),
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=True,
+        auto_commit_interval_ms=1000,
+    )
+    consumer.poll(max_records=3)
+    eventful.sleep(0.9)
+    consumer.poll(max_records=1)
+    assert committed(filled) is None
+    eventful.sleep(0.1)
+    consumer.poll(max_records=2)
+    assert committed(filled) == 4
+    eventful.sleep(1)
+    iterating = iter(consumer)
+    assert next(iterating).offset == 6
+    assert committed(filled) == 6
+    consumer.close()
+    assert committed(filled) == 7
+    quiet = filled.consumer("t", group_id="g")
+    quiet.poll()
+    eventful.sleep(100)
+    quiet.poll()
+    quiet.close()
+    assert committed(filled) == 7
+
+
+def test_a_block_that_fails_commits_nothing_more(filled: Store) -> None:
+    """The record that it failed on comes again."""
+
+    def work(on: Callable[[int], object]) -> None:
+        with filled.consumer(
+            "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=True
+        ) as consumer:
+            on(consumer.poll(max_records=1)[0].offset)
+
+    with pytest.raises(ZeroDivisionError):
+        work(lambda offset: 1 // offset)
+    assert committed(filled) is None
+    work(print)
+    assert committed(filled) == 1
+
+
+def test_a_commit_that_fails_is_tried_again(
+    filled: Store, eventful: EventfulClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the storage refuses is logged, and the poll goes on; an idle group costs no entry."""
+    storage = ForwardingStorage(filled.storage)
+    consumer = attach(storage, clock=eventful).consumer(
+        "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=True
+    )
+    consumer.poll(max_records=2)
+    eventful.sleep(5)
+    with pytest.MonkeyPatch.context() as patched:
+
+        def fail(name: str, data: bytes) -> bool:
+            raise StorageError(f"503 {name} {len(data)}")
+
+        patched.setattr(storage, "put_if_absent", fail)
+        assert len(consumer.poll(max_records=2)) == 2
+    assert "tried again: 503" in caplog.text
+    assert committed(filled) is None
+    eventful.sleep(5)
+    assert len(consumer.poll(max_records=2)) == 2
+    assert committed(filled) == 4
+    eventful.sleep(5)
+    consumer.poll(max_records=10)
+    entries = len(storage.list_names("groups/g"))
+    for _ in range(5):
+        eventful.sleep(5)
+        consumer.poll()
+    consumer.close()
+    assert len(storage.list_names("groups/g")) == entries + 1

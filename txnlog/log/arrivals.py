@@ -1,0 +1,31 @@
+"""Writers tell readers that wait in the same process that there is something to look for.
+
+Only a hint that saves waiting: readers look by themselves too, and what others write they find so.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable
+
+from txnlog.storage.fork_safe_lock import ForkSafeLock
+
+_LOCK = ForkSafeLock()
+_WAITING: defaultdict[str, weakref.WeakSet[threading.Event]] = defaultdict(weakref.WeakSet)
+"""By the store's URL. It has no credentials, and two stores of one URL wake each other in vain."""
+
+
+def listen(url: str, event: threading.Event) -> None:
+    """Set this event whenever a writer of this process has appended to a topic of the store."""
+    with _LOCK.mutex:
+        _WAITING[url].add(event)
+
+
+def announce(url: str) -> None:
+    """Something was appended to a topic of this store, or has been decided there."""
+    with _LOCK.mutex:
+        waiting: Iterable[threading.Event] = list(_WAITING.get(url, ()))
+    for event in waiting:
+        event.set()

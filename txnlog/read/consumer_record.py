@@ -1,0 +1,107 @@
+"""Records one by one, as consumers hand them out: made of Arrow columns when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnlog.names import TopicPartition
+
+T = TypeVar("T")
+Pairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record. ``timestamp`` is in milliseconds; ``timestamp_type`` 0 create, 1 append."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Pairs
+
+
+RECORD_COLUMNS: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+"""What records are made of, besides their topic and partition."""
+
+
+def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
+    """The records of a batch, which has some, each made when it is asked for.
+
+    No Python runs for each of them: the iterators below are the interpreter's own, and what all
+    records share is made once.
+
+    Args:
+        where: the partition of all of them.
+        batch: with RECORD_COLUMNS as a scan has them, and any others.
+    """
+    offset, stamp, kind, key, value, headers = (batch.column(name) for name in RECORD_COLUMNS)
+    return map(
+        ConsumerRecord,
+        repeat(where.topic),
+        repeat(where.partition),
+        _integers(offset.to_numpy()),
+        _integers(stamp.view(pa.int64()).to_numpy() // 1000),
+        _integers(kind.to_numpy()),
+        _byte_strings(key),
+        _byte_strings(value),
+        _headers_of(headers, batch.num_rows),
+    )
+
+
+def _integers(values: npt.NDArray[np.int64]) -> Iterable[int]:
+    """At least one whole number, as Python's."""
+    first, last, count = int(values[0]), int(values[-1]), len(values)
+    if last - first == count - 1 and (np.diff(values) == 1).all():
+        return range(first, last + 1)
+    if first == last and (values == first).all():
+        return repeat(first)
+    listed: list[int] = values.tolist()
+    return listed
+
+
+def _byte_strings(column: pa.Array) -> Iterable[bytes | None]:
+    """Each value of an array of bytes or text as bytes; None for a null."""
+    if column.null_count == len(column):
+        return repeat(None)
+    _, ends, data = column.buffers()
+    bounds = np.frombuffer(ends, dtype=np.int32)[column.offset :][: len(column) + 1]
+    first, last = int(bounds[0]), int(bounds[-1])
+    held = b"" if data is None else data.slice(first, last - first).to_pybytes()
+    found = _cut(held.__getitem__, bounds - first)
+    if not column.null_count:
+        return found
+    values: list[bytes | None] = [*found]
+    for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+        values[row] = None
+    return values
+
+
+def _headers_of(column: pa.Array, count: int) -> Iterable[Pairs]:
+    """The pairs of each of ``count`` records."""
+    bounds = column.offsets.to_numpy()
+    first, last = int(bounds[0]), int(bounds[-1])
+    if first == last:  # as with most topics
+        return repeat((), count)
+    if column.null_count:
+        listed = (row or () for row in column.to_pylist())
+        return [tuple((pair["key"], pair["value"]) for pair in row) for row in listed]
+    names, contents = column.values.slice(first, last - first).flatten()
+    texts = map(bytes.decode, _byte_strings(names))  # type: ignore[arg-type]  # a name is no null
+    pairs = [*zip(texts, _byte_strings(contents), strict=False)]
+    return map(tuple, _cut(pairs.__getitem__, bounds - first))
+
+
+def _cut(cut: Callable[[slice], T], bounds: npt.NDArray[np.int32]) -> Iterator[T]:
+    """What ``cut`` returns for each slice between two neighbouring bounds."""
+    listed = bounds.tolist()
+    return map(cut, map(slice, listed, listed[1:]))

@@ -1,0 +1,170 @@
+"""What a consumer reads: planned ranges as Arrow batches, one at a time, partitions in turns.
+
+Knows nothing of positions, groups or waiting: where reading begins is in the ranges it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, groupby, zip_longest
+from typing import Final
+
+import pyarrow as pa
+
+from txnlog.config import check_whole_number
+from txnlog.errors import InvalidOption
+from txnlog.names import TopicPartition
+from txnlog.read.consumer_record import RECORD_COLUMNS
+from txnlog.read.schema import TYPED_METADATA, ScanColumns, scan_columns
+from txnlog.read.segment_ranges import SegmentRange, read_each
+from txnlog.schema import DELETED, PARTITION, TOPIC, TopicSchema
+from txnlog.storage.base import Storage
+
+Schemas = Mapping[str, TopicSchema | None]
+
+_RECORDS_AT_ONCE: Final = 8192
+"""Of so many records the columns are unpacked together: what waits in Python's types is small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A batch of one partition's records, and where that is read on after it.
+
+    ``batch`` is None at the end of a range: what comes before ``next_offset`` is no record.
+    """
+
+    where: TopicPartition
+    next_offset: int
+    batch: pa.RecordBatch | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """Kafka's settings, in bytes and milliseconds.
+
+    ``max_bytes``: on their way from the storage, or returned as batches, in all;
+    ``max_partition_bytes``: of one partition before it is another one's turn. Both give way to
+    a single batch that is larger. ``min_bytes`` must have come, or ``max_wait_ms`` have passed
+    since the first did, before any are read; ``max_wait_ms`` also is the longest pause between
+    two looks for more.
+    """
+
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    max_partition_bytes: int = 1 << 20
+    max_wait_ms: int = 500
+
+    def check(self) -> FetchSettings:
+        """Return it. Raises InvalidOption for a value that makes no sense."""
+        check_whole_number(self.min_bytes, "fetch_min_bytes", InvalidOption, least=0)
+        check_whole_number(self.max_bytes, "fetch_max_bytes", InvalidOption, least=1)
+        most = "max_partition_fetch_bytes"
+        check_whole_number(self.max_partition_bytes, most, InvalidOption, least=1)
+        check_whole_number(self.max_wait_ms, "fetch_max_wait_ms", InvalidOption, least=1)
+        return self
+
+
+class Fetcher:
+    """Reads planned ranges for one consumer, and holds one batch at a time."""
+
+    def __init__(self, storage: Storage, settings: FetchSettings) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._reads: Generator[Fetched] | None = None
+
+    def begin(self, ranges: Sequence[SegmentRange], schemas: Schemas, *, as_records: bool) -> None:
+        """Read these ranges from now on, in pieces of the columns that records are made of.
+
+        ``schemas`` are those of their topics, None if untyped. Without ``as_records`` in whole
+        batches of the columns of scans.
+        """
+        self.drop()
+        self._reads = self._read(ranges, schemas, as_records=as_records)
+
+    def drop(self) -> None:
+        """Read nothing more of what was planned."""
+        reads, self._reads = self._reads, None
+        if reads is not None:
+            reads.close()
+
+    def next(self) -> Fetched | None:
+        """The next batch, or the end of a range; None if all is read.
+
+        Raises what :func:`txnlog.read.segment_ranges.read_ranges` does.
+        """
+        return next(self._reads, None) if self._reads is not None else None
+
+    def _read(
+        self, ranges: Sequence[SegmentRange], schemas: Schemas, *, as_records: bool
+    ) -> Generator[Fetched]:
+        for schema, parts in _by_schema(ranges, schemas):
+            columns = _columns_of(schema, as_records=as_records)
+            offset = columns.only("offset").names[0]
+            turns = in_turns(parts, self._settings.max_partition_bytes)
+            reads = read_each(self._storage, turns, columns, self._settings.max_bytes)
+            with closing(reads):
+                for part, batches in reads:
+                    where = TopicPartition(part.topic, part.partition)
+                    for batch in batches:
+                        for piece in _pieces_of(batch) if as_records else (batch,):
+                            yield Fetched(where, piece.column(offset)[-1].as_py() + 1, piece)
+                    # What came from Kafka may end with what is no record.
+                    yield Fetched(where, part.stop_offset, None)
+
+
+def _pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    starts = range(0, batch.num_rows, _RECORDS_AT_ONCE)
+    return (batch.slice(start, _RECORDS_AT_ONCE) for start in starts)
+
+
+def _by_schema(
+    ranges: Iterable[SegmentRange], schemas: Schemas
+) -> list[tuple[TopicSchema | None, list[SegmentRange]]]:
+    """The ranges of topics that are read with the same columns, in their order."""
+    found: list[tuple[TopicSchema | None, list[SegmentRange]]] = []
+    for topic, parts in groupby(ranges, key=lambda part: part.topic):
+        schema = schemas[topic]
+        known = next((mine for of, mine in found if of == schema), None)
+        if known is None:
+            found.append((schema, [*parts]))
+        else:
+            known += parts
+    return found
+
+
+def _columns_of(schema: TopicSchema | None, *, as_records: bool) -> ScanColumns:
+    if as_records:
+        return scan_columns(RECORD_COLUMNS, schema, as_json=True)
+    if schema is None:
+        return scan_columns(None)
+    left_out = (TOPIC, PARTITION) if schema.key else (TOPIC, PARTITION, DELETED)
+    more = [name for name in TYPED_METADATA.names if name not in left_out]
+    return scan_columns([*schema.columns.names, *more], schema)
+
+
+def in_turns(ranges: Sequence[SegmentRange], most_bytes: int) -> list[SegmentRange]:
+    """The same ranges, partitions in turns: of each so many bytes, or one segment that has more.
+
+    Ranges of a partition stay in their order, and those of partitions with less stay together, so
+    that small segments that lie side by side in a file are still read in one request.
+    """
+    partitions = [
+        _in_pieces(mine, most_bytes)
+        for _, mine in groupby(ranges, key=lambda part: (part.topic, part.partition))
+    ]
+    turns = chain.from_iterable(zip_longest(*partitions, fillvalue=()))
+    return [part for piece in turns for part in piece]
+
+
+def _in_pieces(ranges: Iterable[SegmentRange], most_bytes: int) -> list[list[SegmentRange]]:
+    pieces: list[list[SegmentRange]] = []
+    room = 0
+    for part in ranges:
+        if not pieces or part.size_bytes > room:
+            pieces.append([])
+            room = most_bytes
+        pieces[-1].append(part)
+        room -= part.size_bytes
+    return pieces

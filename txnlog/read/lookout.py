@@ -1,0 +1,78 @@
+"""How a consumer waits: it looks for records now and then, and at once if somebody wakes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from txnlog.clock import Clock
+from txnlog.errors import Wakeup
+from txnlog.log.arrivals import listen
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_MS: Final = 10
+
+
+class Lookout:
+    """When a consumer that has returned everything looks for more.
+
+    Each look is a listing for each topic. The pauses between looks double up to ``max_wait_ms``,
+    also from one poll to the next; a writer of the same process ends one early.
+    """
+
+    def __init__(self, clock: Clock, url: str, max_wait_ms: int) -> None:
+        self._clock = clock
+        self._max_wait_ms = max_wait_ms
+        self._event = threading.Event()
+        self._told = False
+        self._pause_ms = 0
+        self._next_ms = 0
+        listen(url, self._event)
+
+    def wake(self) -> None:
+        """End the wait that goes on or the next one, from any thread: it raises Wakeup."""
+        self._told = True
+        self._event.set()
+
+    def check(self) -> None:
+        """Raise Wakeup if somebody has called :meth:`wake` since."""
+        if self._told:
+            self._told = False
+            raise Wakeup("wakeup() was called; nothing is lost: poll again to go on, or close")
+
+    def look_soon(self) -> None:
+        """There may be something to be found: wait no longer before the next look."""
+        self._pause_ms = self._next_ms = 0
+
+    def until_found(self, look: Callable[[], T], nothing: T, timeout_ms: int | None) -> T:
+        """What ``look`` returns as soon as that is anything, or ``nothing`` when the time is over.
+
+        Args:
+            look: looks for records.
+            nothing: what it returns if there are none.
+            timeout_ms: with 0 it looks once, whenever the last time was; None: for ever.
+
+        Raises:
+            Wakeup: somebody has called :meth:`wake`.
+        """
+        until_ms = None if timeout_ms is None else self._now_ms() + timeout_ms
+        while True:
+            if timeout_ms == 0 or self._event.is_set() or self._now_ms() >= self._next_ms:
+                self._event.clear()  # before it looks: what comes meanwhile is looked for again
+                self.check()
+                found = look()
+                if found:
+                    self.look_soon()
+                    return found
+                self._pause_ms = min(2 * self._pause_ms or _FIRST_PAUSE_MS, self._max_wait_ms)
+                self._next_ms = self._now_ms() + self._pause_ms
+            now_ms = self._now_ms()
+            if until_ms is not None and now_ms >= until_ms:
+                return nothing
+            next_ms = self._next_ms if until_ms is None else min(self._next_ms, until_ms)
+            self._clock.wait(self._event, (next_ms - now_ms) / 1000)
+
+    def _now_ms(self) -> int:
+        return round(self._clock.monotonic_s() * 1000)

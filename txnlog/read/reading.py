@@ -1,0 +1,158 @@
+"""What a consumer reads at the moment: what is at hand of it, and the positions that follow.
+
+A poll that fails leaves the positions where they were, so what it had taken comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import pyarrow as pa
+
+from txnlog.errors import UnknownTopicOrPartition
+from txnlog.names import TopicPartition
+from txnlog.read.consumer_record import ConsumerRecord, each_record
+from txnlog.read.fetcher import Fetched, Fetcher, FetchSettings
+from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.topic_view import TopicView
+from txnlog.storage.base import Storage
+
+
+class Reading:
+    """Hands out what was planned, as records or as batches, and moves the positions on.
+
+    ``views`` are the topics that it reads, or has read to their ends; none once it was dropped.
+    """
+
+    def __init__(self, storage: Storage, settings: FetchSettings) -> None:
+        self.views: list[TopicView] = []
+        self.records: Iterator[ConsumerRecord] = iter(())
+        """Those at hand, all of one partition. Another iterator once they were dropped."""
+        self.seen: ConsumerRecord | None = None
+        """The last that was taken of ``records`` by iterating: its position is still to follow."""
+        self._settings = settings
+        self._fetcher = Fetcher(storage, settings)
+        self._where: TopicPartition | None = None
+        self._held: Fetched | None = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._moved: dict[TopicPartition, int] = {}
+        """Where the partitions that this poll has moved were before it."""
+        self._before: dict[TopicPartition, int] | None = None
+
+    # -- positions -------------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next record by partition, as far as it is known."""
+        seen, self.seen = self.seen, None
+        if seen is not None:
+            self._positions[TopicPartition(seen.topic, seen.partition)] = seen.offset + 1
+        return self._positions
+
+    @positions.setter
+    def positions(self, offsets: dict[TopicPartition, int]) -> None:
+        self.seen = None
+        self._positions = offsets
+
+    def begin_poll(self) -> None:
+        """From now on :meth:`before_poll` tells the positions as they are now."""
+        self._moved, self._before = {}, None
+        self.positions  # noqa: B018 - that of the last record seen is one of them
+
+    def before_poll(self) -> dict[TopicPartition, int]:
+        """All positions before this poll.
+
+        Only when it matters: it takes as long as there are partitions, and a poll of one record
+        should not.
+        """
+        if self._before is None:
+            self._before = {**self.positions, **self._moved}
+        return self._before
+
+    def _move(self, where: TopicPartition, offset: int) -> None:
+        self._moved.setdefault(where, self.positions[where])
+        self.positions[where] = offset
+
+    # -- what is at hand -------------------------------------------------------------------------
+
+    def begin(
+        self, views: Sequence[TopicView], ranges: Sequence[SegmentRange], *, as_records: bool
+    ) -> None:
+        """Hand out these ranges of these topics from now on."""
+        self.drop()
+        schemas = {view.topic: view.schema for view in views}
+        self._fetcher.begin(ranges, schemas, as_records=as_records)
+        self.views = [*views]
+
+    def drop(self) -> None:
+        """Forget what is at hand and what was planned: it comes again if it was not returned."""
+        self._fetcher.drop()
+        self._held = None
+        self.records = iter(())
+        self.views = []
+
+    def take_records(self, limit: int) -> list[ConsumerRecord]:
+        """The next records, at most so many; fewer only if that is all there is.
+
+        Raises what :func:`txnlog.read.segment_ranges.read_ranges` does, and drops everything.
+        """
+        found: list[ConsumerRecord] = []
+        while len(found) < limit:
+            records = [*islice(self.records, limit - len(found))]
+            if records:
+                assert self._where is not None
+                self._move(self._where, records[-1].offset + 1)
+                found += records
+                continue
+            fetched = self._next(ending=bool(found))
+            if fetched is None:
+                break
+            self._where = fetched.where
+            if fetched.batch is not None:
+                self.records = each_record(fetched.where, fetched.batch)
+        return found
+
+    def take_batches(self) -> dict[TopicPartition, list[pa.RecordBatch]]:
+        """The next batches by partition: as many bytes as the settings allow, or one batch.
+
+        Raises what :meth:`take_records` does.
+        """
+        found: dict[TopicPartition, list[pa.RecordBatch]] = {}
+        left = self._settings.max_bytes
+        room: dict[TopicPartition, int] = {}
+        while (fetched := self._next(ending=bool(found))) is not None:
+            where, batch = fetched.where, fetched.batch
+            if batch is None:
+                continue
+            size_bytes = batch.nbytes
+            if found and size_bytes > min(
+                left, room.get(where, self._settings.max_partition_bytes)
+            ):
+                self._held = fetched
+                break
+            left -= size_bytes
+            room[where] = room.get(where, self._settings.max_partition_bytes) - size_bytes
+            found.setdefault(where, []).append(batch)
+            self._move(where, fetched.next_offset)
+        return found
+
+    def _next(self, *, ending: bool) -> Fetched | None:
+        """What comes next, without the ends of ranges that are passed over; None if nothing does.
+
+        With ``ending``, also None if its topic is found to be gone: what was taken is returned.
+        """
+        held, self._held = self._held, None
+        if held is not None:
+            return held
+        try:
+            fetched = self._fetcher.next()
+        except UnknownTopicOrPartition:
+            self.drop()
+            if ending:
+                return None
+            raise
+        if fetched is not None and fetched.batch is None:
+            at = self.positions[fetched.where]
+            self._move(fetched.where, max(at, fetched.next_offset))
+        return fetched
