@@ -30,7 +30,8 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.names import TopicPartition, topic_log
-from txnlog.schema import TopicSchema, make_schema
+from txnlog.schema import TopicSchema
+from txnlog.schema.columns import make_schema
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.state import envelope
@@ -368,8 +369,8 @@ def test_older_versions_refuse_the_topic(flights: Store, monkeypatch: pytest.Mon
     assert len([name for name in entries if name.endswith(".json")]) == 2
     for name in entries:
         data = flights.storage.get(f"{topic_log('f')}/{name}")
-        assert data.startswith(b'{"format":%d,' % envelope.WITH_PARQUET)
-    monkeypatch.setattr(envelope.decode, "__defaults__", (envelope.WITH_PROPOSALS,))
+        assert data.startswith(b'{"format":%d,' % envelope.WITH_SCHEMA)
+    monkeypatch.setattr(envelope.decode, "__defaults__", (envelope.WITH_PARQUET,))
     with pytest.raises(UnsupportedVersion):
         attach(flights.storage).scan("f")
 

@@ -15,6 +15,7 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
+from txnlog.segments.parquet.columns import default_of
 from txnlog.segments.records import (
     MAX_TIMESTAMP_MS,
     TIMESTAMP_TYPE,
@@ -48,9 +49,13 @@ class TypedRecords:
         for field in self.schema.columns:
             # Nested columns may be null there: what may not is checked by its own name.
             stored = self.schema.record_columns.field(field.name)
-            array = pa.nulls(count, stored.type)
+            default = default_of(field)
             if field.name in names:
                 array = self._cast(batch.column(field.name), stored)
+            elif default is not None:
+                array = pa.repeat(default, count)
+            else:
+                array = pa.nulls(count, stored.type)
             if deleted is not None and field.name not in self.schema.key:
                 array = pc.if_else(deleted, pa.scalar(None, stored.type), array)
             self._check_nulls(array, field, None if field.name in self.schema.key else deleted)
@@ -82,6 +87,7 @@ class TypedRecords:
         for field in columns:
             absent = field.name not in names
             needed = not field.nullable and (field.name in self.schema.key or DELETED not in names)
+            needed = needed and default_of(field) is None
             if absent and needed:
                 raise self._refusal(f"column {field.name!r} is missing, and may not be null")
 
