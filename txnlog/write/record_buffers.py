@@ -59,7 +59,16 @@ class RecordBuffers:
     def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
         buffer = self._buffer_of(topic, partition)
-        buffer.send_batches(_to_batches(batch), partition)
+        batches = _to_batches(batch)
+        try:
+            buffer.send_batches(batches, partition)
+        except InvalidRecord:
+            # Perhaps of the schema that the topic has by now. None of it was taken.
+            spec = buffer.refresh_spec()
+            if spec.schema == buffer.spec.schema:
+                raise
+            buffer.change_spec(spec)
+            buffer.send_batches(batches, partition)
 
     def _buffer_of(self, topic: str, partition: int | None) -> TopicBuffer:
         """The topic's buffer.

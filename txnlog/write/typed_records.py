@@ -15,7 +15,7 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.parquet.columns import default_of
+from txnlog.segments.parquet.columns import default_of, id_of
 from txnlog.segments.records import (
     MAX_TIMESTAMP_MS,
     TIMESTAMP_TYPE,
@@ -77,9 +77,8 @@ class TypedRecords:
         extra = [TIMESTAMP, HEADERS, PARTITION, *([DELETED] if self.schema.key else [])]
         for name in names:
             if name not in columns.names and name not in extra:
-                hint = ", which has no key" if name == DELETED else ""
                 raise self._refusal(
-                    f"column {name!r} is not in its schema{hint}; the columns are "
+                    f"column {name!r} is not in its schema{self._explain(name)}; the columns are "
                     f"{', '.join(columns.names)}, and as wanted {', '.join(extra)}"
                 )
             if names.count(name) > 1:
@@ -90,6 +89,16 @@ class TypedRecords:
             needed = needed and default_of(field) is None
             if absent and needed:
                 raise self._refusal(f"column {field.name!r} is missing, and may not be null")
+
+    def _explain(self, name: str) -> str:
+        """What became of a column that the schema has not."""
+        if name == DELETED:
+            return ", which has no key"
+        for former in reversed(self.schema.former):
+            if (former.name, former.parent) == (name, 0):
+                now = [field.name for field in self.schema.columns if id_of(field) == former.id]
+                return f" any more: it is called {now[0]!r}" if now else " any more"
+        return ""
 
     def _deleted(self, batch: pa.RecordBatch) -> pa.Array:
         array = batch.column(DELETED)
