@@ -121,9 +121,9 @@ _TOPIC_KEYS = {
     "schema.compatibility": _Key(
         "BACKWARD",
         _one_of("BACKWARD", "FORWARD", "FULL", "NONE"),
-        "which changes of a typed topic's schema are refused: those after which older records could "
-        "not be read (BACKWARD), or newer ones by who knows the older schema (FORWARD, FULL); NONE: "
-        "what has no place in the new schema is not read any more",
+        "which changes of a typed topic's schema are refused: those after which older records "
+        "could not be read (BACKWARD), or newer ones by who knows the older schema (FORWARD, FULL; "
+        "they are alike here); NONE: what has no place in the new schema is not read any more",
     ),
     "segment.bytes": _Key(
         str(1 << 30),

@@ -1,7 +1,7 @@
 """The columns of a schema, made of those that a file has: by ids, whatever they are called there.
 
 A file was written under a schema of its time. Columns may have been added since, dropped, renamed,
-put in another order or made wider, those inside of structs too. What the file lacks has its default.
+put in another order or made wider, those inside of structs too. What a file lacks has its default.
 """
 
 from __future__ import annotations

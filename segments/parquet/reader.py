@@ -116,10 +116,7 @@ class ParquetSegment:
         file_schema = self.footer.metadata.schema.to_arrow_schema()
         names = file_schema.names
         made = SchemaColumns(file_schema, columns) if isinstance(columns, pa.Schema) else None
-        if made is None:
-            wanted = self._check_names(names, columns)
-        else:
-            wanted = made.stored
+        wanted = self._check_names(names, columns) if made is None else made.stored
         stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
         is_all = set(stored) == set(names)
         row_bytes = sum(_least_bytes(file_schema.field(name).type) for name in stored)

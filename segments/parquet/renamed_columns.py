@@ -16,6 +16,8 @@ _TAIL_BYTES: Final = 8  # the footer's length and the magic
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _, _STRUCT = range(1, 13)
 _MANY: Final = 15
 """Instead of a count: it follows."""
+_MAX_DEPTH: Final = 32
+_MAX_BITS: Final = 63
 
 # Fields of Parquet's FileMetaData and SchemaElement.
 _SCHEMA: Final = 2
@@ -86,19 +88,21 @@ class _Footer:
             field = field + (head >> 4) if head >> 4 else self._integer()
             yield field, head & 0xF
 
-    def _skip(self, kind: int) -> None:
+    def _skip(self, kind: int, depth: int = 0) -> None:
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"the footer is nested more than {_MAX_DEPTH} levels deep")
         if kind in (_I16, _I32, _I64):
             self._varint()
         elif kind == _BINARY:
             self._advance(self._varint())
         elif kind == _STRUCT:
             for _, inner in self._fields():
-                self._skip(inner)
+                self._skip(inner, depth + 1)
         elif kind in (_LIST, _SET):
             count, inner = self._list_head()
             for _ in range(count):
                 # Outside of a list the type of a boolean is its value.
-                self._skip(_BYTE if inner in (_TRUE, _FALSE) else inner)
+                self._skip(_BYTE if inner in (_TRUE, _FALSE) else inner, depth + 1)
         elif kind in (_BYTE, _DOUBLE):
             self._advance(1 if kind == _BYTE else 8)
         elif kind not in (_TRUE, _FALSE):
@@ -128,4 +132,6 @@ class _Footer:
         while (byte := self._byte()) & 0x80:
             number |= (byte & 0x7F) << shift
             shift += 7
+            if shift > _MAX_BITS:
+                raise ValueError("the footer has a number that is none")
         return number | byte << shift

@@ -18,8 +18,8 @@ from pyarrow import types
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
+from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.names import OWN_FILE, schema_version
-from txnlog.schema.layouts import FileLayout, file_layout
 from txnlog.segments.parquet.columns import default_as_text, default_of
 from txnlog.segments.parquet.footer import OFFSET_COLUMN
 from txnlog.spark.batch.row_schema import read_schema
@@ -63,9 +63,7 @@ class SplitRanges:
         return (*self.whole, *self.cut)
 
 
-def split_ranges(
-    ranges: Sequence[SegmentRange], schema: TopicSchema | None = None
-) -> SplitRanges:
+def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = None) -> SplitRanges:
     """Which ranges lie in Parquet files, each of a name that no other of them has.
 
     ``schema`` is that of typed topics. Spark does not tell a null struct from one of which a file
@@ -218,9 +216,7 @@ class _Reader:
     def _meanings(self) -> set[str]:
         return {self._columns.meaning(n) for n in self._columns.names if n not in self._stored}
 
-    def _select(
-        self, files: DataFrame, place: _Place, layout: FileLayout | None
-    ) -> list[Column]:
+    def _select(self, files: DataFrame, place: _Place, layout: FileLayout | None) -> list[Column]:
         """The columns that are asked for, of the files' own and what is known of their place."""
         chosen = []
         stored = self._fields_in_files(layout)
@@ -235,9 +231,8 @@ class _Reader:
             chosen.append(column.cast(field.dataType).alias(field.name))
         return chosen
 
-
     def _default(self, name: str) -> Column:
-        """What records have in a column that their files lack, of the right type once it is cast."""
+        """What records have in a column that their files lack; of its type once it is cast."""
         schema = self._columns.topic_schema
         assert schema is not None
         field = schema.columns.field(name)

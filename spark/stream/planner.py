@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from txnlog import names
+from txnlog.columns.layouts import has_become
 from txnlog.errors import (
     ConcurrentTransactions,
     InvalidOption,
@@ -24,7 +25,6 @@ from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
 from txnlog.schema import TopicSchema
-from txnlog.schema.layouts import has_become
 from txnlog.segments.parquet.columns import id_of
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from broken_store import A_LOG, B_LOG, G_LOG, BrokenStore, offsets, violated_rules, wrong_offset
 
+from txnlog.columns.checks import make_schema
 from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
-from txnlog.schema.columns import make_schema
 from txnlog.state import envelope
 from txnlog.state import topic as topic_state
 from txnlog.state.topic import TopicState

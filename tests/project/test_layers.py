@@ -21,6 +21,7 @@ FLOORS = (
     ("log",),
     ("state",),
     ("storage",),
+    ("columns",),
     ("vocabulary",),
     ("segments",),
 )

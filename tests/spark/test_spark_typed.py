@@ -364,9 +364,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def test_columns_are_found_under_the_names_that_they_had(
-    spark: SparkSession, store: Store
-) -> None:
+def test_columns_are_found_under_the_names_that_they_had(spark: SparkSession, store: Store) -> None:
     """Renamed ones, swapped ones, names used again, those inside of structs, and defaults."""
     inner = pa.struct([("x", pa.int8()), ("y", pa.string())])
     before = pa.schema(

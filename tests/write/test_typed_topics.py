@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txnlog.admin import topics
+from txnlog.columns.checks import make_schema
 from txnlog.errors import (
     CorruptEntry,
     InvalidConfig,
@@ -31,7 +32,6 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition, topic_log
 from txnlog.schema import TopicSchema
-from txnlog.schema.columns import make_schema
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.state import envelope
@@ -443,105 +443,6 @@ def test_any_schema(
     assert store.scan("t").to_arrow().to_pylist() == expected
 
 
-# -- changes of a schema ---------------------------------------------------------------------
-
-OLD = pa.schema(
-    [
-        pa.field("k", pa.int32(), nullable=False),
-        pa.field("small", pa.int16()),
-        pa.field("must", pa.string(), nullable=False),
-        pa.field("gone", pa.binary()),
-        pa.field("sum", pa.decimal128(5, 2)),
-        pa.field("in", pa.struct([("a", pa.int8())])),
-    ]
-)
-NEW = pa.schema(
-    [
-        pa.field("added", pa.list_(pa.string())),
-        pa.field("must", pa.string()),
-        pa.field("k", pa.int64(), nullable=False),
-        pa.field("small", pa.int32()),
-        pa.field("sum", pa.decimal128(9, 2)),
-        pa.field("in", pa.struct([("a", pa.int8())])),
-    ]
-)
-
-
-def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> None:
-    """Columns added, dropped, wider, in another order; whoever began before; merged."""
-    store.create_topic("t", partitions=4, schema=OLD, key=["k"])
-    old: dict[str, Any] = {
-        "k": 1,
-        "small": 2,
-        "must": "m",
-        "gone": b"g",
-        "sum": Decimal("1.25"),
-        "in": {"a": 1},
-    }
-    send(store, pa.Table.from_pylist([old], schema=OLD), "t")
-    before = store.snapshot(["t"])
-    late = store.producer()
-    late.send_batch("t", pa.Table.from_pylist([old | {"small": 3}], schema=OLD))
-    described = store.alter_topic("t", schema=NEW)
-    assert described.schema is not None
-    assert described.schema.columns.names == NEW.names
-    late.close()
-    new = {"added": ["x"], "must": None, "k": 1, "small": 1 << 20, "sum": None, "in": None}
-    for _ in range(3):
-        send(store, pa.Table.from_pylist([new], schema=NEW), "t")
-    read = {name: old.get(name) for name in NEW.names}
-    expected = [read, read | {"small": 3}, new, new, new]
-    for handle in (store, attach(store.storage)):
-        assert handle.scan("t").to_arrow().to_pylist() == expected
-        assert handle.scan("t", columns=["added"]).to_arrow().column(0).to_pylist() == [
-            row["added"] for row in expected
-        ]
-        assert handle.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
-    assert before.scan("t").to_arrow().to_pylist() == [old]
-    # The key is hashed alike, however wide it is.
-    assert len({segment.partition for segment in store.segments("t")}) == 1
-    store.merge_topic("t")
-    assert len(store.segments("t")) == 1
-    assert store.scan("t").to_arrow().to_pylist() == expected
-    with store.consumer("t", auto_offset_reset="earliest") as consumer:
-        assert json.loads(consumer.poll()[0].value or b"")["small"] == 2
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        (OLD.append(pa.field("new", pa.int8(), nullable=False)), "'new' is new, so older records"),
-        (OLD.remove(0), "'k' is of the key, and cannot be dropped"),
-        (OLD.set(1, pa.field("small", pa.int8())), "'small' is int16, and cannot become int8"),
-        (OLD.set(1, pa.field("small", pa.string())), "cannot become string"),
-        (OLD.set(1, pa.field("small", pa.int16(), nullable=False)), "may be null in older records"),
-        (OLD.set(4, pa.field("sum", pa.decimal128(9, 3))), r"cannot become decimal128\(9, 3\)"),
-        (OLD.set(5, pa.field("in", pa.struct([("b", pa.int8())]))), "'in' is struct"),
-        (OLD.set(3, pa.field("GONE", pa.binary())), "there was a column 'GONE'"),
-    ],
-)
-def test_changes_that_would_misread_old_records_are_refused(
-    store: Store, changed: pa.Schema, reason: str
-) -> None:
-    """Nothing changes then."""
-    before = store.create_topic("t", schema=OLD, key=["k"])
-    with pytest.raises(InvalidSchema, match=reason):
-        store.alter_topic("t", schema=changed)
-    assert store.describe_topic("t") == before
-    store.create_topic("plain")
-    with pytest.raises(InvalidSchema, match="without a schema"):
-        store.alter_topic("plain", schema=OLD)
-
-
-def test_a_name_that_was_dropped_is_not_used_again(store: Store) -> None:
-    """Its values would show in the new column, for engines that go by names."""
-    store.create_topic("t", schema=OLD)
-    store.alter_topic("t", schema=OLD.remove(3))
-    store.alter_topic("t", schema=OLD.remove(3).append(pa.field("more", pa.int8())))
-    with pytest.raises(InvalidSchema, match="there was a column 'gone'"):
-        store.alter_topic("t", schema=OLD)
-
-
 def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) -> None:
     """Compaction by the key's columns; what deletes goes when its time has come."""
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
@@ -612,6 +513,23 @@ def test_filtered_pandas_frames_are_taken_without_their_index(flights: Store) ->
     flights.create_topic("indexed", schema=schema)
     send(flights, pd.DataFrame({"a": [2]}, index=[7]), "indexed")
     assert flights.scan("indexed").to_arrow().to_pylist() == [{"__index_level_0__": 7, "a": 2}]
+
+
+def test_text_that_is_none_is_refused(flights: Store) -> None:
+    """Arrow takes any bytes for text; the first wrong row is named, in nested columns too."""
+    good, bad = pa.array(["a"] * 10), pa.array([b"a"] * 7 + [b"\xff", b"\xff", b"a"])
+    bad = bad.view(pa.string())
+    numbers = pa.array([1] * 10, pa.int32())
+    lists = pa.ListArray.from_arrays(pa.array([*range(11)], pa.int32()), bad)
+    pairs = pa.StructArray.from_arrays([bad, pa.array([b""] * 10)], ["key", "value"])
+    headers = pa.ListArray.from_arrays(pa.array([*range(11)], pa.int32()), pairs)
+    for column, name in ((bad, "carrier"), (lists, "tags"), (headers, "_headers")):
+        table = pa.table({"carrier": good, "flight": numbers} | {name: column})
+        reason = f"column '{name}' has text in row 7 that is no UTF-8"
+        with flights.producer() as producer, pytest.raises(InvalidRecord, match=reason):
+            producer.send_batch("f", table)
+        send(flights, table.slice(9))
+    assert flights.scan("f").record_count == 3
 
 
 def test_floats_become_narrower_but_not_infinite(store: Store) -> None:

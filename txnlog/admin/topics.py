@@ -14,6 +14,8 @@ from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trimming import trim
+from txnlog.columns.changes import evolve
+from txnlog.columns.checks import make_schema
 from txnlog.config import (
     PARQUET,
     TopicConfig,
@@ -39,8 +41,6 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
-from txnlog.schema.columns import make_schema
-from txnlog.schema.evolution import evolve
 from txnlog.state.topic import TopicState, check_partition_count
 from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted, TopicEntry
 from txnlog.storage.base import for_each

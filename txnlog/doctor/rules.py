@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from txnlog.columns.layouts import has_become
 from txnlog.errors import CommitFailed, TxnlogError
 from txnlog.schema import TopicSchema
-from txnlog.schema.layouts import has_become
 from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef

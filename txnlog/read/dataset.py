@@ -16,12 +16,12 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from pyarrow import dataset
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
+from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.errors import CorruptRecord
 from txnlog.names import schema_version
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_ranges
 from txnlog.schema import TopicSchema
-from txnlog.schema.layouts import FileLayout, file_layout
 from txnlog.segments.parquet.columns import children, default_of, id_of
 from txnlog.segments.parquet.footer import read_tail
 from txnlog.segments.parquet.renamed_columns import rename_columns

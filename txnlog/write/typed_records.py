@@ -15,7 +15,7 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.parquet.columns import default_of, id_of
+from txnlog.segments.parquet.columns import children, default_of, id_of
 from txnlog.segments.records import (
     MAX_TIMESTAMP_MS,
     TIMESTAMP_TYPE,
@@ -52,6 +52,7 @@ class TypedRecords:
             default = default_of(field)
             if field.name in names:
                 array = self._cast(batch.column(field.name), stored)
+                self._check_text(array, field.name)
             elif default is not None:
                 array = pa.repeat(default, count)
             else:
@@ -112,6 +113,7 @@ class TypedRecords:
         if TIMESTAMP in batch.schema.names:
             given["timestamp"] = batch.column(TIMESTAMP)
         if HEADERS in batch.schema.names:
+            self._check_text(batch.column(HEADERS), HEADERS)
             given["headers"] = batch.column(HEADERS)
         try:
             made = normalize(pa.RecordBatch.from_pydict(given), now_ms=now_ms)
@@ -148,6 +150,23 @@ class TypedRecords:
         if wrong.any():
             row = int(np.argmax(wrong))
             raise self._refusal(f"column {path!r} is null in row {row}, and may not be")
+
+    def _check_text(self, array: pa.Array, name: str) -> None:
+        """Arrow takes any bytes for text, and whoever reads them fails."""
+        if _is_utf8(array):
+            return
+        # What is taken has no other rows, also below, where a slice has them all.
+        array = array.take(pa.array(range(len(array))))
+        if _is_utf8(array):
+            return
+        low, high = 0, len(array) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if _is_utf8(array.take(pa.array(range(low, middle + 1)))):
+                low = middle + 1
+            else:
+                high = middle
+        raise self._refusal(f"column {name!r} has text in row {low} that is no UTF-8")
 
     def _check_key(self, array: pa.Array, name: str) -> None:
         """Times in milliseconds must be some in microseconds, as keys are."""
@@ -228,6 +247,22 @@ _FAMILIES = (
     _is_wall_clock,
 )
 """Types of one family hold the same kind of values, in other widths or units."""
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    """Whether all text in an array is UTF-8."""
+    try:
+        if types.is_string(array.type):
+            array.view(pa.binary()).cast(pa.string())  # checks, copies nothing
+        elif _has_text(array.type):
+            array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    return types.is_string(kind) or any(_has_text(child.type) for child in children(kind))
 
 
 def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:

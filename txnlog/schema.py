@@ -1,4 +1,8 @@
-"""What a topic's log says of its columns, and the Arrow schemas that follow from it."""
+"""The schema of a typed topic, as its log has it: its columns, and those that are the key.
+
+Knows Arrow's types, and nothing of files. Every column, nested ones too, has an id of its own for
+as long as the topic lives: it is written into the files, as engines that read tables expect.
+"""
 
 from __future__ import annotations
 

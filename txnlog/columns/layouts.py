@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from txnlog.schema.topic_schema import TopicSchema
+from txnlog.schema import TopicSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,20 +66,20 @@ def has_become(before: TopicSchema, now: TopicSchema) -> bool:
 
 
 class _Names:
-    """The names of one earlier schema. Says of all that was asked for whether it is plain, whole."""
+    """The names of one earlier schema; of all that was looked up, whether it is plain and whole."""
 
     def __init__(self, schema: TopicSchema, version: int) -> None:
         self.are_plain = True
         self.are_whole = True
         self._newest_id = [*schema.earlier, schema.newest_id][version]
         self._names: dict[int, str] = {}
-        self._gone: set[tuple[int, str]] = set()
+        self._gone: dict[int, set[str]] = {}
         for former in schema.former:
             if former.until >= version:
                 self._names.setdefault(former.id, former.name)
-                self._gone.add((former.parent, former.name.casefold()))
+                self._gone.setdefault(former.parent, set()).add(former.name.casefold())
         if version == 0:
-            self._gone.update((0, name.casefold()) for name in schema.dropped)
+            self._gone.setdefault(0, set()).update(name.casefold() for name in schema.dropped)
 
     def find(self, field: pa.Field, parent: int) -> pa.Field | None:
         from pyarrow import types
@@ -89,7 +89,7 @@ class _Names:
         number = id_of(field)
         assert number is not None
         if number > self._newest_id:
-            self.are_plain &= (parent, field.name.casefold()) not in self._gone
+            self.are_plain &= field.name.casefold() not in self._gone.get(parent, ())
             return None
         name = self._names.get(number, field.name)
         self.are_plain &= name == field.name
@@ -97,7 +97,7 @@ class _Names:
         if types.is_struct(field.type):
             self.are_whole &= any(child is not None for child in inner)
             taken = {child.name.casefold() for child in inner if child is not None}
-            taken.update(gone for owner, gone in self._gone if owner == number)
+            taken.update(self._gone.get(number, ()))
             inner = [
                 of_schema.with_name(_absent(of_schema.name, taken)) if child is None else child
                 for of_schema, child in zip(children(field.type), inner, strict=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import InvalidSchema
-from txnlog.schema.topic_schema import RESERVED, TopicSchema, encode_columns
+from txnlog.schema import RESERVED, TopicSchema, encode_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,16 +61,16 @@ def with_defaults(
     for field in columns:
         if defaults and field.name in defaults:
             text = _default_text(field, defaults[field.name])
-            field = field.with_metadata({**(field.metadata or {}), DEFAULT: text})  # noqa: PLW2901
+            field = field.with_metadata({**(field.metadata or {}), DEFAULT: text})
         if DEFAULT in field.metadata:
             _check_default(field, key)
         fields.append(field)
-    for name in defaults or ():
-        if name not in columns.names:
-            raise InvalidSchema(
-                f"there is a default for {name!r}, which is no column; there are "
-                f"{', '.join(columns.names)}"
-            )
+    unknown = [*{*(defaults or ())}.difference(columns.names)]
+    if unknown:
+        raise InvalidSchema(
+            f"there is a default for {unknown[0]!r}, which is no column; there are "
+            f"{', '.join(columns.names)}"
+        )
     import pyarrow as pa
 
     return pa.schema(fields)
@@ -89,15 +88,13 @@ def _default_text(field: pa.Field, value: object) -> bytes:
     given = value.as_py() if isinstance(value, pa.Scalar) else value
     if isinstance(given, bool) != types.is_boolean(field.type):
         raise refusal
-    if isinstance(given, dt.datetime) and types.is_timestamp(field.type):
-        if (given.tzinfo is None) != (field.type.tz is None):
-            raise refusal
-    elif isinstance(given, dt.datetime) or (isinstance(given, str) and types.is_binary(field.type)):
-        raise refusal
     try:
-        return default_as_text(pa.scalar(given, field.type))
+        made = pa.scalar(given, field.type)
+        if made.as_py() == given or types.is_floating(field.type):
+            return default_as_text(made)
     except (pa.ArrowException, NotImplementedError, TypeError, ValueError, OverflowError) as error:
         raise InvalidSchema(f"{refusal}: {error}") from error
+    raise refusal
 
 
 def _check_default(field: pa.Field, key: Sequence[str]) -> None:
@@ -118,6 +115,7 @@ def _check_default(field: pa.Field, key: Sequence[str]) -> None:
         )
     try:
         value = default_of(field)
+        assert value is not None
         same = default_as_text(value) == text
         shown = value.as_py()
     except (pa.ArrowException, NotImplementedError, ValueError, OverflowError) as error:
@@ -183,8 +181,9 @@ def _check_names(names: Sequence[str], what: str) -> None:
             name.encode()
         except UnicodeEncodeError:
             raise InvalidSchema(f"{name!r} cannot be the name of a {what}: it is no text") from None
-        other = seen.setdefault(name.casefold(), name)
-        if other is not name:
+        other = seen.get(name.casefold())
+        seen[name.casefold()] = name
+        if other is not None:
             raise InvalidSchema(
                 f"{what} {name!r} is there twice, or differs from {other!r} in case alone, which "
                 "Spark and others take for the same"

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from txnlog.columns.checks import Ids, check_columns, with_defaults
 from txnlog.errors import InvalidSchema
-from txnlog.schema.columns import Ids, check_columns, with_defaults
-from txnlog.schema.topic_schema import FormerName, TopicSchema, encode_columns, without_ids
+from txnlog.schema import FormerName, TopicSchema, encode_columns, without_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,11 +47,12 @@ def evolve(
     before = known.columns
     renamed = _check_rename(before, rename)
     if columns is None:
-        columns = pa.schema([field.with_name(renamed.get(field.name, field.name)) for field in before])
+        columns = pa.schema([f.with_name(renamed.get(f.name, f.name)) for f in before])
     wanted = check_columns(columns, Ids(known.newest_id))
+    names = frozenset(wanted.names)
     for name in renamed.values():
-        if name not in wanted.names:
-            raise InvalidSchema(f"a column is renamed {name!r}, but the schema has none of that name")
+        if name not in names:
+            raise InvalidSchema(f"a column is to be renamed {name!r}, but the schema has no such")
     key = tuple(renamed.get(name, name) for name in known.key)
     wanted = with_defaults(wanted, defaults, key)
     change = _Change(known, compatibility, key)
@@ -75,8 +76,9 @@ def _check_rename(before: pa.Schema, rename: object) -> dict[str, str]:
         return {}
     if not isinstance(rename, Mapping):
         raise InvalidSchema(f"rename must be a mapping of names to new names, not {rename!r}")
+    names = frozenset(before.names)
     for name, new in rename.items():
-        if name not in before.names:
+        if name not in names:
             raise InvalidSchema(
                 f"there is no column {name!r} to rename; there are {', '.join(before.names)}"
             )
@@ -139,7 +141,7 @@ class _Change:
         return made
 
     def _taken_names(self, old: Sequence[_Old], parent: int) -> dict[str, set[int]]:
-        """Names that fields of a struct have or had, and which; 0 is one of which no more is known."""
+        """Names that fields of a struct have or had, and whose; 0 is nobody who is known."""
         taken: dict[str, set[int]] = {}
         for one in old:
             taken.setdefault(one.field.name.casefold(), set()).add(one.id)
@@ -183,9 +185,7 @@ class _Change:
                 "could not read what is written from now on"
             )
 
-    def _changed(
-        self, one: _Old, after: pa.Field, where: str, *, is_top: bool
-    ) -> pa.Field | None:
+    def _changed(self, one: _Old, after: pa.Field, where: str, *, is_top: bool) -> pa.Field | None:
         """A field that stays, with its id, as it is to be; None: another takes its name."""
         is_key = is_top and one.name in self._key
         nullable = after.nullable and not is_key
