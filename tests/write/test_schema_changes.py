@@ -277,6 +277,16 @@ def test_what_cannot_be_meant_is_refused(
     assert store.describe_topic("t") == before
 
 
+def test_ids_are_never_given_twice(store: Store) -> None:
+    """Of a column with the id of one that is gone, older records would have its values."""
+    schema = pa.schema([("a", pa.int8()), ("b", pa.int8()), ("c", pa.int8())])
+    store.create_topic("t", schema=schema)
+    send(store, [{"a": 1, "b": 2, "c": 3}])
+    store.alter_topic("t", schema=pa.schema([("a", pa.int8())]))
+    store.alter_topic("t", schema=pa.schema([("a", pa.int8()), ("d", pa.int8())]))
+    assert read(store) == [{"a": 1, "d": None}]
+
+
 def test_what_stays_as_it_is_makes_no_new_schema(store: Store) -> None:
     schema = pa.schema([("a", pa.int8()), ("in", pa.struct([("x", pa.list_(pa.int8()))]))])
     store.create_topic("t", schema=schema, defaults={"a": 3})

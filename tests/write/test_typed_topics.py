@@ -532,6 +532,77 @@ def test_text_that_is_none_is_refused(flights: Store) -> None:
     assert flights.scan("f").record_count == 3
 
 
+def test_records_are_sent_one_by_one(flights: Store, clock: VirtualClock) -> None:
+    """As mappings, in order with batches; structs and maps in every form that they have."""
+    seats = {"seats": {"a": 1, "b": None}}
+    given = ROW | {"tags": ("new", None), "price": 1, "at": None}
+    with flights.producer() as producer:
+        producer.send("f", ROW, partition=2, timestamp_ms=5, headers=[("h", b"1")])
+        producer.send_batch("f", pa.Table.from_pylist([ROW], schema=FLIGHTS), partition=2)
+        producer.send("f", given | seats, partition=2)
+        producer.send("f", {"carrier": "x", "flight": 1, "place": {"x": 1}}, partition=2)
+        for number in range(600):
+            producer.send("f", {"carrier": "a", "flight": number})
+        producer.send("f", {"carrier": "a", "flight": 3, "_deleted": True})
+    found = flights.scan("f", ending_offsets={0: 0, 1: 0, 2: 4}).to_arrow().to_pylist()
+    assert found[:3] == [ROW, ROW, ROW | {"price": Decimal(1), "at": None}]
+    assert found[3] == dict.fromkeys(ROW) | {
+        "carrier": "x", "flight": 1, "place": {"x": 1.0, "y": None}
+    }  # fmt: skip
+    columns = ["_timestamp", "_headers", "_deleted"]
+    ends = {0: 0, 1: 0, 2: 2}
+    first, second = flights.scan("f", None, ends, columns=columns).to_arrow().to_pylist()
+    assert first["_timestamp"] == dt.datetime.fromtimestamp(0.005, dt.UTC)
+    assert first["_headers"] == [{"key": "h", "value": b"1"}]
+    assert second["_timestamp"].timestamp() * 1000 == clock.now_ms()
+    rows = flights.scan("f", columns=["carrier", "flight", "_deleted"]).to_arrow().to_pylist()
+    sent = [row for row in rows if row["carrier"] == "a"]
+    assert sorted(row["flight"] for row in sent if not row["_deleted"]) == [*range(600)]
+    assert [row["flight"] for row in sent if row["_deleted"]] == [3]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b"value", "a mapping of its columns to values, and no bytes; .* use send_batch"),
+        (None, "and no NoneType"),
+        ({"carrier": "a"}, "column 'flight' is missing"),
+        ({"no": 1}, "column 'no' is not in its schema"),
+        ({"flight": "1"}, "column 'flight' is string, its type is int32"),
+        ({"flight": 1.5}, "column 'flight' is double, its type is int32"),
+        ({"flight": 1 << 31}, r"'flight': a value in row 0 \(2147483648\)"),
+        ({"flight": 1 << 70}, "column 'flight' cannot be 1180591620717411303424"),
+        ({"carrier": None}, "column 'carrier' is null in row 0"),
+        ({"carrier": object()}, "column 'carrier' cannot be"),
+        ({"carrier": "\ud800"}, "column 'carrier' cannot be"),
+        ({"at": dt.datetime(2024, 1, 1)}, "Say in which zone"),  # noqa: DTZ001 - a wall clock
+        ({"tags": "x"}, "column 'tags' is no list"),
+        ({"tags": [1]}, "column 'tags.element' is int64"),
+        ({"seats": 1}, "column 'seats' is no mapping"),
+        ({"seats": [("a",)]}, "column 'seats' is no mapping"),
+        ({"seats": {"a": "x"}}, "column 'seats.value' is string"),
+        ({"place": 1}, "column 'place' is no mapping"),
+        ({"place": {"z": 1}}, "column 'place' has no field 'z'"),
+        ({"place": {"y": 1}}, r"column 'place.x' is null in row 0"),
+        ({"_timestamp": 1}, "times and headers are arguments of send"),
+        ({"_deleted": 1}, "'_deleted' is int64"),
+    ],
+)
+def test_a_record_is_checked_when_it_is_sent(flights: Store, row: Any, reason: str) -> None:
+    """What was sent before goes on, and what is wrong is not among it."""
+    good = {"carrier": "a", "flight": 1}
+    with flights.producer() as producer:
+        producer.send("f", good)
+        wrong = good | row if isinstance(row, dict) and row.keys() != {"carrier"} else row
+        wrong = {"flight": 1} | row if row == {"carrier": None} else wrong
+        with pytest.raises(InvalidRecord, match=reason):
+            producer.send("f", wrong)
+        with pytest.raises(InvalidRecord, match="leave key out"):
+            producer.send("f", good, key="a")
+        producer.send("f", good)
+    assert flights.scan("f").record_count == 2
+
+
 def test_floats_become_narrower_but_not_infinite(store: Store) -> None:
     kinds = {
         "a": pa.float32(),

@@ -51,7 +51,7 @@ class TypedRecords:
             stored = self.schema.record_columns.field(field.name)
             default = default_of(field)
             if field.name in names:
-                array = self._cast(batch.column(field.name), stored)
+                array = self.cast(batch.column(field.name), stored)
                 self._check_text(array, field.name)
             elif default is not None:
                 array = pa.repeat(default, count)
@@ -78,18 +78,18 @@ class TypedRecords:
         extra = [TIMESTAMP, HEADERS, PARTITION, *([DELETED] if self.schema.key else [])]
         for name in names:
             if name not in columns.names and name not in extra:
-                raise self._refusal(
+                raise self.refusal(
                     f"column {name!r} is not in its schema{self._explain(name)}; the columns are "
                     f"{', '.join(columns.names)}, and as wanted {', '.join(extra)}"
                 )
             if names.count(name) > 1:
-                raise self._refusal(f"column {name!r} is there {names.count(name)} times")
+                raise self.refusal(f"column {name!r} is there {names.count(name)} times")
         for field in columns:
             absent = field.name not in names
             needed = not field.nullable and (field.name in self.schema.key or DELETED not in names)
             needed = needed and default_of(field) is None
             if absent and needed:
-                raise self._refusal(f"column {field.name!r} is missing, and may not be null")
+                raise self.refusal(f"column {field.name!r} is missing, and may not be null")
 
     def _explain(self, name: str) -> str:
         """What became of a column that the schema has not."""
@@ -104,7 +104,7 @@ class TypedRecords:
     def _deleted(self, batch: pa.RecordBatch) -> pa.Array:
         array = batch.column(DELETED)
         if not types.is_boolean(array.type):
-            raise self._refusal(f"column {DELETED!r} is {array.type}; a boolean is needed")
+            raise self.refusal(f"column {DELETED!r} is {array.type}; a boolean is needed")
         return array.fill_null(False)
 
     def _metadata(self, batch: pa.RecordBatch, now_ms: int) -> list[pa.Array]:
@@ -119,14 +119,15 @@ class TypedRecords:
             made = normalize(pa.RecordBatch.from_pydict(given), now_ms=now_ms)
         except UnsupportedRecordFormat as error:
             text = str(error).replace("'timestamp'", repr(TIMESTAMP))
-            raise self._refusal(text.replace("'headers'", repr(HEADERS))) from error
+            raise self.refusal(text.replace("'headers'", repr(HEADERS))) from error
         return [made.column("timestamp"), made.column("headers")]
 
-    def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+    def cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        """The values as those of a column, if none changes by it. Raises InvalidRecord."""
         if array.type == field.type:
             return array
         if not may_cast(array.type, field.type):
-            raise self._refusal(
+            raise self.refusal(
                 f"column {field.name!r} is {array.type}, its type is {field.type}"
                 + _hint(array.type, field.type)
             )
@@ -135,7 +136,7 @@ class TypedRecords:
         except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
             row = _first_wrong(array, field.type)
             shown = "" if row is None else f" in row {row}{_show(array, row)}"
-            raise self._refusal(
+            raise self.refusal(
                 f"column {field.name!r}: a value{shown} of type {array.type} is no {field.type}: "
                 f"{error}"
             ) from error
@@ -149,7 +150,7 @@ class TypedRecords:
             wrong = wrong & ~np.asarray(deleted)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise self._refusal(f"column {path!r} is null in row {row}, and may not be")
+            raise self.refusal(f"column {path!r} is null in row {row}, and may not be")
 
     def _check_text(self, array: pa.Array, name: str) -> None:
         """Arrow takes any bytes for text, and whoever reads them fails."""
@@ -166,7 +167,7 @@ class TypedRecords:
                 low = middle + 1
             else:
                 high = middle
-        raise self._refusal(f"column {name!r} has text in row {low} that is no UTF-8")
+        raise self.refusal(f"column {name!r} has text in row {low} that is no UTF-8")
 
     def _check_key(self, array: pa.Array, name: str) -> None:
         """Times in milliseconds must be some in microseconds, as keys are."""
@@ -175,11 +176,12 @@ class TypedRecords:
         times = array.view(pa.int64()).to_numpy()
         if not are_representable(times):
             row = int(np.argmax(np.abs(times) > MAX_TIMESTAMP_MS))
-            raise self._refusal(
+            raise self.refusal(
                 f"column {name!r} has {times[row]} ms in row {row}: no key is so far from 1970"
             )
 
-    def _refusal(self, reason: str) -> InvalidRecord:
+    def refusal(self, reason: str) -> InvalidRecord:
+        """The error for what is wrong."""
         return InvalidRecord(f"topic {self.topic!r}: {reason}")
 
 
