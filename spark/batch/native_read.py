@@ -66,8 +66,7 @@ class SplitRanges:
 def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = None) -> SplitRanges:
     """Which ranges lie in Parquet files, each of a name that no other of them has.
 
-    ``schema`` is that of typed topics. Spark does not tell a null struct from one of which a file
-    has no field, so such files are not among them.
+    ``schema`` is that of typed topics: files of a newer one are not among them.
     """
     whole: list[SegmentRange] = []
     cut: list[SegmentRange] = []
@@ -77,7 +76,7 @@ def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = No
         segment = part.segment
         own = part.paths.is_parquet and segment.position == OWN_FILE and segment.kafka is None
         layout = None if schema is None else file_layout(schema, schema_version(segment.name))
-        own = own and (schema is None or (layout is not None and layout.is_whole))
+        own = own and (schema is None or layout is not None)
         if not own or segment.name in names:
             others.append(part)
             continue

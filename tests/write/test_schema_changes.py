@@ -22,6 +22,9 @@ from txnlog.columns.checks import make_schema
 from txnlog.columns.layouts import file_layout, has_become
 from txnlog.errors import CorruptEntry, InvalidConfig, InvalidRecord, InvalidSchema
 from txnlog.names import schema_version, segment_order
+from txnlog.read.dataset import make_dataset
+from txnlog.read.schema import scan_columns
+from txnlog.read.segment_ranges import read_ranges
 from txnlog.schema import encode_columns
 from txnlog.segments.parquet.columns import DEFAULT
 from txnlog.store import Store, attach
@@ -589,6 +592,22 @@ def test_a_topic_that_was_made_anew_has_another_schema() -> None:
         first, evolve(make_schema(pa.schema([("a", pa.int8())])), rename={"a": "b"})
     )
     assert file_layout(first, 1) is None
+
+
+def test_files_of_a_newer_schema_are_read_under_an_older_one(store: Store) -> None:
+    """By their ids: nobody who has the older schema knows what they call the columns."""
+    schema = pa.schema([("a", pa.int8()), ("b", pa.int8())])
+    store.create_topic("t", schema=schema)
+    older = store.describe_topic("t").schema
+    store.alter_topic(
+        "t", schema=pa.schema([("b", pa.int8()), ("c", pa.int8())]), rename={"a": "c"}
+    )
+    send(store, [{"b": 2, "c": 1}])
+    ranges = store.scan("t").ranges
+    columns = scan_columns(None, older)
+    rows = pa.Table.from_batches(read_ranges(store.storage, ranges, columns)).to_pylist()
+    assert rows == [{"a": 1, "b": 2}]
+    assert make_dataset(store.storage, ranges, columns).to_table().to_pylist() == rows
 
 
 # -- hostile schemas -------------------------------------------------------------------------

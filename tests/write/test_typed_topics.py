@@ -28,6 +28,7 @@ from txnlog.errors import (
     InvalidOption,
     InvalidRecord,
     InvalidSchema,
+    RecordTooLarge,
     UnsupportedVersion,
 )
 from txnlog.names import TopicPartition, topic_log
@@ -202,7 +203,11 @@ def test_wrong_rows_are_refused_whole(
         (pa.schema([("a", pa.list_(pa.time64("us")))]), None, "a.element"),
         (pa.schema([("_offset", pa.int64())]), None, "every record has that already"),
         (pa.schema([("a", pa.int8()), ("A", pa.int8())]), None, "differs from 'a' in case alone"),
+        (pa.schema([("a", pa.int8()), ("a", pa.int8())]), None, "'a' is there twice"),
+        (pa.schema([("_TimeStamp", pa.int8())]), None, "every record has that already"),
         (pa.schema([("", pa.int8())]), None, "cannot be the name"),
+        (pa.schema([("a\0b", pa.int8())]), None, "cannot be the name"),
+        (pa.schema([("a", pa.struct([("x", pa.int8()), ("X", pa.int8())]))]), None, "case alone"),
         (pa.schema([("a", pa.struct([]))]), None, "without fields"),
         (pa.schema([(f"c{n}", pa.int8()) for n in range(10_000)]), None, "at most 4096 columns"),
         (pa.schema([("a", pa.decimal128(5, -2))]), None, "from 0 to the precision"),
@@ -601,6 +606,17 @@ def test_a_record_is_checked_when_it_is_sent(flights: Store, row: Any, reason: s
             producer.send("f", good, key="a")
         producer.send("f", good)
     assert flights.scan("f").record_count == 2
+
+
+def test_a_record_that_is_too_large_is_refused_alone(store: Store) -> None:
+    """What it takes in memory may be a little more than the limit."""
+    config = {"max.message.bytes": 100}
+    store.create_topic("t", schema=pa.schema([("a", pa.string())]), config=config)
+    with store.producer() as producer:
+        producer.send("t", {"a": "x" * 80})
+        with pytest.raises(RecordTooLarge, match=r"larger than the 100 that max\.message\.bytes"):
+            producer.send("t", {"a": "x" * 90})
+    assert store.scan("t").record_count == 1
 
 
 def test_floats_become_narrower_but_not_infinite(store: Store) -> None:

@@ -22,13 +22,11 @@ class FileLayout:
     ``columns`` are those of the schema, in its order and of its types, under the names that they
     have in the files, those of nested fields too; None stands for a column that they lack. A nested
     field that they lack has a name that none has there. ``is_plain``: who reads the files by the
-    schema's own names finds the same. ``is_whole``: they have a field of each struct that they
-    have; of one of which they lack all, many engines cannot tell whether it is null.
+    schema's own names finds the same.
     """
 
     columns: tuple[pa.Field | None, ...]
     is_plain: bool
-    is_whole: bool
 
 
 @lru_cache(maxsize=256)
@@ -41,7 +39,7 @@ def file_layout(schema: TopicSchema, version: int) -> FileLayout | None:
         return None
     names = _Names(schema, version)
     columns = tuple(names.find(field, 0) for field in schema.columns)
-    return FileLayout(columns, names.are_plain, names.are_whole)
+    return FileLayout(columns, names.are_plain)
 
 
 def has_become(before: TopicSchema, now: TopicSchema) -> bool:
@@ -66,11 +64,10 @@ def has_become(before: TopicSchema, now: TopicSchema) -> bool:
 
 
 class _Names:
-    """The names of one earlier schema; of all that was looked up, whether it is plain and whole."""
+    """The names of one earlier schema; of all that was looked up, whether it is plain."""
 
     def __init__(self, schema: TopicSchema, version: int) -> None:
         self.are_plain = True
-        self.are_whole = True
         self._newest_id = [*schema.earlier, schema.newest_id][version]
         self._names: dict[int, str] = {}
         self._gone: dict[int, set[str]] = {}
@@ -95,7 +92,6 @@ class _Names:
         self.are_plain &= name == field.name
         inner = [self.find(child, number) for child in children(field.type)]
         if types.is_struct(field.type):
-            self.are_whole &= any(child is not None for child in inner)
             taken = {child.name.casefold() for child in inner if child is not None}
             taken.update(self._gone.get(number, ()))
             inner = [

@@ -49,11 +49,10 @@ class TypedRecords:
         for field in self.schema.columns:
             # Nested columns may be null there: what may not is checked by its own name.
             stored = self.schema.record_columns.field(field.name)
-            default = default_of(field)
             if field.name in names:
                 array = self.cast(batch.column(field.name), stored)
                 self._check_text(array, field.name)
-            elif default is not None:
+            elif (default := default_of(field)) is not None:
                 array = pa.repeat(default, count)
             else:
                 array = pa.nulls(count, stored.type)
