@@ -118,6 +118,13 @@ _TOPIC_KEYS = {
         "how records are stored: batches in Arrow's columns, or in Kafka's own format; or each "
         "segment a Parquet file, for which a topic is made or not",
     ),
+    "schema.compatibility": _Key(
+        "BACKWARD",
+        _one_of("BACKWARD", "FORWARD", "FULL", "NONE"),
+        "which changes of a typed topic's schema are refused: those after which older records "
+        "could not be read (BACKWARD), or newer ones by who knows the older schema (FORWARD, FULL; "
+        "they are alike here); NONE: what has no place in the new schema is not read any more",
+    ),
     "segment.bytes": _Key(
         str(1 << 30),
         _integer(1024, (1 << 31) - 1),
@@ -229,6 +236,7 @@ class TopicConfig:
     compression: Compression
     compression_level: int | None
     record_format: str
+    schema_compatibility: str
     segment_bytes: int
     segment_ms: int
     index_interval_bytes: int
@@ -263,6 +271,7 @@ class TopicConfig:
             compression=compression,
             compression_level=int(level) if level else None,
             record_format=get["record.format"],
+            schema_compatibility=get["schema.compatibility"],
             segment_bytes=int(get["segment.bytes"]),
             segment_ms=int(get["segment.ms"]),
             index_interval_bytes=int(get["index.interval.bytes"]),
@@ -448,6 +457,12 @@ def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
             "topic config cleanup.policy: the topic's schema has no key to compact by: use delete, "
             "or make the topic with a key"
         )
+
+
+def check_untyped_config(config: Mapping[str, str]) -> None:
+    """Raise InvalidConfig if settings are for topics with a schema alone."""
+    if "schema.compatibility" in config:
+        raise InvalidConfig("topic config schema.compatibility: the topic has no schema")
 
 
 def check_topic_changes(config: Mapping[str, object | None] | None) -> dict[str, str | None]:

@@ -41,6 +41,7 @@ _DATA_FILE = re.compile(
     rf"{TOPICS}/[^/]+/data/(0|[1-9]\d{{0,8}}|{_SHARED_DATA})/"
     r"(?:([^/]+)\.(log|index|timeindex|txnindex)|([^/]+\.parquet))"
 )
+_SCHEMA_VERSION = re.compile(r"-v([1-9][0-9]{0,8})-[0-9]+\.parquet\Z")
 _MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
 _MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
 _PROPOSAL = re.compile(r"([0-9]{20})-(.+)\.json")
@@ -354,9 +355,21 @@ def parse_proposal(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
-def segment_name(writer: str, counter: int, *, is_parquet: bool = False) -> str:
-    """The stem of a segment's files: unique, because ``writer`` is a fresh random token."""
-    return f"{writer}-{counter:d}{PARQUET_ENDING if is_parquet else ''}"
+def segment_name(
+    writer: str, counter: int, *, is_parquet: bool = False, schema_version: int = 0
+) -> str:
+    """The stem of a segment's files: unique, because ``writer`` is a fresh random token.
+
+    Of a typed topic it tells how many schemas there were before the one that it is written under.
+    """
+    version = f"-v{schema_version:d}" if schema_version else ""
+    return f"{writer}{version}-{counter:d}{PARQUET_ENDING if is_parquet else ''}"
+
+
+def schema_version(stem: str) -> int:
+    """How many schemas a typed topic had before that of a segment; 0 if its name does not tell."""
+    match = _SCHEMA_VERSION.search(stem)
+    return int(match[1]) if match else 0
 
 
 def segment_order(partition: int, stem: str) -> tuple[int, int]:

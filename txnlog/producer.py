@@ -27,7 +27,7 @@ from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import RecordBuffers, SupportsArrow
-from txnlog.write.record_checks import Headers
+from txnlog.write.record_checks import Headers, Value
 from txnlog.write.writer_settings import WriterSettings
 
 Key = bytes | str | None
@@ -345,7 +345,7 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: bytes | str | None,
+        value: Value,
         key: Key = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -355,8 +355,10 @@ class Producer:
 
         Args:
             topic: where to; it must exist.
-            value: bytes, or a string to be encoded as UTF-8; None is a tombstone.
-            key: as the value; equal keys go to the same partition.
+            value: bytes, or a string to be encoded as UTF-8; None is a tombstone. If the topic has
+                a schema, a mapping of its columns to values; those that may be null, or have a
+                default, may be left out, and ``_deleted`` says that it deletes.
+            key: as the value; equal keys go to the same partition. Not where columns are the key.
             partition: overrules the key.
             timestamp_ms: milliseconds since the epoch; now if left out.
             headers: pairs of a name and bytes or None.

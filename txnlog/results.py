@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.producer import BeginResult
-    from txnlog.schema import TopicSchema
+    from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
@@ -80,6 +80,7 @@ __all__ = [
     "FileDeletion",
     "FileRetirement",
     "Finding",
+    "FormerName",
     "GroupDescription",
     "GroupLogEntry",
     "GroupOffset",
@@ -137,6 +138,7 @@ _HOMES = {
     "FileDeletion": "admin.vacuum",
     "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
+    "FormerName": "schema",
     "GroupDescription": "inspect.descriptions",
     "GroupLogEntry": "inspect.history",
     "GroupOffset": "inspect.descriptions",

@@ -18,6 +18,7 @@ from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
     from txnlog.inspect.log_dump import DumpedEntry
+    from txnlog.schema import TopicSchema
     from txnlog.state.placement import Placement
     from txnlog.state.topic_entries import TopicEntry
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _SHOWN_PLACES = 6
 """An append to a thousand partitions is one line all the same."""
+_SHOWN_COLUMNS = 6
 
 
 def _find_kind(found: Entry) -> str | None:
@@ -54,17 +56,17 @@ def _describe(found: Entry) -> str | None:
     from txnlog.state.topic_entries import Altered, Append, Appends, Created, Imported, Trimmed
 
     match found.entry:
-        case Created(partitions=count, config=config):
-            return " ".join([f"partitions={count}", *_show_settings(config)])
+        case Created(partitions=count, config=config, schema=schema):
+            return " ".join([f"partitions={count}", *_show_schema(schema), *_show_settings(config)])
         case Append(segments=segments):
             return _show_places(segments)
         case Appends(appends=appends):
             return _show_places(place for append in appends for place in append.segments)
         case Imported(segments=segments):
             return _show_places(segments)
-        case Altered(partitions=count, config=config):
+        case Altered(partitions=count, config=config, schema=schema):
             grown = [] if count is None else [f"partitions={count}"]
-            return " ".join([*grown, *_show_settings(config)])
+            return " ".join([*grown, *_show_schema(schema), *_show_settings(config)])
         case Trimmed(log_start_offsets=starts):
             return " ".join(f"{partition}:{start}" for partition, start in sorted(starts.items()))
         case Rewritten(segments=segments):
@@ -72,6 +74,28 @@ def _describe(found: Entry) -> str | None:
         case _:
             last = found.number + found.missing_count - 1
             return f"to {last}" if found.missing_count > 1 else None
+
+
+def _show_schema(schema: TopicSchema | None) -> list[str]:
+    """The columns that a topic has from then on, and what those are called that had other names."""
+    if schema is None:
+        return []
+    from txnlog.errors import CorruptEntry
+    from txnlog.schema import without_ids
+    from txnlog.segments.parquet.columns import id_of
+
+    try:
+        columns = [*schema.columns]
+    except CorruptEntry as error:
+        return [str(error)]
+    before = {old.id: old.name for old in schema.former if old.until == schema.version - 1}
+    shown = []
+    for field in columns[:_SHOWN_COLUMNS]:
+        number = id_of(field)
+        was = f" (was {before[number]})" if number in before else ""
+        shown.append(f"{field.name} {without_ids(field).type}{was}")
+    more = len(columns) - _SHOWN_COLUMNS
+    return [f"columns: {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")]
 
 
 def _show_settings(config: dict[str, str] | dict[str, str | None]) -> list[str]:

@@ -15,20 +15,34 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """A column of a typed topic."""
+    """A column of a typed topic; ``default`` is the text that the schema has of it."""
 
     name: str
+    id: int | None
     type: str
     nullable: bool
     key: bool
+    default: str | None
 
 
 def _list_columns(schema: TopicSchema) -> list[Column]:
-    return [
-        Column(field.name, str(field.type), field.nullable, field.name in schema.key)
-        for field in schema.scan_columns
-        if field.name in schema.columns.names
-    ]
+    from txnlog.schema import without_ids
+    from txnlog.segments.parquet.columns import DEFAULT, id_of
+
+    found = []
+    for field in schema.columns:
+        default = (field.metadata or {}).get(DEFAULT)
+        found.append(
+            Column(
+                field.name,
+                id_of(field),
+                str(without_ids(field).type),
+                field.nullable,
+                field.name in schema.key,
+                None if default is None else default.decode(),
+            )
+        )
+    return found
 
 
 SUMMARY: list[Field[TopicDescription]] = [
@@ -59,9 +73,11 @@ DETAILS: list[Field[TopicDescription]] = [
 ]
 COLUMNS: list[Field[Column]] = [
     text("name", "COLUMN", lambda column: column.name),
+    number("id", "ID", lambda column: column.id, wide=True),
     text("type", "TYPE", lambda column: column.type),
     flag("nullable", "NULL", lambda column: column.nullable, "yes", "no"),
     flag("key", "KEY", lambda column: column.key, "key", "-"),
+    text("default", "DEFAULT", lambda column: column.default),
 ]
 PARTITIONS: list[Field[PartitionDescription]] = [
     number("partition", "PART", lambda part: part.partition),

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.errors import CorruptRecord, TxnlogError, UnsupportedRecordFormat
+from txnlog.segments.parquet.columns import SchemaColumns
 from txnlog.segments.parquet.footer import (
     FOOTER_CHUNK_BYTES,
     MAGIC,
@@ -45,22 +46,6 @@ class RowGroupRecords:
 
 Columns: TypeAlias = Sequence[str] | pa.Schema | None
 """Which columns are read: by name, or those of a typed topic's schema, or all."""
-_FIELD_ID: Final = b"PARQUET:field_id"
-
-
-def _match(file_schema: pa.Schema, wanted: pa.Schema) -> list[str | None]:
-    """What each column is called in a file, by its id or else its name; None: it is not there."""
-    names = {field.name: field.name for field in file_schema}
-    by_id = {_id_of(field): field.name for field in file_schema}
-    return [
-        names.get(field.name) if _id_of(field) is None else by_id.get(_id_of(field))
-        for field in wanted
-    ]
-
-
-def _id_of(field: pa.Field) -> bytes | None:
-    number: bytes | None = (field.metadata or {}).get(_FIELD_ID)
-    return number
 
 
 def _count_leaves(kind: pa.DataType) -> int:
@@ -125,17 +110,13 @@ class ParquetSegment:
     ) -> Iterator[RowGroupRecords]:
         """The rows of row groups, one after another: these columns, in that order; None: all.
 
-        Columns of a schema are found by their ids, whatever they are called in the file; those that
-        it does not have are null, and others of the schema's type.
+        Columns of a schema are found by their ids, see ``columns.SchemaColumns``.
         Raises CorruptRecord; UnsupportedRecordFormat for a name that the file does not have.
         """
         file_schema = self.footer.metadata.schema.to_arrow_schema()
         names = file_schema.names
-        matched = _match(file_schema, columns) if isinstance(columns, pa.Schema) else None
-        if matched is None:
-            wanted = self._check_names(names, columns)
-        else:
-            wanted = [name for name in matched if name is not None]
+        made = SchemaColumns(file_schema, columns) if isinstance(columns, pa.Schema) else None
+        wanted = self._check_names(names, columns) if made is None else made.stored
         stored = [*wanted, OFFSET_COLUMN] if self.footer.stores_offsets else [*wanted]
         is_all = set(stored) == set(names)
         row_bytes = sum(_least_bytes(file_schema.field(name).type) for name in stored)
@@ -149,8 +130,8 @@ class ParquetSegment:
                 found = [(piece, next(fetched)) for piece in pieces.get(group.number, ())]
                 source = self._source(group, found, is_all=is_all)
                 read = self._read_group(group, wanted, stored, source)
-                if matched is not None:
-                    read = replace(read, records=self._conform(read, matched, columns))
+                if made is not None:
+                    read = replace(read, records=self._conform(read, made))
                 yield read
 
     def _check_names(self, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
@@ -163,25 +144,11 @@ class ParquetSegment:
             )
         return [*columns]
 
-    def _conform(
-        self, read: RowGroupRecords, matched: Sequence[str | None], columns: pa.Schema
-    ) -> pa.RecordBatch:
-        """The columns of a schema, from those that the file has of them, by their names there."""
-        count = read.group.header.record_count
-        arrays = []
-        for field, name in zip(columns, matched, strict=True):
-            if name is None:
-                arrays.append(pa.nulls(count, field.type))
-                continue
-            column = read.records.column(name)
-            try:
-                arrays.append(column if column.type == field.type else column.cast(field.type))
-            except (pa.ArrowException, NotImplementedError) as error:
-                reason = f"column {name!r} is {column.type}, not {field.type}: {error}"
-                raise self._damaged(read.group, reason) from error
-        if not arrays:
-            return read.records
-        return pa.RecordBatch.from_arrays(arrays, schema=columns)
+    def _conform(self, read: RowGroupRecords, columns: SchemaColumns) -> pa.RecordBatch:
+        try:
+            return columns.make(read.records, read.group.header.record_count)
+        except ValueError as error:
+            raise self._damaged(read.group, str(error)) from error
 
     def _fetch(self, pieces: Sequence[range]) -> Generator[BytesLike]:
         yield from (self._file.read(piece.start, piece.stop) for piece in pieces)

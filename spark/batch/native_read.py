@@ -10,21 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import and_
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pyarrow import types
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
-from txnlog.names import OWN_FILE
+from txnlog.columns.layouts import FileLayout, file_layout
+from txnlog.names import OWN_FILE, schema_version
+from txnlog.segments.parquet.columns import default_as_text, default_of
 from txnlog.segments.parquet.footer import OFFSET_COLUMN
 from txnlog.spark.batch.row_schema import read_schema
+from txnlog.spark.batch.typed_rows import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from txnlog.read.schema import ScanColumns
     from txnlog.read.segment_ranges import SegmentRange
+    from txnlog.schema import TopicSchema
     from txnlog.storage.base import Storage
 
 MOST_IN_TREE = 64
@@ -57,8 +63,11 @@ class SplitRanges:
         return (*self.whole, *self.cut)
 
 
-def split_ranges(ranges: Sequence[SegmentRange]) -> SplitRanges:
-    """Which ranges lie in Parquet files, each of a name that no other of them has."""
+def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = None) -> SplitRanges:
+    """Which ranges lie in Parquet files, each of a name that no other of them has.
+
+    ``schema`` is that of typed topics: files of a newer one are not among them.
+    """
     whole: list[SegmentRange] = []
     cut: list[SegmentRange] = []
     others: list[SegmentRange] = []
@@ -66,6 +75,8 @@ def split_ranges(ranges: Sequence[SegmentRange]) -> SplitRanges:
     for part in ranges:
         segment = part.segment
         own = part.paths.is_parquet and segment.position == OWN_FILE and segment.kafka is None
+        layout = None if schema is None else file_layout(schema, schema_version(segment.name))
+        own = own and (schema is None or layout is not None)
         if not own or segment.name in names:
             others.append(part)
             continue
@@ -114,8 +125,40 @@ def native_frames(
         columns: which; offsets and the like cost something only where they are among them.
     """
     reader = _Reader(spark, root, columns)
-    frames = [reader.whole(ranges.whole)] if ranges.whole else []
-    return [*frames, reader.cut(ranges.cut)] if ranges.cut else frames
+    groups = _by_layout(ranges.whole, columns.topic_schema)
+    frames = [reader.whole(parts, layout) for layout, parts in groups]
+    groups = _by_layout(ranges.cut, columns.topic_schema)
+    return [*frames, *(reader.cut(parts, layout) for layout, parts in groups)]
+
+
+def _by_layout(
+    parts: Sequence[SegmentRange], schema: TopicSchema | None
+) -> list[tuple[FileLayout | None, list[SegmentRange]]]:
+    """Files that Spark can read at once: those that have the columns under the same names.
+
+    None stands for those that have them as the schema calls them, or lack them and are null there.
+    """
+    if schema is None:
+        return [(None, [*parts])] if parts else []
+    found: dict[int, list[SegmentRange]] = {}
+    for part in parts:
+        found.setdefault(schema_version(part.segment.name), []).append(part)
+    groups: list[tuple[FileLayout | None, list[SegmentRange]]] = []
+    has_default = [default_of(field) is not None for field in schema.columns]
+    for version, some in sorted(found.items()):
+        layout = file_layout(schema, version)
+        assert layout is not None
+        lacks = [field is None for field in layout.columns]
+        needed = None
+        if not layout.is_plain or any(map(and_, lacks, has_default)):
+            needed = layout
+        for known, others in groups:
+            if known == needed:
+                others += some
+                break
+        else:
+            groups.append((needed, some))
+    return groups
 
 
 class _Reader:
@@ -129,48 +172,74 @@ class _Reader:
         stored = columns.stored
         self._stored = frozenset(stored if isinstance(stored, list) else stored.names)
 
-    def whole(self, parts: Sequence[SegmentRange]) -> DataFrame:
+    def whole(self, parts: Sequence[SegmentRange], layout: FileLayout | None) -> DataFrame:
         """All records of these files."""
-        if self._stored == {*self._columns.names}:
+        if layout is None and self._stored == {*self._columns.names}:
             return self._files(parts, self._schema)
-        files = self._files(parts, self._file_schema())
+        files = self._files(parts, self._file_schema(layout))
         if "offset" not in self._meanings() and len({_constants(part) for part in parts}) == 1:
-            return files.select(*self._select(files, _same_place(parts[0])))
+            return files.select(*self._select(files, _same_place(parts[0]), layout))
         frame, place = _placed(self._spark, files, parts)
-        return frame.select(*self._select(files, place))
+        return frame.select(*self._select(files, place, layout))
 
-    def cut(self, parts: Sequence[SegmentRange]) -> DataFrame:
+    def cut(self, parts: Sequence[SegmentRange], layout: FileLayout | None) -> DataFrame:
         """Those records of these files that the ranges have."""
-        files = self._files(parts, self._file_schema())
+        files = self._files(parts, self._file_schema(layout))
         frame, place = _placed(self._spark, files, parts)
         row = _row(files)
         inside = (row >= place("first")) & (row < place("stop"))
-        return frame.where(inside).select(*self._select(files, place))
+        return frame.where(inside).select(*self._select(files, place, layout))
 
     def _files(self, parts: Sequence[SegmentRange], schema: StructType) -> DataFrame:
         paths = [_escape(f"{self._root}/{part.paths.log}") for part in parts]
         return self._spark.read.schema(schema).options(**_FILE_OPTIONS).parquet(*paths)
 
-    def _file_schema(self) -> StructType:
-        fields = [field for field in self._schema if field.name in self._stored]
+    def _file_schema(self, layout: FileLayout | None) -> StructType:
+        """What is read of files, under the names that it has there."""
+        fields = self._fields_in_files(layout).values()
         # Only files with gaps have it; elsewhere it is null and costs nothing.
-        return StructType([*fields, StructField(OFFSET_COLUMN, LongType())])
+        return StructType([*filter(None, fields), StructField(OFFSET_COLUMN, LongType())])
+
+    def _fields_in_files(self, layout: FileLayout | None) -> dict[str, StructField | None]:
+        """By the names of what is stored, how files have it; None: they lack it."""
+        found: dict[str, StructField | None] = {
+            field.name: field for field in self._schema if field.name in self._stored
+        }
+        schema = self._columns.topic_schema
+        if layout is not None and schema is not None:
+            for name, there in zip(schema.columns.names, layout.columns, strict=True):
+                if name in found:
+                    found[name] = there and StructField(there.name, spark_type(there.type))
+        return found
 
     def _meanings(self) -> set[str]:
         return {self._columns.meaning(n) for n in self._columns.names if n not in self._stored}
 
-    def _select(self, files: DataFrame, place: _Place) -> list[Column]:
+    def _select(self, files: DataFrame, place: _Place, layout: FileLayout | None) -> list[Column]:
         """The columns that are asked for, of the files' own and what is known of their place."""
         chosen = []
+        stored = self._fields_in_files(layout)
         for field in self._schema:
-            if field.name in self._stored:
-                column = files[quote(field.name)]
+            if field.name in stored:
+                there = stored[field.name]
+                column = files[quote(there.name)] if there else self._default(field.name)
             elif self._columns.meaning(field.name) == "offset":
                 column = place("base") + _row(files)
             else:
                 column = place(self._columns.meaning(field.name))
             chosen.append(column.cast(field.dataType).alias(field.name))
         return chosen
+
+    def _default(self, name: str) -> Column:
+        """What records have in a column that their files lack; of its type once it is cast."""
+        schema = self._columns.topic_schema
+        assert schema is not None
+        field = schema.columns.field(name)
+        value = default_of(field)
+        if value is None:
+            return sf.lit(None)
+        is_text = not types.is_binary(field.type)
+        return sf.lit(default_as_text(value).decode() if is_text else value.as_py())
 
 
 def _escape(path: str) -> str:

@@ -51,7 +51,7 @@ def read_frame(
 
     Raises InvalidOption: ``native`` is True and it cannot be.
     """
-    ranges = split_ranges(pinned.ranges)
+    ranges = split_ranges(pinned.ranges, pinned.schema)
     root = None
     if native is not False and (ranges.native or native):
         root = _native_root(spark, storage, ranges.native, parsed, must=native is True)

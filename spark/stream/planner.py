@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from txnlog import names
+from txnlog.columns.layouts import has_become
 from txnlog.errors import (
     ConcurrentTransactions,
     InvalidOption,
@@ -25,6 +25,7 @@ from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
 from txnlog.schema import TopicSchema
+from txnlog.segments.parquet.columns import id_of
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
@@ -33,9 +34,6 @@ from txnlog.spark.options.subscription import Partitions
 from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _logger = logging.getLogger(__name__)
 
@@ -399,17 +397,11 @@ def _may_read(began: TopicSchema | None, now: TopicSchema | None) -> bool:
     """Whether a query goes on with the columns that it began with: others may have been added."""
     if began is None or now is None:
         return began is now
-    if began.key != now.key:
+    if not has_become(began, now):
         return False
+    # Those that were dropped are null, or have their default; renamed ones are found by their ids.
+    columns = {id_of(field): field.type for field in now.columns}
     return all(
-        field.name in now.dropped
-        if field.name not in now.columns.names
-        else _is_same_column(field, now.columns.field(field.name))
+        columns.get(id_of(field), field.type).equals(field.type, check_metadata=True)
         for field in began.columns
     )
-
-
-def _is_same_column(before: pa.Field, after: pa.Field) -> bool:
-    """With the same ids too: of a topic that was made anew they tell of other columns."""
-    same = before.with_nullable(True).equals(after.with_nullable(True), check_metadata=True)
-    return bool(same)

@@ -34,7 +34,7 @@ from txnlog.store import Store, open_store
 from txnlog.write.coordinator import Coordinator, Placed
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.record_buffers import RecordBuffers
-from txnlog.write.record_checks import Headers
+from txnlog.write.record_checks import Headers, Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -333,7 +333,7 @@ class SparkTransaction:
     def send(
         self,
         topic: str,
-        value: bytes | str | None,
+        value: Value,
         key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from cli_command import cli
 from proposing import place, propose
 from steps import append
@@ -47,6 +48,33 @@ def test_entries_are_shown_with_their_markers_and_all_they_hold(store_path: Path
     table = cli("log", "dump", "paid", "--store", store_path).lines()
     assert table[2].split()[-1] == "0:[0,1)"
     assert cli("log", "dump", "nope", "--store", store_path).code == 1
+
+
+def test_a_schema_and_its_changes_are_told_in_short(tmp_path: Path) -> None:
+    """The columns from then on, and what those are called that had other names; so in describe."""
+    store = txnlog.open(str(tmp_path), create=True)
+    columns = [("k", pa.string()), ("in", pa.struct([("x", pa.int8())]))]
+    store.create_topic("t", schema=pa.schema(columns), key=["k"])
+    store.alter_topic("t", rename={"in": "out"})
+    more = [(f"c{n}", pa.int8()) for n in range(6)]
+    known = store.describe_topic("t").schema
+    assert known is not None
+    schema = pa.schema([*known.columns, *more])
+    store.alter_topic("t", schema=schema, defaults={"c0": -1})
+    created, renamed, grown = cli("log", "dump", "t", "--store", tmp_path).lines()[-3:]
+    assert "columns: k string, in struct<x: int8> record.format" in created
+    assert renamed.endswith("columns: k string, out struct<x: int8> (was in)")
+    assert grown.endswith("c3 int8 and 2 more")
+    shown = json.loads(cli("topics", "describe", "t", "--store", tmp_path, "-o", "json").out)
+    assert len({column.pop("id") for column in shown["columns"]}) == 8
+    assert shown["columns"][0]["key"]
+    assert shown["columns"][2] == {
+        "name": "c0",
+        "type": "int8",
+        "nullable": True,
+        "key": False,
+        "default": "-1",
+    }
 
 
 def test_an_entry_of_several_appends_is_shown_with_all_places(tmp_path: Path) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import pyarrow as pa
 import pytest
 from broken_store import A_LOG, B_LOG, G_LOG, BrokenStore, offsets, violated_rules, wrong_offset
 
+from txnlog.columns.checks import make_schema
 from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state import topic as topic_state
 from txnlog.state.topic import TopicState
-from txnlog.state.topic_entries import Trimmed
+from txnlog.state.topic_entries import Altered, Trimmed
 from txnlog.state.transaction import EntryRef, Outcome, Status
+from txnlog.store import attach
 
 
 def lost_entry(broken: BrokenStore) -> None:
@@ -126,6 +129,18 @@ def moved_while_held(broken: BrokenStore) -> None:
     broken.put_entry(G_LOG, end + 1, moved)
 
 
+def exchanged_ids(broken: BrokenStore) -> None:
+    store = attach(broken.storage)
+    schema = pa.schema([("x", pa.int8()), ("y", pa.int8())])
+    store.create_topic("typed", schema=schema)
+    store.alter_topic("typed", rename={"x": "z"})
+    known = store.describe_topic("typed").schema
+    assert known is not None
+    other = make_schema(pa.schema([("y", pa.int8()), ("z", pa.int8())]))
+    forged = msgspec.structs.replace(known, arrow=other.arrow, earlier=(*known.earlier, 2))
+    broken.put_entry("topics/typed/log", 2, Altered("0" * 32, 1_700_000_000_000, schema=forged))
+
+
 BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     lost_entry: {"L1"},
     flipped_bit: {"L1"},
@@ -134,6 +149,7 @@ BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     wrong_sequence: {"L4"},
     trimmed_too_far: {"L5"},
     wrong_checkpoint: {"L7"},
+    exchanged_ids: {"L16"},
     lower_epoch: {"T1"},
     no_bump: {"T1"},
     unnamed_topic: {"T2"},

@@ -22,6 +22,7 @@ FLOORS = (
     ("log",),
     ("state",),
     ("storage",),
+    ("columns",),
     ("vocabulary",),
     ("segments",),
 )

@@ -351,6 +351,127 @@ def test_a_changed_schema_is_read_as_it_is_now(spark: SparkSession, store: Store
         assert rows(frame, ["id", "x", "more"]) == wanted
 
 
+DEFAULTS: dict[str, Any] = {
+    "flag": True,
+    "tiny": -1,
+    "number": 0.25,
+    "text": "it's `so`",
+    "raw": b"\x00\xff",
+    "day": dt.date(1582, 10, 10),
+    "at": dt.datetime(2026, 3, 29, 1, 30, 0, 123, tzinfo=dt.UTC),
+    "wall": dt.datetime(2026, 3, 29, 2, 30),  # noqa: DTZ001 - a wall clock
+    "price": Decimal("-1.250"),
+}
+
+
+def test_columns_are_found_under_the_names_that_they_had(spark: SparkSession, store: Store) -> None:
+    """Renamed ones, swapped ones, names used again, those inside of structs, and defaults."""
+    inner = pa.struct([("x", pa.int8()), ("y", pa.string())])
+    before = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("a", pa.string()),
+            ("b", pa.string()),
+            ("again", pa.int32()),
+            ("in", inner),
+            ("list", pa.list_(inner)),
+            ("map", pa.map_(pa.string(), inner)),
+        ]
+    )
+    none = {"schema.compatibility": "NONE"}
+    store.create_topic("t", schema=before, config=none)
+    old = {"x": 1, "y": "y"}
+    row = {
+        "id": 1, "a": "a", "b": "b", "again": 5, "in": old, "list": [old, None], "map": {"k": old}
+    }  # fmt: skip
+    nothing = dict.fromkeys(before.names) | {"id": 2}
+    with store.producer() as producer:
+        producer.send_batch("t", pa.Table.from_pylist([row, nothing], before))
+    store.alter_topic("t", rename={"a": "b", "b": "a", "id": "ID"})
+    swapped_only = read(spark, store, "t", columns=["ID", "a", "b"], native=True)
+    assert rows(swapped_only.where("a = 'b'"), ["ID", "a", "b"]) == [(1, "b", "a")]
+    inner = pa.struct([("Y", pa.int16()), ("x", pa.int32())])
+    kinds = {f.name: f.type for f in SCHEMA} | {"flag": pa.bool_(), "text": pa.string()}
+    kinds["number"] = pa.float64()
+    after = pa.schema(
+        [
+            ("ID", pa.int64()),
+            ("a", pa.string()),
+            ("b", pa.string()),
+            ("again", pa.string()),
+            ("in", inner),
+            ("list", pa.list_(inner)),
+            ("map", pa.map_(pa.string(), inner)),
+            *(pa.field(name, kinds[name], nullable=False) for name in DEFAULTS),
+        ]
+    )
+    store.alter_topic("t", schema=after, defaults=DEFAULTS)
+    new = {"x": 1000, "Y": 2}
+    later = {
+        "ID": 3, "a": "x", "b": "y", "again": "z", "in": new, "list": [new], "map": {"k": new}
+    }  # fmt: skip
+    with store.producer() as producer:
+        producer.send_batch("t", pa.Table.from_pylist([later], pa.schema([*after][:7])))
+    wide = {"Y": None, "x": 1}
+    swapped = {"a": "b", "b": "a", "again": None, "in": wide, "list": [wide, None]}
+    wanted = [
+        row | swapped | {"map": {"k": wide}} | DEFAULTS | {"ID": 1},
+        nothing | DEFAULTS | {"ID": 2},
+        later | DEFAULTS,
+    ]
+    wanted = [{name: row[name] for name in after.names} for row in wanted]
+    for native in (False, True):
+        frame = read(spark, store, "t", native=native)
+        assert is_native(frame) == native
+        assert frame.columns == after.names
+        got = frame.toArrow().to_pylist()
+        assert [_plain(row) for row in sorted(got, key=lambda row: int(row["ID"]))] == wanted
+    assert rows(frame.where("a = 'b' AND tiny = -1 AND in.x = 1"), ["ID", "b"]) == [(1, "a")]
+    assert frame.where("price > 0").count() == 0
+    placed = read(spark, store, "t", columns=["flag", "_offset", "a"], native=True)
+    assert is_native(placed)
+    assert sorted(rows(placed, placed.columns)) == [(True, 0, "b"), (True, 1, None), (True, 2, "x")]
+
+
+def test_a_struct_is_not_null_for_want_of_fields(spark: SparkSession, store: Store) -> None:
+    """Where a file has none of those that the struct has now; what it lacks has its default."""
+    kind = pa.struct([("x", pa.int8())])
+    store.create_topic("t", schema=pa.schema([("id", pa.int64()), ("in", kind)]))
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"id": [1, 2], "in": pa.array([{"x": 1}, None], kind)}))
+    after = pa.schema([("id", pa.int64()), ("in", pa.struct([("y", pa.int8())])), ("n", pa.int8())])
+    store.alter_topic("t", schema=after, defaults={"n": 7})
+    frame = read(spark, store, "t", native=True)
+    assert is_native(frame)
+    wanted = [{"id": 1, "in": {"y": None}, "n": 7}, {"id": 2, "in": None, "n": 7}]
+    assert found(frame) == wanted
+
+
+@pytest.mark.more
+@reads_streams
+def test_a_stream_goes_on_when_columns_are_renamed(spark: SparkSession, store: Store) -> None:
+    """Under the names that it began with; one that was dropped is null."""
+    for topic in ("in", "out"):
+        store.create_topic(topic, schema=NUMBERED)
+    number_rows(store, "in", 0, 10)
+    query = sink(stream(spark, store, "in"), store, "out").start()
+    try:
+        query.processAllAvailable()
+        store.alter_topic("in", rename={"id": "number"})
+        with store.producer() as producer:
+            producer.send_batch("in", pa.table({"number": [10], "name": ["n10"]}))
+        query.processAllAvailable()
+        store.alter_topic("in", schema=pa.schema([("number", pa.int64())]))
+        with store.producer() as producer:
+            producer.send_batch("in", pa.table({"number": [11]}))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    written = store.scan("out").to_arrow().sort_by("id").to_pylist()
+    assert [row["id"] for row in written] == list(range(12))
+    assert [row["name"] for row in written[9:]] == ["n9", "n10", None]
+
+
 @pytest.mark.more
 @reads_streams
 def test_a_stream_of_typed_rows(spark: SparkSession, store: Store) -> None:

@@ -21,16 +21,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txnlog.admin import topics
+from txnlog.columns.checks import make_schema
 from txnlog.errors import (
     CorruptEntry,
     InvalidConfig,
     InvalidOption,
     InvalidRecord,
     InvalidSchema,
+    RecordTooLarge,
     UnsupportedVersion,
 )
 from txnlog.names import TopicPartition, topic_log
-from txnlog.schema import TopicSchema, make_schema
+from txnlog.schema import TopicSchema
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.state import envelope
@@ -201,7 +203,11 @@ def test_wrong_rows_are_refused_whole(
         (pa.schema([("a", pa.list_(pa.time64("us")))]), None, "a.element"),
         (pa.schema([("_offset", pa.int64())]), None, "every record has that already"),
         (pa.schema([("a", pa.int8()), ("A", pa.int8())]), None, "differs from 'a' in case alone"),
+        (pa.schema([("a", pa.int8()), ("a", pa.int8())]), None, "'a' is there twice"),
+        (pa.schema([("_TimeStamp", pa.int8())]), None, "every record has that already"),
         (pa.schema([("", pa.int8())]), None, "cannot be the name"),
+        (pa.schema([("a\0b", pa.int8())]), None, "cannot be the name"),
+        (pa.schema([("a", pa.struct([("x", pa.int8()), ("X", pa.int8())]))]), None, "case alone"),
         (pa.schema([("a", pa.struct([]))]), None, "without fields"),
         (pa.schema([(f"c{n}", pa.int8()) for n in range(10_000)]), None, "at most 4096 columns"),
         (pa.schema([("a", pa.decimal128(5, -2))]), None, "from 0 to the precision"),
@@ -368,8 +374,8 @@ def test_older_versions_refuse_the_topic(flights: Store, monkeypatch: pytest.Mon
     assert len([name for name in entries if name.endswith(".json")]) == 2
     for name in entries:
         data = flights.storage.get(f"{topic_log('f')}/{name}")
-        assert data.startswith(b'{"format":%d,' % envelope.WITH_PARQUET)
-    monkeypatch.setattr(envelope.decode, "__defaults__", (envelope.WITH_PROPOSALS,))
+        assert data.startswith(b'{"format":%d,' % envelope.WITH_SCHEMA)
+    monkeypatch.setattr(envelope.decode, "__defaults__", (envelope.WITH_PARQUET,))
     with pytest.raises(UnsupportedVersion):
         attach(flights.storage).scan("f")
 
@@ -442,105 +448,6 @@ def test_any_schema(
     assert store.scan("t").to_arrow().to_pylist() == expected
 
 
-# -- changes of a schema ---------------------------------------------------------------------
-
-OLD = pa.schema(
-    [
-        pa.field("k", pa.int32(), nullable=False),
-        pa.field("small", pa.int16()),
-        pa.field("must", pa.string(), nullable=False),
-        pa.field("gone", pa.binary()),
-        pa.field("sum", pa.decimal128(5, 2)),
-        pa.field("in", pa.struct([("a", pa.int8())])),
-    ]
-)
-NEW = pa.schema(
-    [
-        pa.field("added", pa.list_(pa.string())),
-        pa.field("must", pa.string()),
-        pa.field("k", pa.int64(), nullable=False),
-        pa.field("small", pa.int32()),
-        pa.field("sum", pa.decimal128(9, 2)),
-        pa.field("in", pa.struct([("a", pa.int8())])),
-    ]
-)
-
-
-def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> None:
-    """Columns added, dropped, wider, in another order; whoever began before; merged."""
-    store.create_topic("t", partitions=4, schema=OLD, key=["k"])
-    old: dict[str, Any] = {
-        "k": 1,
-        "small": 2,
-        "must": "m",
-        "gone": b"g",
-        "sum": Decimal("1.25"),
-        "in": {"a": 1},
-    }
-    send(store, pa.Table.from_pylist([old], schema=OLD), "t")
-    before = store.snapshot(["t"])
-    late = store.producer()
-    late.send_batch("t", pa.Table.from_pylist([old | {"small": 3}], schema=OLD))
-    described = store.alter_topic("t", schema=NEW)
-    assert described.schema is not None
-    assert described.schema.columns.names == NEW.names
-    late.close()
-    new = {"added": ["x"], "must": None, "k": 1, "small": 1 << 20, "sum": None, "in": None}
-    for _ in range(3):
-        send(store, pa.Table.from_pylist([new], schema=NEW), "t")
-    read = {name: old.get(name) for name in NEW.names}
-    expected = [read, read | {"small": 3}, new, new, new]
-    for handle in (store, attach(store.storage)):
-        assert handle.scan("t").to_arrow().to_pylist() == expected
-        assert handle.scan("t", columns=["added"]).to_arrow().column(0).to_pylist() == [
-            row["added"] for row in expected
-        ]
-        assert handle.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
-    assert before.scan("t").to_arrow().to_pylist() == [old]
-    # The key is hashed alike, however wide it is.
-    assert len({segment.partition for segment in store.segments("t")}) == 1
-    store.merge_topic("t")
-    assert len(store.segments("t")) == 1
-    assert store.scan("t").to_arrow().to_pylist() == expected
-    with store.consumer("t", auto_offset_reset="earliest") as consumer:
-        assert json.loads(consumer.poll()[0].value or b"")["small"] == 2
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        (OLD.append(pa.field("new", pa.int8(), nullable=False)), "'new' is new, so older records"),
-        (OLD.remove(0), "'k' is of the key, and cannot be dropped"),
-        (OLD.set(1, pa.field("small", pa.int8())), "'small' is int16, and cannot become int8"),
-        (OLD.set(1, pa.field("small", pa.string())), "cannot become string"),
-        (OLD.set(1, pa.field("small", pa.int16(), nullable=False)), "may be null in older records"),
-        (OLD.set(4, pa.field("sum", pa.decimal128(9, 3))), r"cannot become decimal128\(9, 3\)"),
-        (OLD.set(5, pa.field("in", pa.struct([("b", pa.int8())]))), "'in' is struct"),
-        (OLD.set(3, pa.field("GONE", pa.binary())), "there was a column 'GONE'"),
-    ],
-)
-def test_changes_that_would_misread_old_records_are_refused(
-    store: Store, changed: pa.Schema, reason: str
-) -> None:
-    """Nothing changes then."""
-    before = store.create_topic("t", schema=OLD, key=["k"])
-    with pytest.raises(InvalidSchema, match=reason):
-        store.alter_topic("t", schema=changed)
-    assert store.describe_topic("t") == before
-    store.create_topic("plain")
-    with pytest.raises(InvalidSchema, match="without a schema"):
-        store.alter_topic("plain", schema=OLD)
-
-
-def test_a_name_that_was_dropped_is_not_used_again(store: Store) -> None:
-    """Its values would show in the new column, for engines that go by names."""
-    store.create_topic("t", schema=OLD)
-    store.alter_topic("t", schema=OLD.remove(3))
-    store.alter_topic("t", schema=OLD.remove(3).append(pa.field("more", pa.int8())))
-    with pytest.raises(InvalidSchema, match="there was a column 'gone'"):
-        store.alter_topic("t", schema=OLD)
-
-
 def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) -> None:
     """Compaction by the key's columns; what deletes goes when its time has come."""
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
@@ -611,6 +518,105 @@ def test_filtered_pandas_frames_are_taken_without_their_index(flights: Store) ->
     flights.create_topic("indexed", schema=schema)
     send(flights, pd.DataFrame({"a": [2]}, index=[7]), "indexed")
     assert flights.scan("indexed").to_arrow().to_pylist() == [{"__index_level_0__": 7, "a": 2}]
+
+
+def test_text_that_is_none_is_refused(flights: Store) -> None:
+    """Arrow takes any bytes for text; the first wrong row is named, in nested columns too."""
+    good, bad = pa.array(["a"] * 10), pa.array([b"a"] * 7 + [b"\xff", b"\xff", b"a"])
+    bad = bad.view(pa.string())
+    numbers = pa.array([1] * 10, pa.int32())
+    lists = pa.ListArray.from_arrays(pa.array([*range(11)], pa.int32()), bad)
+    pairs = pa.StructArray.from_arrays([bad, pa.array([b""] * 10)], ["key", "value"])
+    headers = pa.ListArray.from_arrays(pa.array([*range(11)], pa.int32()), pairs)
+    for column, name in ((bad, "carrier"), (lists, "tags"), (headers, "_headers")):
+        table = pa.table({"carrier": good, "flight": numbers} | {name: column})
+        reason = f"column '{name}' has text in row 7 that is no UTF-8"
+        with flights.producer() as producer, pytest.raises(InvalidRecord, match=reason):
+            producer.send_batch("f", table)
+        send(flights, table.slice(9))
+    assert flights.scan("f").record_count == 3
+
+
+def test_records_are_sent_one_by_one(flights: Store, clock: VirtualClock) -> None:
+    """As mappings, in order with batches; structs and maps in every form that they have."""
+    seats = {"seats": {"a": 1, "b": None}}
+    given = ROW | {"tags": ("new", None), "price": 1, "at": None}
+    with flights.producer() as producer:
+        producer.send("f", ROW, partition=2, timestamp_ms=5, headers=[("h", b"1")])
+        producer.send_batch("f", pa.Table.from_pylist([ROW], schema=FLIGHTS), partition=2)
+        producer.send("f", given | seats, partition=2)
+        producer.send("f", {"carrier": "x", "flight": 1, "place": {"x": 1}}, partition=2)
+        for number in range(600):
+            producer.send("f", {"carrier": "a", "flight": number})
+        producer.send("f", {"carrier": "a", "flight": 3, "_deleted": True})
+    found = flights.scan("f", ending_offsets={0: 0, 1: 0, 2: 4}).to_arrow().to_pylist()
+    assert found[:3] == [ROW, ROW, ROW | {"price": Decimal(1), "at": None}]
+    assert found[3] == dict.fromkeys(ROW) | {
+        "carrier": "x", "flight": 1, "place": {"x": 1.0, "y": None}
+    }  # fmt: skip
+    columns = ["_timestamp", "_headers", "_deleted"]
+    ends = {0: 0, 1: 0, 2: 2}
+    first, second = flights.scan("f", None, ends, columns=columns).to_arrow().to_pylist()
+    assert first["_timestamp"] == dt.datetime.fromtimestamp(0.005, dt.UTC)
+    assert first["_headers"] == [{"key": "h", "value": b"1"}]
+    assert second["_timestamp"].timestamp() * 1000 == clock.now_ms()
+    rows = flights.scan("f", columns=["carrier", "flight", "_deleted"]).to_arrow().to_pylist()
+    sent = [row for row in rows if row["carrier"] == "a"]
+    assert sorted(row["flight"] for row in sent if not row["_deleted"]) == [*range(600)]
+    assert [row["flight"] for row in sent if row["_deleted"]] == [3]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b"value", "a mapping of its columns to values, and no bytes; .* use send_batch"),
+        (None, "and no NoneType"),
+        ({"carrier": "a"}, "column 'flight' is missing"),
+        ({"no": 1}, "column 'no' is not in its schema"),
+        ({"flight": "1"}, "column 'flight' is string, its type is int32"),
+        ({"flight": 1.5}, "column 'flight' is double, its type is int32"),
+        ({"flight": 1 << 31}, r"'flight': a value in row 0 \(2147483648\)"),
+        ({"flight": 1 << 70}, "column 'flight' cannot be 1180591620717411303424"),
+        ({"carrier": None}, "column 'carrier' is null in row 0"),
+        ({"carrier": object()}, "column 'carrier' cannot be"),
+        ({"carrier": "\ud800"}, "column 'carrier' cannot be"),
+        ({"at": dt.datetime(2024, 1, 1)}, "Say in which zone"),  # noqa: DTZ001 - a wall clock
+        ({"tags": "x"}, "column 'tags' is no list"),
+        ({"tags": [1]}, "column 'tags.element' is int64"),
+        ({"seats": 1}, "column 'seats' is no mapping"),
+        ({"seats": [("a",)]}, "column 'seats' is no mapping"),
+        ({"seats": {"a": "x"}}, "column 'seats.value' is string"),
+        ({"place": 1}, "column 'place' is no mapping"),
+        ({"place": {"z": 1}}, "column 'place' has no field 'z'"),
+        ({"place": {"y": 1}}, r"column 'place.x' is null in row 0"),
+        ({"_timestamp": 1}, "times and headers are arguments of send"),
+        ({"_deleted": 1}, "'_deleted' is int64"),
+    ],
+)
+def test_a_record_is_checked_when_it_is_sent(flights: Store, row: Any, reason: str) -> None:
+    """What was sent before goes on, and what is wrong is not among it."""
+    good = {"carrier": "a", "flight": 1}
+    with flights.producer() as producer:
+        producer.send("f", good)
+        wrong = good | row if isinstance(row, dict) and row.keys() != {"carrier"} else row
+        wrong = {"flight": 1} | row if row == {"carrier": None} else wrong
+        with pytest.raises(InvalidRecord, match=reason):
+            producer.send("f", wrong)
+        with pytest.raises(InvalidRecord, match="leave key out"):
+            producer.send("f", good, key="a")
+        producer.send("f", good)
+    assert flights.scan("f").record_count == 2
+
+
+def test_a_record_that_is_too_large_is_refused_alone(store: Store) -> None:
+    """What it takes in memory may be a little more than the limit."""
+    config = {"max.message.bytes": 100}
+    store.create_topic("t", schema=pa.schema([("a", pa.string())]), config=config)
+    with store.producer() as producer:
+        producer.send("t", {"a": "x" * 80})
+        with pytest.raises(RecordTooLarge, match=r"larger than the 100 that max\.message\.bytes"):
+            producer.send("t", {"a": "x" * 90})
+    assert store.scan("t").record_count == 1
 
 
 def test_floats_become_narrower_but_not_infinite(store: Store) -> None:

@@ -15,13 +15,17 @@ from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trimming import trim
+from txnlog.columns.changes import evolve
+from txnlog.columns.checks import make_schema
 from txnlog.config import (
     PARQUET,
+    TopicConfig,
     check_merged_topic_config,
     check_record_format_change,
     check_topic_changes,
     check_topic_config,
     check_typed_config,
+    check_untyped_config,
 )
 from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.descriptions import (
@@ -38,7 +42,6 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
-from txnlog.schema import evolve, make_schema
 from txnlog.state.topic import TopicState, check_partition_count
 from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted, TopicEntry
 from txnlog.storage.base import for_each
@@ -61,24 +64,28 @@ class TopicAdmin:
         config: Mapping[str, object] | None = None,
         schema: pa.Schema | None = None,
         key: Sequence[str] | None = None,
+        defaults: Mapping[str, object] | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
         """Create a topic; with ``dry_run`` only tell what it would be.
 
         With a ``schema`` its records have these columns instead of a key and a value, and are
-        stored in Parquet files. The columns named by ``key`` choose the partition.
+        stored in Parquet files. The columns named by ``key`` choose the partition; those that have
+        ``defaults`` (by name, Python's values or Arrow's) may be left out of what is sent.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema.
         """
         typed = None
         if schema is not None:
-            typed = make_schema(schema, key)
+            typed = make_schema(schema, key, defaults)
             config = {"record.format": PARQUET, **(config or {})}
-        elif key is not None:
-            raise InvalidSchema("key names columns of a schema, and there is none")
+        elif key is not None or defaults is not None:
+            raise InvalidSchema("key and defaults are of columns of a schema, and there is none")
         checked = check_topic_config(config)
-        if typed is not None:
+        if typed is None:
+            check_untyped_config(checked)
+        else:
             check_typed_config(checked, has_key=bool(typed.key))
         log = self._logs.topic(topic)
         if dry_run:
@@ -119,6 +126,8 @@ class TopicAdmin:
         partitions: int | None = None,
         config: Mapping[str, object | None] | None = None,
         schema: pa.Schema | None = None,
+        rename: Mapping[str, str] | None = None,
+        defaults: Mapping[str, object] | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
         """Give a topic more partitions or other settings; None takes a key back to its default.
@@ -126,14 +135,25 @@ class TopicAdmin:
         Keys hash differently once there are more partitions, as in Kafka. With ``dry_run`` only
         tell what it would be.
 
-        A typed topic's ``schema`` is all of its columns from now on, see :func:`schema.evolve`:
-        added ones may be null, dropped ones are gone for good, others may become wider. What was
-        written before is read under it, a snapshot taken before under the old one.
+        What was written before is read under the new schema, a snapshot taken before under the old
+        one. docs/TYPED.md tells what may change, and what ``schema.compatibility`` refuses.
+
+        Args:
+            topic: which.
+            partitions: how many from now on; not fewer.
+            config: settings by key.
+            schema: all columns of a typed topic from now on: those that are left out are gone,
+                others are added, become wider, or have another order.
+            rename: new names of columns, by those that they have; ``schema`` has the new ones.
+            defaults: values of columns that are added: records have them that are written, or were,
+                without the column.
+            dry_run: change nothing.
 
         Raises:
             UnknownTopicOrPartition, InvalidPartitions, InvalidConfig, InvalidSchema.
         """
         checked = check_topic_changes(config)
+        asked = any(given is not None for given in (schema, rename, defaults))
         nonce = self._logs.clock.token()
         log = self._logs.topic(topic)
 
@@ -145,13 +165,17 @@ class TopicAdmin:
             settings = {k: v for k, v in merged.items() if v is not None}
             check_merged_topic_config(settings)
             check_record_format_change(state.config, settings)
+            changed = None
             if state.schema is not None:
                 check_typed_config(settings, has_key=bool(state.schema.key))
-            changed = None
-            if schema is not None:
-                if state.schema is None:
-                    raise InvalidSchema(f"topic {topic!r} was made without a schema, and stays so")
-                changed = evolve(state.schema, schema)
+                mode = TopicConfig.of(settings).schema_compatibility
+                if asked:
+                    changed = evolve(state.schema, schema, rename, defaults, compatibility=mode)
+                changed = None if changed is state.schema else changed
+            elif asked:
+                raise InvalidSchema(f"topic {topic!r} was made without a schema, and stays so")
+            else:
+                check_untyped_config(settings)
             return Altered(nonce, self._logs.clock.now_ms(), partitions, checked, changed)
 
         if dry_run:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from txnlog.columns.layouts import has_become
 from txnlog.errors import CommitFailed, TxnlogError
+from txnlog.schema import TopicSchema
 from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
@@ -52,8 +54,11 @@ def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterat
         else:
             state.check_exists(topic)
         match entry:
-            case Altered(partitions=int(count)):
-                check_partition_count(count, len(state.partitions))
+            case Altered():
+                if entry.partitions is not None:
+                    check_partition_count(entry.partitions, len(state.partitions))
+                if entry.schema is not None:
+                    yield from _schema_violations(state.schema, entry.schema)
             case Trimmed(log_start_offsets=starts):
                 state.check_partitions(topic, starts)
                 yield from _trim_violations(state, starts)
@@ -70,6 +75,14 @@ def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterat
                 pass
     except TxnlogError as error:
         yield "L2", str(error)
+
+
+def _schema_violations(before: TopicSchema | None, now: TopicSchema) -> Iterator[Violation]:
+    if before is None:
+        yield "L16", "a topic that was made without a schema has got one"
+    # Before schemas had numbers, names were used once, and no column was renamed.
+    elif (before.version or now.version) and not has_become(before, now):
+        yield "L16", "its schema does not follow from the one before: ids are of other columns"
 
 
 def _append_violations(

@@ -377,8 +377,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return Outcome.ABORT if is_abort else Outcome.COMMIT
 
     def _entry_version(self, entry: TopicEntry) -> int:
-        config = entry.config if isinstance(entry, Created) else self._state.config
-        if TopicConfig.of(config).is_parquet:
+        made = entry if isinstance(entry, Created) else self._state
+        if made.schema is not None:
+            return envelope.WITH_SCHEMA
+        if TopicConfig.of(made.config).is_parquet:
             return envelope.WITH_PARQUET
         if isinstance(entry, Bundle):
             return envelope.WITH_BUNDLES
@@ -390,6 +392,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
 
     def _checkpoint_version(self) -> int:
+        if self._state.schema is not None:
+            return envelope.WITH_SCHEMA
         if TopicConfig.of(self._state.config).is_parquet:
             return envelope.WITH_PARQUET
         # Once all of that is old, an older version may read it; it cannot read the entries.

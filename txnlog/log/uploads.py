@@ -25,6 +25,11 @@ class TopicSpec:
     config: dict[str, str]
     schema: TopicSchema | None = None
 
+    @property
+    def schema_version(self) -> int:
+        """How many schemas the topic had before this one."""
+        return 0 if self.schema is None else self.schema.version
+
     def with_codec(self, codec: WriterCodec | None) -> TopicSpec:
         """The same for a writer that has chosen a codec. Raises InvalidConfig."""
         return self if codec is None else replace(self, config=codec.override(self.config))

@@ -5,7 +5,8 @@ Used by a producer between its sends and its flush, and by a Spark transaction f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow as pa
 from txnlog.errors import InvalidRecord
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
-from txnlog.write.record_checks import Headers
+from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import TopicBuffer
 from txnlog.write.writer_settings import WriterSettings
@@ -47,7 +48,7 @@ class RecordBuffers:
     def send(
         self,
         topic: str,
-        value: bytes | str | None,
+        value: Value,
         key: bytes | str | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -57,12 +58,30 @@ class RecordBuffers:
         buffer = self._topics.get(topic)
         if buffer is None or partition is not None or buffer.outdated:
             buffer = self._buffer_of(topic, partition)
-        buffer.send(value, key, partition, timestamp_ms, headers)
+        if buffer.spec.schema is None:
+            buffer.send(value, key, partition, timestamp_ms, headers)
+            return
+        sending = partial(buffer.send, value, key, partition, timestamp_ms, headers)
+        self._send_by_newest_schema(buffer, sending)
 
     def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
         buffer = self._buffer_of(topic, partition)
-        buffer.send_batches(_to_batches(batch), partition)
+        sending = partial(buffer.send_batches, _to_batches(batch), partition)
+        self._send_by_newest_schema(buffer, sending)
+
+    def _send_by_newest_schema(self, buffer: TopicBuffer, sending: Callable[[], None]) -> None:
+        """Send once more what is refused, if the topic has another schema by now."""
+        try:
+            sending()
+        except InvalidRecord:  # of which nothing was taken
+            if buffer.spec.schema is None:
+                raise
+            spec = buffer.refresh_spec()
+            if spec.schema == buffer.spec.schema:
+                raise
+            buffer.change_spec(spec)
+            sending()
 
     def _buffer_of(self, topic: str, partition: int | None) -> TopicBuffer:
         """The topic's buffer.

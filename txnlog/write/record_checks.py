@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,12 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.write.partitioner import check_explicit
 
 Headers = Sequence[tuple[str, bytes | None]]
+Value = bytes | str | Mapping[str, object] | None
+"""What a record has besides its key: of a typed topic a mapping of columns to values."""
 _NO_LIMIT = (1 << 63) - 1
 
 
-def to_bytes(value: bytes | str | None, what: str) -> bytes | None:
+def to_bytes(value: Value, what: str) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):

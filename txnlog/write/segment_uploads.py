@@ -272,7 +272,10 @@ class SegmentUploader:
 
     def _new_name(self) -> str:
         name = names.segment_name(
-            self._writer_token, self._counter, is_parquet=self._config.is_parquet
+            self._writer_token,
+            self._counter,
+            is_parquet=self._config.is_parquet,
+            schema_version=self._spec.schema_version,
         )
         self._counter += 1
         return name

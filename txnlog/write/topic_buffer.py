@@ -29,6 +29,7 @@ from txnlog.segments.records import (
     HEADERS_TYPE,
     normalize,
     record_size,
+    record_sizes,
     split_large,
     timestamps_ms,
 )
@@ -37,6 +38,7 @@ from txnlog.write.record_checks import (
     Headers,
     KeyCheck,
     TimestampLimits,
+    Value,
     check_headers,
     check_partition,
     check_timestamp,
@@ -45,6 +47,7 @@ from txnlog.write.record_checks import (
 )
 from txnlog.write.segment_uploads import SegmentUploader, UploadBudget, discard_segments
 from txnlog.write.typed_records import TypedRecords
+from txnlog.write.typed_rows import make_record
 from txnlog.write.writer_settings import WriterSettings
 
 METADATA_MAX_AGE_S = 300.0
@@ -61,6 +64,9 @@ _ROWS_PER_BATCH = 10_000
 
 _BYTES_PER_BATCH = 4 << 20
 """... or so many bytes of keys and values."""
+
+_TYPED_ROWS_PER_BATCH = 500
+"""Fewer of a typed topic, where each takes some hundred bytes for each column meanwhile."""
 
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -126,6 +132,8 @@ class TopicBuffer:
     ) -> None:
         self.lost = False
         self._rows = _Rows()
+        self._records: list[tuple[pa.RecordBatch, int | None]] = []
+        """Records of a typed topic that were sent one by one, and their explicit partitions."""
         self._logs = logs
         self._settings = settings
         self._storage = settings.uploads_to(logs.storage)
@@ -185,12 +193,14 @@ class TopicBuffer:
     def change_spec(self, spec: TopicSpec) -> None:
         """Upload what is buffered, and go on with the topic's new partitions and settings."""
         with self._lost_on_error():
+            if self._records:
+                self.flush_rows()  # they are of the schema so far
             self._end_uploads()
             self._use_spec(spec)
 
     def send(
         self,
-        value: bytes | str | None,
+        value: Value,
         key: bytes | str | None,
         partition: int | None,
         timestamp_ms: int | None,
@@ -198,10 +208,8 @@ class TopicBuffer:
     ) -> None:
         """Take one record. Raises InvalidRecord, InvalidTimestamp, RecordTooLarge."""
         if self._typed is not None:
-            raise InvalidRecord(
-                f"topic {self.spec.topic!r} has a schema, so its records have columns and no "
-                "value: use send_batch"
-            )
+            self._send_typed(self._typed, value, key, partition, timestamp_ms, headers)
+            return
         # This runs for each record: what one leaves out costs it nothing.
         if key is None:
             self._keys.check_one(None)
@@ -218,10 +226,7 @@ class TopicBuffer:
         size_bytes = len(key or b"") + len(value or b"")
         whole_bytes = size_bytes + (record_size(None, None, pairs) if pairs else EMPTY_RECORD_BYTES)
         if whole_bytes > self._max_record_bytes:
-            raise RecordTooLarge(
-                f"a record of {whole_bytes} bytes is larger than the {self._max_record_bytes} that "
-                f"max.message.bytes of topic {self.spec.topic!r} allows"
-            )
+            self._check_size(whole_bytes)
         rows = self._rows
         try:
             if timestamp_ms is not None:
@@ -238,6 +243,38 @@ class TopicBuffer:
             raise
         if len(rows.keys) >= _ROWS_PER_BATCH or rows.size_bytes >= _BYTES_PER_BATCH:
             self.flush_rows()
+
+    def _send_typed(
+        self,
+        typed: TypedRecords,
+        value: Value,
+        key: bytes | str | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> None:
+        if key is not None:
+            raise InvalidRecord(
+                f"topic {self.spec.topic!r} has a schema, whose columns are the key: leave key out"
+            )
+        checked = check_partition(partition, self.spec)
+        now_ms = self._logs.clock.now_ms()
+        record = make_record(
+            typed, value, check_timestamp(timestamp_ms), check_headers(headers), now_ms
+        )
+        self._timestamps.check(timestamps_ms(record), now_ms)
+        if record.nbytes > self._max_record_bytes:  # which measures a little more, at once
+            self._check_size(int(record_sizes(record)[0]))
+        self._records.append((record, checked))
+        if len(self._records) >= _TYPED_ROWS_PER_BATCH:
+            self.flush_rows()
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_record_bytes:
+            raise RecordTooLarge(
+                f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
+                f"max.message.bytes of topic {self.spec.topic!r} allows"
+            )
 
     def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
         """Take batches of any size, or none of them.
@@ -276,6 +313,12 @@ class TopicBuffer:
 
     def flush_rows(self) -> None:
         """Make an Arrow batch of the records that were sent one by one."""
+        if self._records:
+            with self._lost_on_error():
+                sent, self._records = self._records, []
+                table = pa.Table.from_batches([record for record, _ in sent]).combine_chunks()
+                chosen = pa.array([partition for _, partition in sent], pa.int32())
+                self._add(table.to_batches()[0], chosen)
         if not self._rows.keys:
             return
         with self._lost_on_error():
@@ -318,6 +361,7 @@ class TopicBuffer:
         """Drop everything, best effort."""
         self.lost = False
         self._rows = _Rows()
+        self._records = []
         uploader, self._uploader = self._uploader, None
         if uploader:
             uploader.discard()

@@ -15,6 +15,7 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
+from txnlog.segments.parquet.columns import children, default_of, id_of
 from txnlog.segments.records import (
     MAX_TIMESTAMP_MS,
     TIMESTAMP_TYPE,
@@ -48,9 +49,13 @@ class TypedRecords:
         for field in self.schema.columns:
             # Nested columns may be null there: what may not is checked by its own name.
             stored = self.schema.record_columns.field(field.name)
-            array = pa.nulls(count, stored.type)
             if field.name in names:
-                array = self._cast(batch.column(field.name), stored)
+                array = self.cast(batch.column(field.name), stored)
+                self._check_text(array, field.name)
+            elif (default := default_of(field)) is not None:
+                array = pa.repeat(default, count)
+            else:
+                array = pa.nulls(count, stored.type)
             if deleted is not None and field.name not in self.schema.key:
                 array = pc.if_else(deleted, pa.scalar(None, stored.type), array)
             self._check_nulls(array, field, None if field.name in self.schema.key else deleted)
@@ -72,23 +77,33 @@ class TypedRecords:
         extra = [TIMESTAMP, HEADERS, PARTITION, *([DELETED] if self.schema.key else [])]
         for name in names:
             if name not in columns.names and name not in extra:
-                hint = ", which has no key" if name == DELETED else ""
-                raise self._refusal(
-                    f"column {name!r} is not in its schema{hint}; the columns are "
+                raise self.refusal(
+                    f"column {name!r} is not in its schema{self._explain(name)}; the columns are "
                     f"{', '.join(columns.names)}, and as wanted {', '.join(extra)}"
                 )
             if names.count(name) > 1:
-                raise self._refusal(f"column {name!r} is there {names.count(name)} times")
+                raise self.refusal(f"column {name!r} is there {names.count(name)} times")
         for field in columns:
             absent = field.name not in names
             needed = not field.nullable and (field.name in self.schema.key or DELETED not in names)
+            needed = needed and default_of(field) is None
             if absent and needed:
-                raise self._refusal(f"column {field.name!r} is missing, and may not be null")
+                raise self.refusal(f"column {field.name!r} is missing, and may not be null")
+
+    def _explain(self, name: str) -> str:
+        """What became of a column that the schema has not."""
+        if name == DELETED:
+            return ", which has no key"
+        for former in reversed(self.schema.former):
+            if (former.name, former.parent) == (name, 0):
+                now = [field.name for field in self.schema.columns if id_of(field) == former.id]
+                return f" any more: it is called {now[0]!r}" if now else " any more"
+        return ""
 
     def _deleted(self, batch: pa.RecordBatch) -> pa.Array:
         array = batch.column(DELETED)
         if not types.is_boolean(array.type):
-            raise self._refusal(f"column {DELETED!r} is {array.type}; a boolean is needed")
+            raise self.refusal(f"column {DELETED!r} is {array.type}; a boolean is needed")
         return array.fill_null(False)
 
     def _metadata(self, batch: pa.RecordBatch, now_ms: int) -> list[pa.Array]:
@@ -97,19 +112,21 @@ class TypedRecords:
         if TIMESTAMP in batch.schema.names:
             given["timestamp"] = batch.column(TIMESTAMP)
         if HEADERS in batch.schema.names:
+            self._check_text(batch.column(HEADERS), HEADERS)
             given["headers"] = batch.column(HEADERS)
         try:
             made = normalize(pa.RecordBatch.from_pydict(given), now_ms=now_ms)
         except UnsupportedRecordFormat as error:
             text = str(error).replace("'timestamp'", repr(TIMESTAMP))
-            raise self._refusal(text.replace("'headers'", repr(HEADERS))) from error
+            raise self.refusal(text.replace("'headers'", repr(HEADERS))) from error
         return [made.column("timestamp"), made.column("headers")]
 
-    def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+    def cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        """The values as those of a column, if none changes by it. Raises InvalidRecord."""
         if array.type == field.type:
             return array
         if not may_cast(array.type, field.type):
-            raise self._refusal(
+            raise self.refusal(
                 f"column {field.name!r} is {array.type}, its type is {field.type}"
                 + _hint(array.type, field.type)
             )
@@ -118,7 +135,7 @@ class TypedRecords:
         except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
             row = _first_wrong(array, field.type)
             shown = "" if row is None else f" in row {row}{_show(array, row)}"
-            raise self._refusal(
+            raise self.refusal(
                 f"column {field.name!r}: a value{shown} of type {array.type} is no {field.type}: "
                 f"{error}"
             ) from error
@@ -132,7 +149,24 @@ class TypedRecords:
             wrong = wrong & ~np.asarray(deleted)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise self._refusal(f"column {path!r} is null in row {row}, and may not be")
+            raise self.refusal(f"column {path!r} is null in row {row}, and may not be")
+
+    def _check_text(self, array: pa.Array, name: str) -> None:
+        """Arrow takes any bytes for text, and whoever reads them fails."""
+        if _is_utf8(array):
+            return
+        # What is taken has no other rows, also below, where a slice has them all.
+        array = array.take(pa.array(range(len(array))))
+        if _is_utf8(array):
+            return
+        low, high = 0, len(array) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if _is_utf8(array.take(pa.array(range(low, middle + 1)))):
+                low = middle + 1
+            else:
+                high = middle
+        raise self.refusal(f"column {name!r} has text in row {low} that is no UTF-8")
 
     def _check_key(self, array: pa.Array, name: str) -> None:
         """Times in milliseconds must be some in microseconds, as keys are."""
@@ -141,11 +175,12 @@ class TypedRecords:
         times = array.view(pa.int64()).to_numpy()
         if not are_representable(times):
             row = int(np.argmax(np.abs(times) > MAX_TIMESTAMP_MS))
-            raise self._refusal(
+            raise self.refusal(
                 f"column {name!r} has {times[row]} ms in row {row}: no key is so far from 1970"
             )
 
-    def _refusal(self, reason: str) -> InvalidRecord:
+    def refusal(self, reason: str) -> InvalidRecord:
+        """The error for what is wrong."""
         return InvalidRecord(f"topic {self.topic!r}: {reason}")
 
 
@@ -213,6 +248,22 @@ _FAMILIES = (
     _is_wall_clock,
 )
 """Types of one family hold the same kind of values, in other widths or units."""
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    """Whether all text in an array is UTF-8."""
+    try:
+        if types.is_string(array.type):
+            array.view(pa.binary()).cast(pa.string())  # checks, copies nothing
+        elif _has_text(array.type):
+            array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    return types.is_string(kind) or any(_has_text(child.type) for child in children(kind))
 
 
 def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -131,7 +131,12 @@ class SpanWriter:
             # So far away that no segment from here could count up to it.
             self._spans.append(CompactedSpan(self._start, first_offset, None))
             self._start = first_offset
-        name = names.segment_name(self._token, self._counter, is_parquet=self._config.is_parquet)
+        name = names.segment_name(
+            self._token,
+            self._counter,
+            is_parquet=self._config.is_parquet,
+            schema_version=self._spec.schema_version,
+        )
         self._counter += 1
         ref = names.SegmentRef(self._spec.topic, self._partition, name)
         upload = self._storage.upload(ref.paths.log)

@@ -1,0 +1,203 @@
+"""The columns of a schema, made of those that a file has: by ids, whatever they are called there.
+
+A file was written under a schema of its time. Columns may have been added since, dropped, renamed,
+put in another order or made wider, those inside of structs too. What a file lacks has its default.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyarrow import types
+
+FIELD_ID: Final = b"PARQUET:field_id"
+"""Where Arrow keeps the id of a field, which Parquet files have of each column."""
+DEFAULT: Final = b"txnlog.default"
+"""Where a field of a schema has the value, as text, of records that were written without it."""
+
+_Convert: TypeAlias = Callable[[pa.Array], pa.Array]
+
+
+def id_of(field: pa.Field) -> int | None:
+    """The id of a field; None if it has none."""
+    number = (field.metadata or {}).get(FIELD_ID)
+    return None if number is None else int(number)
+
+
+def children(kind: pa.DataType) -> list[pa.Field]:
+    """The fields that a type consists of: of a struct, of a list its element, key and value."""
+    if types.is_struct(kind):
+        return [kind.field(number) for number in range(kind.num_fields)]
+    if types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if types.is_list(kind) else []
+
+
+def with_children(kind: pa.DataType, fields: Sequence[pa.Field]) -> pa.DataType:
+    """The same kind of type, consisting of these."""
+    if types.is_struct(kind):
+        return pa.struct(fields)
+    if types.is_map(kind):
+        return pa.map_(*fields)
+    return pa.list_(*fields) if types.is_list(kind) else kind
+
+
+def default_as_text(value: pa.Scalar) -> bytes:
+    """A default as a schema has it: as Arrow writes the value; of binary it is base64."""
+    if types.is_binary(value.type):
+        return base64.b64encode(value.as_py())
+    text: str = value.cast(pa.string()).as_py()
+    return text.encode()
+
+
+def default_of(field: pa.Field) -> pa.Scalar | None:
+    """What records that were written without a field have there; None: nothing, so it is null.
+
+    Raises ValueError: it is no value of its type.
+    """
+    text = (field.metadata or {}).get(DEFAULT)
+    if text is None:
+        return None
+    if types.is_binary(field.type):
+        try:
+            return pa.scalar(base64.b64decode(text, validate=True), field.type)
+        except binascii.Error as error:
+            raise ValueError(str(error)) from None
+    return pa.scalar(text.decode()).cast(field.type)
+
+
+class SchemaColumns:
+    """How the columns of a schema are made of a file's; ``stored`` are those that are read of it.
+
+    Raises ValueError: the schema has a default that is none.
+    """
+
+    def __init__(self, file_schema: pa.Schema, wanted: pa.Schema) -> None:
+        self._wanted = wanted
+        self.stored: list[str] = []
+        self._sources: list[tuple[str, _Convert | None] | pa.Scalar | None] = []
+        fields = [*file_schema]
+        for field, at in zip(wanted, _match(fields, [*wanted]), strict=True):
+            if at is None:
+                self._sources.append(default_of(field))
+            else:
+                self.stored.append(fields[at].name)
+                self._sources.append((fields[at].name, _converter(fields[at], field)))
+
+    def make(self, records: pa.RecordBatch, count: int) -> pa.RecordBatch:
+        """``count`` rows of the schema, of those that were read.
+
+        Raises ValueError (also Arrow's), NotImplementedError: a column has other values.
+        """
+        if not len(self._wanted):
+            return records
+        arrays = [
+            self._make_column(records, count, field, source)
+            for field, source in zip(self._wanted, self._sources, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
+
+    def _make_column(
+        self, records: pa.RecordBatch, count: int, field: pa.Field, source: Any
+    ) -> pa.Array:
+        if source is None:
+            return pa.nulls(count, field.type)
+        if isinstance(source, pa.Scalar):
+            return pa.repeat(source, count)
+        name, convert = source
+        column = records.column(name)
+        try:
+            if convert is not None:
+                column = convert(column)
+            return column if column.type == field.type else column.cast(field.type)
+        except (pa.ArrowException, NotImplementedError) as error:
+            raise ValueError(
+                f"column {name!r} is {column.type}, not {field.type}: {error}"
+            ) from error
+
+
+def _match(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[int | None]:
+    """Where each field is among those that there are, by its id or else its name."""
+    by_name = {field.name: at for at, field in enumerate(found)}
+    by_id = {id_of(field): at for at, field in enumerate(found)}
+    return [
+        by_name.get(field.name) if id_of(field) is None else by_id.get(id_of(field))
+        for field in wanted
+    ]
+
+
+def _converter(found: pa.Field, wanted: pa.Field) -> _Convert | None:
+    """What makes values of one field those of another; None: they are that, or to be cast."""
+    if found.type.id != wanted.type.id:
+        return None
+    if types.is_struct(wanted.type):
+        return _struct_converter(found, wanted)
+    parts = [
+        _converter(one, other)
+        for one, other in zip(children(found.type), children(wanted.type), strict=True)
+    ]
+    if not any(parts):
+        return None
+    return partial(_convert_map if types.is_map(wanted.type) else _convert_list, wanted, parts)
+
+
+def _struct_converter(found: pa.Field, wanted: pa.Field) -> _Convert | None:
+    there, fields = children(found.type), children(wanted.type)
+    places = _match(there, fields)
+    parts = [
+        None if at is None else _converter(there[at], field)
+        for at, field in zip(places, fields, strict=True)
+    ]
+    same = [field.name for field in there] == [field.name for field in fields]
+    if same and places == [*range(len(fields))] and not any(parts):
+        return None
+    return partial(_convert_struct, wanted, places, parts)
+
+
+def _convert_struct(
+    wanted: pa.Field,
+    places: Sequence[int | None],
+    parts: Sequence[_Convert | None],
+    array: pa.Array,
+) -> pa.Array:
+    fields = children(wanted.type)
+    made = []
+    for field, at, part in zip(fields, places, parts, strict=True):
+        if at is None:
+            made.append(pa.nulls(len(array), field.type))
+        else:
+            made.append(_fit(array.field(at), field, part))
+    return pa.StructArray.from_arrays(made, fields=fields, mask=_mask(array))
+
+
+def _convert_list(wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array) -> pa.Array:
+    values = _fit(array.values, wanted.type.value_field, parts[0])
+    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted.type, mask=_mask(array))
+
+
+def _convert_map(wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array) -> pa.Array:
+    keys = _fit(array.keys, wanted.type.key_field, parts[0])
+    items = _fit(array.items, wanted.type.item_field, parts[1])
+    return pa.MapArray.from_arrays(
+        _offsets(array), keys, items, type=wanted.type, mask=_mask(array)
+    )
+
+
+def _fit(array: pa.Array, field: pa.Field, convert: _Convert | None) -> pa.Array:
+    if convert is not None:
+        return convert(array)
+    return array if array.type == field.type else array.cast(field.type)
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    """Those of a list's rows; as an array that is no slice, as Arrow wants it beside a mask."""
+    return pa.array(array.offsets.to_numpy())

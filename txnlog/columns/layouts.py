@@ -1,0 +1,109 @@
+"""What the files of a topic call its columns: each was written under a schema of its time.
+
+For engines that find columns by their names; our own readers go by ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from txnlog.schema import TopicSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """The columns of a schema as files of an earlier one have them.
+
+    ``columns`` are those of the schema, in its order and of its types, under the names that they
+    have in the files, those of nested fields too; None stands for a column that they lack. A nested
+    field that they lack has a name that none has there. ``is_plain``: who reads the files by the
+    schema's own names finds the same.
+    """
+
+    columns: tuple[pa.Field | None, ...]
+    is_plain: bool
+
+
+@lru_cache(maxsize=256)
+def file_layout(schema: TopicSchema, version: int) -> FileLayout | None:
+    """How files of the schema with this number have the columns; None: it is newer than this one.
+
+    Number 0 may have been any of several, under which no name was used twice.
+    """
+    if version > schema.version:
+        return None
+    names = _Names(schema, version)
+    columns = tuple(names.find(field, 0) for field in schema.columns)
+    return FileLayout(columns, names.are_plain)
+
+
+def has_become(before: TopicSchema, now: TopicSchema) -> bool:
+    """Whether a topic's schema has become another one; that of a topic made anew has not."""
+    newest_ids = (*now.earlier, now.newest_id)
+    if before == now:
+        return True
+    if before.version >= now.version or newest_ids[: before.version + 1] != (
+        *before.earlier,
+        before.newest_id,
+    ):
+        return False
+    from txnlog.segments.parquet.columns import id_of
+
+    names: dict[int | None, str] = {}
+    for former in now.former:
+        if former.until >= before.version:
+            names.setdefault(former.id, former.name)
+    for field in now.columns:
+        names.setdefault(id_of(field), field.name)
+    return all(names.get(id_of(field)) == field.name for field in before.columns)
+
+
+class _Names:
+    """The names of one earlier schema; of all that was looked up, whether it is plain."""
+
+    def __init__(self, schema: TopicSchema, version: int) -> None:
+        self.are_plain = True
+        self._newest_id = [*schema.earlier, schema.newest_id][version]
+        self._names: dict[int, str] = {}
+        self._gone: dict[int, set[str]] = {}
+        for former in schema.former:
+            if former.until >= version:
+                self._names.setdefault(former.id, former.name)
+                self._gone.setdefault(former.parent, set()).add(former.name.casefold())
+        if version == 0:
+            self._gone.setdefault(0, set()).update(name.casefold() for name in schema.dropped)
+
+    def find(self, field: pa.Field, parent: int) -> pa.Field | None:
+        from pyarrow import types
+
+        from txnlog.segments.parquet.columns import children, id_of, with_children
+
+        number = id_of(field)
+        assert number is not None
+        if number > self._newest_id:
+            self.are_plain &= field.name.casefold() not in self._gone.get(parent, ())
+            return None
+        name = self._names.get(number, field.name)
+        self.are_plain &= name == field.name
+        inner = [self.find(child, number) for child in children(field.type)]
+        if types.is_struct(field.type):
+            taken = {child.name.casefold() for child in inner if child is not None}
+            taken.update(self._gone.get(number, ()))
+            inner = [
+                of_schema.with_name(_absent(of_schema.name, taken)) if child is None else child
+                for of_schema, child in zip(children(field.type), inner, strict=True)
+            ]
+        return field.with_name(name).with_type(with_children(field.type, inner))
+
+
+def _absent(name: str, taken: set[str]) -> str:
+    """A name that is not taken, and is from now on."""
+    while name.casefold() in taken:
+        name += "_"
+    taken.add(name.casefold())
+    return name
