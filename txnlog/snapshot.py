@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from txnlog.errors import UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
+from txnlog.read.filtered_ranges import matching_ranges
 from txnlog.read.isolation import IsolationLevel
 from txnlog.read.pinning import PinnedTopics, pin_topics
 from txnlog.read.schema import scan_columns
@@ -16,6 +17,7 @@ from txnlog.scan import Scan
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
+    import pyarrow.compute
     import pyarrow.dataset
 
 
@@ -73,6 +75,7 @@ class Snapshot:
         ending_offsets: Offsets = None,
         columns: Sequence[str] | None = None,
         *,
+        filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
         as_json: bool = False,
     ) -> Scan:
         """Plan a scan of one topic within this snapshot; see :meth:`txnlog.Store.scan`.
@@ -82,12 +85,13 @@ class Snapshot:
 
         Raises:
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
-            InvalidOption: a malformed offset or column.
+            InvalidOption: a malformed offset, column or filter.
         """
         view = self.view(topic)
-        chosen = scan_columns(columns, view.schema, as_json=as_json)
+        chosen = scan_columns(columns, view.schema, as_json=as_json, row_filter=filter)
         start, end = view.starting_offsets(starting_offsets), view.ending_offsets(ending_offsets)
-        return Scan(self._storage, view.ranges(start, end), chosen, start, end)
+        ranges = matching_ranges(view.ranges(start, end), chosen)
+        return Scan(self._storage, ranges, chosen, start, end)
 
     def dataset(self, topic: str) -> pyarrow.dataset.Dataset:
         """The topic as a pyarrow dataset, whose files are read by whoever scans it.

@@ -42,6 +42,8 @@ from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
+    import pyarrow.compute
+
     from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
     from txnlog.admin.merging import Merge
@@ -194,6 +196,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         ending_offsets: Offsets = None,
         columns: Sequence[str] | None = None,
         *,
+        filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
         isolation_level: str = "read_committed",
     ) -> Scan:
         """Pin a range of one topic for reading as Arrow.
@@ -203,7 +206,11 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             starting_offsets: 'earliest' (also None), 'latest', or offsets by partition.
             ending_offsets: 'latest' (also None), 'earliest', or offsets by partition, exclusive.
             columns: of key, value, topic, partition, offset, timestamp, timestampType, headers;
-                those left out are not decompressed either.
+                those left out are not decompressed either. Of a topic with a schema, its columns
+                and _topic, _partition, _offset, _timestamp, _headers, _deleted.
+            filter: only the records for which this is true, neither false nor null; over any of
+                these columns, asked for or not. Segments, and row groups of Parquet files, that
+                cannot hold such records are not read.
             isolation_level: 'read_committed' (up to the first undecided record of each
                 partition), 'snapshot' (every committed transaction, whole, wherever undecided ones
                 lie) or 'read_uncommitted' (everything that was placed).
@@ -211,10 +218,10 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         Raises:
             UnknownTopicOrPartition: there is no such topic or partition.
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
-            InvalidOption: an offset, a column or the isolation level makes no sense.
+            InvalidOption: an offset, a column, the filter or the isolation level makes no sense.
         """
         snapshot = self.snapshot([topic], isolation_level=isolation_level)
-        return snapshot.scan(topic, starting_offsets, ending_offsets, columns)
+        return snapshot.scan(topic, starting_offsets, ending_offsets, columns, filter=filter)
 
     def producer(
         self,
