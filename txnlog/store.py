@@ -30,7 +30,7 @@ from txnlog.producer import Producer
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
-from txnlog.snapshot import Snapshot, take_snapshot
+from txnlog.snapshot import Snapshot, take_changes, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import open_storage
@@ -42,6 +42,8 @@ from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow.compute
 
     from txnlog.admin.compaction.compact import Compaction
@@ -174,7 +176,11 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     # -- reading and writing ---------------------------------------------------------------------
 
     def snapshot(
-        self, topics: str | Sequence[str], *, isolation_level: str = "read_committed"
+        self,
+        topics: str | Sequence[str],
+        *,
+        isolation_level: str = "read_committed",
+        at: datetime | int | str | None = None,
     ) -> Snapshot:
         """Pin several topics at one consistent cut: of each transaction, all or nothing shows.
 
@@ -182,12 +188,47 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         partition, ``is_atomic`` of the snapshot tells: where transactions overlap without end there
         may be no cut that is fresh, and each partition ends at its own last stable offset.
 
+        Args:
+            topics: their names.
+            isolation_level: 'read_committed', 'snapshot' or 'read_uncommitted'; see :meth:`scan`.
+            at: the topics as they were: at a moment, as a datetime with a zone or in milliseconds
+                since 1970, or where a token says, of :meth:`Snapshot.token`. By time, a transaction
+                counts as of its last append, by the clocks of those who wrote: all or nothing of it
+                shows, however they differ. See docs/TIME_TRAVEL.md. For 'read_committed'.
+
         Raises:
-            UnknownTopicOrPartition: a topic does not exist.
-            InvalidOption: there is no such isolation level.
+            UnknownTopicOrPartition: a topic does not exist, or did not then, or is not the same.
+            OffsetOutOfRange: nothing is left of what stood in a partition then.
+            InvalidOption: there is no such isolation level, or ``at`` makes no sense.
+            UnsupportedVersion: a newer txnlog has made the token.
         """
         chosen = [topics] if isinstance(topics, str) else topics
-        return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level))
+        return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level), at=at)
+
+    def changes(
+        self,
+        topic: str,
+        since: Snapshot | datetime | int | str,
+        until: Snapshot | datetime | int | str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
+    ) -> Scan:
+        """What was added to a topic between two snapshots: each transaction wholly or not at all.
+
+        Args:
+            topic: its name.
+            since: a snapshot that has the topic, its token, or a moment; see :meth:`snapshot`.
+            until: the same; None: now.
+            columns: see :meth:`scan`.
+            filter: see :meth:`scan`.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist, or was made anew since.
+            OffsetOutOfRange: some of what was added was deleted since.
+            InvalidOption: ``since`` is later than ``until``, or one of them makes no sense.
+        """
+        return take_changes(self._logs, topic, since, until, columns, filter)
 
     def scan(
         self,
