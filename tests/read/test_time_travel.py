@@ -359,6 +359,35 @@ def test_a_time_is_found_in_manifests_and_only_in_those_that_matter(
     assert at_an_hour.get("get", 0) - plain.get("get", 0) <= 2
 
 
+def test_a_cut_that_falls_far_back_tears_nothing(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Each transaction overlaps the next, back to appends that nobody would have looked at."""
+    config = {"transaction.max.timeout.ms": 60_000}
+    store = attach(heap, create=True, clock=clock, config=config)
+    store.create_topic("t")
+    append(store, b"before")
+    writers = [begin(store, f"w{number}") for number in range(2)]
+
+    def place(turn: int) -> None:
+        writers[turn % 2].send("t", b"%d" % turn)
+        writers[turn % 2].flush()
+
+    place(0)
+    moments = []
+    for turn in range(1, MANY):
+        clock.sleep(20)
+        moments.append(clock.now_ms())
+        place(turn)
+        clock.sleep(1)
+        place(turn - 1)
+        writers[(turn - 1) % 2].commit_transaction()
+        writers[(turn - 1) % 2].begin_transaction()
+    reader = another(store)
+    for at_ms in (moments[-2], moments[MANY // 2], moments[3]):
+        snapshot = reader.snapshot("t", at=at_ms)
+        assert values(snapshot) == {"t": [(0, b"before")]}
+        assert snapshot.is_atomic
+
+
 def test_clocks_that_are_wrong_tear_nothing(store: Store, clock: VirtualClock) -> None:
     """One writer's clock is a day ahead: what it wrote last may be missing, nothing by half."""
     append(store, b"before", topic="u", partition=0)
@@ -431,8 +460,10 @@ def test_changes_between_snapshots_tokens_and_times(store: Store, clock: Virtual
     clock.sleep(5)
     append(store, b"e", partition=0)
 
-    def added(*between: Snapshot | int | str) -> list[bytes]:
-        found: list[bytes] = store.changes("t", *between).to_arrow()["value"].to_pylist()
+    def added(
+        since: Snapshot | int | str, until: Snapshot | int | str | None = None
+    ) -> list[bytes]:
+        found: list[bytes] = store.changes("t", since, until).to_arrow()["value"].to_pylist()
         return found
 
     ways: list[Callable[[Snapshot, int], Snapshot | int | str]] = [

@@ -39,11 +39,16 @@ def parse_at(at: object) -> int | SnapshotToken:
                 f"at={at.isoformat()} has no zone, so it is no moment: give it one, such as "
                 "datetime(..., tzinfo=UTC)"
             )
-        return max((at - _EPOCH) // timedelta(milliseconds=1), 0)
+        return moment_ms(at)
     what = "at (a datetime, milliseconds since 1970, or a token)"
     check_whole_number(at, what, InvalidOption, least=0)
     assert isinstance(at, int)
     return at
+
+
+def moment_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, at which nothing was before; ``moment`` has a zone."""
+    return max((moment - _EPOCH) // timedelta(milliseconds=1), 0)
 
 
 def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> PinnedTopics:
@@ -114,9 +119,9 @@ def _with_schema_before(log: TopicLog, view: TopicView, entry: int) -> TopicView
 
 
 def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str, TopicView]:
+    # What the views show was committed before these logs were read last, which was done twice: so
+    # all appends of its transactions are there by now.
     opened = [logs.topic(name) for name in views]
-    # What a view shows was committed, so all appends of its transactions are there by now.
-    logs.storage.gather([log.refresh for log in opened])
     ends: dict[TopicPartition, int] = {}
     for log, view in zip(opened, views.values(), strict=True):
         with log.reading() as state:

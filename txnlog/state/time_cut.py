@@ -6,7 +6,7 @@ hides joins it: so of each transaction all or nothing lies before the cut, whate
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from txnlog.names import TopicPartition
 from txnlog.state.cut import Part, consistent_cut
@@ -24,12 +24,9 @@ def cut_at_time(
         at_ms: the time, of the clock that the parts' own are of.
     """
     known = [*parts]
-    latest_ms: dict[Hashable, int] = {}
-    for part in known:
-        latest_ms[part.unit] = max(part.at_ms, latest_ms.get(part.unit, part.at_ms))
     cut = dict(ends)
     for part in known:
-        if latest_ms[part.unit] > at_ms:
+        if part.at_ms > at_ms:
             for where, offset in part.first_offsets.items():
                 if where in cut:
                     cut[where] = min(cut[where], offset)
