@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from txnlog import names
@@ -42,8 +43,6 @@ from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     import pyarrow.compute
 
     from txnlog.admin.compaction.compact import Compaction

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from compacted_topics import compact
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -246,6 +247,33 @@ def test_a_filter_looks_into_nested_columns(typed: Store) -> None:
     assert typed.scan("typed", columns=["id"], filter=kept).to_arrow()["id"].to_pylist() == [
         n for part in (0, 1) for n in range(60, 72) if n // 12 % 2 == part and n % 7 != 3
     ]
+
+
+def test_a_filter_of_records_with_gaps() -> None:
+    """Compaction leaves offsets that are no row numbers; the filter goes by offsets."""
+    store = attach(HeapStorage(), create=True, clock=VirtualClock(START_MS))
+    config = {"cleanup.policy": "compact"}
+    schema = pa.schema([pa.field("id", pa.int32()), pa.field("turn", pa.int64())])
+    store.create_topic("compacted", schema=schema, key=["id"], config=config)
+    for turn in range(3):
+        ids = range(0, 30, turn + 1)
+        with store.producer() as producer:
+            rows = pa.table({"id": [*ids], "turn": [turn] * len(ids)}, schema=schema)
+            producer.send_batch("compacted", rows)
+    store.logs.clock.sleep(1)
+    assert compact(store, "compacted")
+    everything = store.scan("compacted", columns=["id", "turn", "_offset"]).to_arrow()
+    assert everything.num_rows == 30
+    for kept in (
+        (pc.field("_offset") > 9) & (pc.field("_offset") < 50),
+        (pc.field("turn") == 0) & (pc.field("id") > 10),
+        pc.field("id").isin([1, 6, 7, 29]) & (pc.field("_offset") != 7),
+    ):
+        scan = store.scan("compacted", columns=["id", "turn", "_offset"], filter=kept)
+        assert scan.to_arrow().to_pylist() == everything.filter(kept).to_pylist() != []
+        start = scan.to_arrow()["_offset"][1].as_py()
+        rest = store.scan("compacted", {0: start}, columns=["_offset"], filter=kept).to_arrow()
+        assert rest["_offset"].to_pylist() == scan.to_arrow()["_offset"].to_pylist()[1:]
 
 
 # -- what is read ----------------------------------------------------------------------------------
