@@ -331,6 +331,11 @@ def test_only_row_groups_that_can_match_are_read_and_columns_where_one_does(
     assert (first, then) == (["id"], ["name"])
     assert group == same > 0
     read.clear()
+    # Of a column that was narrower in the file.
+    found = typed.scan("typed", columns=["name"], filter=pc.field("number") == 30).to_arrow()
+    assert found["name"].to_pylist() == ["n008"]
+    assert [names for _, names in read] == [["number"], ["name"]]
+    read.clear()
     # No statistics rule this out, and no row is kept: so nothing else is read.
     kept = (pc.field("id") == 70) & (pc.field("flag") != pc.field("flag"))
     assert typed.scan("typed", columns=["name"], filter=kept).to_arrow().num_rows == 0
