@@ -63,11 +63,11 @@ def _id_of(field: pa.Field) -> bytes | None:
     return number
 
 
-def _count_leaves(kind: pa.DataType) -> int:
+def count_leaves(kind: pa.DataType) -> int:
     """How many columns of a Parquet file hold a column of this type."""
     if not pa.types.is_nested(kind):
         return 1
-    return sum(_count_leaves(kind.field(number).type) for number in range(kind.num_fields))
+    return sum(count_leaves(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _least_bytes(kind: pa.DataType) -> int:
@@ -285,7 +285,7 @@ class ParquetSegment:
         found: list[range] = []
         schema = self.footer.metadata.schema.to_arrow_schema()
         # By number: a name may have dots, as paths to nested columns do.
-        owners = [field.name for field in schema for _ in range(_count_leaves(field.type))]
+        owners = [field.name for field in schema for _ in range(count_leaves(field.type))]
         wanted = frozenset(columns)
         for leaf, owner in enumerate(owners):
             if owner in wanted:

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from txnlog.segments.parquet.reader import count_leaves
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueRange:
@@ -36,15 +38,14 @@ def value_ranges(
     """
     described = metadata.row_group(group)
     found: dict[str, ValueRange] = {}
-    for leaf in range(metadata.num_columns):
-        # Nested columns have longer paths; a name with dots in it is just not recognised.
-        path = metadata.schema.column(leaf).path
-        if path in wanted and not types.is_nested(wanted[path].type):
-            chunk = described.column(leaf)
-            if chunk.is_stats_set:
-                field = wanted[path]
-                stored = metadata.schema.to_arrow_schema().field(path).type
-                found[field.name] = _range_of(chunk.statistics, stored, field.type, chunk)
+    leaf = 0
+    for stored in metadata.schema.to_arrow_schema():
+        # By number: a name may have dots, as paths to nested columns do.
+        chunk = described.column(leaf)
+        leaf += count_leaves(stored.type)
+        field = wanted.get(stored.name)
+        if field is not None and not types.is_nested(stored.type) and chunk.is_stats_set:
+            found[field.name] = _range_of(chunk.statistics, stored.type, field.type, chunk)
     return found
 
 

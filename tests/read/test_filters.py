@@ -35,6 +35,7 @@ TYPED = pa.schema(
         ("day", pa.date32()),
         ("at", pa.timestamp("us", tz="UTC")),
         ("flag", pa.bool_()),
+        ("place.x", pa.int64()),
         ("place", pa.struct([("x", pa.int64())])),
     ]
 )
@@ -60,6 +61,7 @@ def _value(name: str, number: int) -> Any:
         "day": DAY + dt.timedelta(days=number),
         "at": MOMENT + dt.timedelta(hours=number),
         "flag": number % 2 == 0,
+        "place.x": number + 1000,
         "place": {"x": number},
     }[name]
 
@@ -243,6 +245,8 @@ def test_nan_is_kept_where_the_filter_keeps_it(typed: Store) -> None:
 
 
 def test_a_filter_looks_into_nested_columns(typed: Store) -> None:
+    kept = pc.field("place.x") == 1070  # a name with a dot in it, and no field of a struct
+    assert typed.scan("typed", columns=["id"], filter=kept).to_arrow()["id"].to_pylist() == [70]
     kept = pc.field("place", "x") >= 60
     assert typed.scan("typed", columns=["id"], filter=kept).to_arrow()["id"].to_pylist() == [
         n for part in (0, 1) for n in range(60, 72) if n // 12 % 2 == part and n % 7 != 3
