@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 from timing import Taken, interleaved
 
@@ -44,9 +46,10 @@ def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) ->
             pq.write_table(piece, source / f"{number}.parquet", compression="zstd")
             producer.send_batch("flights", piece, partition=number)
     reads = _reads(spark, store, source, folder, repetitions)
+    filters = _filters(store, repetitions)
     writes = _writes(spark, store, source, folder, repetitions)
     head = f"{len(rows):,} rows of {len(rows.schema)} columns, {PARTITIONS} partitions, zstd."
-    return [head, "", *reads, "", *writes, "", *_sizes(store, flights, folder)]
+    return [head, "", *reads, "", *filters, "", *writes, "", *_sizes(store, flights, folder)]
 
 
 def _flights() -> pa.Table:
@@ -89,6 +92,33 @@ def _reads(
     )
     lines.append(_line("all columns, by the data source", taken["ours data source"], whole))
     return lines
+
+
+def _filters(store: txnlog.Store, repetitions: int) -> list[str]:
+    """A scan with a filter, and a dataset of pyarrow over the same files, which checks nothing."""
+    snapshot = store.snapshot("flights")
+    files = [store.storage.local_path(part.paths.log) for part in snapshot.scan("flights").ranges]
+    plain = dataset.dataset(files)
+    month, day = pc.field("month"), pc.field("day")
+    kept = {
+        f"`{ONE_PERCENT}`": (month == 1) & (day <= 3),
+        "1 %, all over the files": pc.field("flight") <= 12,
+    }
+    kinds = {"all columns": None, "two columns": ["carrier", "dep_delay"]}
+    lines = ["| filter, without Spark | ours, s | dataset, s | speed / dataset's | by CPU time |"]
+    lines.append("|---|---|---|---|---|")
+    for (where, expression), (what, names) in itertools.product(kept.items(), kinds.items()):
+        runs: dict[str, Callable[[], object]] = {
+            "ours": partial(_scan, snapshot, names, expression),
+            "dataset": partial(plain.to_table, names or plain.schema.names, expression),
+        }
+        taken = interleaved(runs, 2 * repetitions)
+        lines.append(_line(f"{where}, {what}", taken["ours"], taken["dataset"]))
+    return lines
+
+
+def _scan(snapshot: txnlog.Snapshot, columns: list[str] | None, kept: pc.Expression) -> pa.Table:
+    return snapshot.scan("flights", columns=columns, filter=kept).to_arrow()
 
 
 def _writes(

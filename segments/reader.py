@@ -31,6 +31,7 @@ from txnlog.segments.indexes.sparse import (
     TimeEntry,
     TimeIndex,
 )
+from txnlog.segments.parquet.chosen_rows import RowChoice, read_chosen
 from txnlog.segments.parquet.reader import Columns, ParquetSegment
 from txnlog.segments.parquet.reader import first_chunk as parquet_first_chunk
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
@@ -96,6 +97,7 @@ def read_segment(
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
     aligned: bool = False,
+    choice: RowChoice | None = None,
 ) -> Iterator[SegmentBatch]:
     """Yield the records with offsets in [start_offset, stop_offset), batch by batch.
 
@@ -103,14 +105,14 @@ def read_segment(
     ``skip`` is true are passed over. Held in memory: one chunk and one batch. Nothing is requested
     behind the batch that ``stop_offset`` ends in, but for the rest of a chunk; with an ``index``
     not even that. With ``aligned`` the requests are those of ``aligned_chunks``, for whoever reads
-    all of the file.
+    all of the file. Of a Parquet file those rows alone are yielded that a ``choice`` chooses.
     Raises CorruptRecord where the file is damaged, after what comes before has been yielded.
     """
     if stop_offset is not None and stop_offset <= start_offset:
         return
     if file.is_parquet:
         yield from _read_row_groups(
-            file, start_offset, stop_offset, columns, skip, max_uncompressed_bytes
+            file, start_offset, stop_offset, columns, skip, max_uncompressed_bytes, choice
         )
         return
     window = Window(file, chunk_bytes if aligned else None)
@@ -180,6 +182,7 @@ def _read_row_groups(
     columns: Columns,
     skip: SkipBatch | None,
     max_uncompressed_bytes: int,
+    choice: RowChoice | None,
 ) -> Iterator[SegmentBatch]:
     segment = ParquetSegment(file)
     groups = [
@@ -187,7 +190,12 @@ def _read_row_groups(
         for group in segment.groups(start_offset, stop_offset)
         if skip is None or not skip(group.header)
     ]
-    for found in segment.read(groups, columns, max_uncompressed_bytes):
+    rows = (
+        segment.read(groups, columns, max_uncompressed_bytes)
+        if choice is None
+        else read_chosen(segment, groups, columns, max_uncompressed_bytes, choice)
+    )
+    for found in rows:
         decoded = DecodedBatch(found.group.header, found.records, found.offset_deltas)
         batch = _cut_to_range(decoded, found.group.position, start_offset, stop_offset)
         if batch is not None:

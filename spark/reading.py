@@ -16,6 +16,8 @@ from txnlog.spark.transactions.read_options import merge_read_options
 from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.spark.options.positions import OffsetsOption
@@ -29,6 +31,7 @@ def read(
     include_headers: bool = False,
     starting_offsets: OffsetsOption | None = None,
     ending_offsets: OffsetsOption | None = None,
+    at: datetime | int | str | None = None,
     options: Mapping[str, bool | int | str] | None = None,
     native: bool | None = None,
     storage_options: Mapping[str, object] | None = None,
@@ -51,6 +54,8 @@ def read(
         include_headers: add the column ``headers``, of a typed topic ``_headers``.
         starting_offsets: 'earliest', 'latest' or {topic: {partition: offset}}.
         ending_offsets: the same; exclusive.
+        at: the topics as they were: a datetime with a zone, milliseconds since 1970, or a token of
+            ``Snapshot.token()``; see ``txnlog.Store.snapshot``.
         options: of a batch read, with the names that docs/SPARK.md lists.
         native: False: the data source reads all; True: an error where Spark cannot by itself; None:
             Spark does if its JVM reaches the files, and no option says how to make tasks.
@@ -71,10 +76,13 @@ def read(
         include_headers=include_headers,
         starting_offsets=starting_offsets,
         ending_offsets=ending_offsets,
+        at=at,
         in_block=False,
     )
     names = ",".join(check_topic(topic) for topic in topics)
     parsed = parse_read({**merged, "path": store.url, "subscribe": names})
     register(spark)
-    at = {**merged, **store_options(store, given)}
-    return read_frame(spark, store.storage, pin_read(store, parsed), parsed, at, native=native)
+    everything = {**merged, **store_options(store, given)}
+    return read_frame(
+        spark, store.storage, pin_read(store, parsed), parsed, everything, native=native
+    )

@@ -51,7 +51,7 @@ class Scan:
         """How many records the scan returns; nothing is read to know it.
 
         What was imported from Kafka, or compacted, may have gaps: then it is how many there can
-        be at most.
+        be at most; with a filter, how many it looks at.
         """
         return sum(part.record_count for part in self.ranges)
 
@@ -59,10 +59,12 @@ class Scan:
         """How many records the scan returns of each of its partitions, exactly.
 
         Only segments are read for it that may have gaps: they came from Kafka, or were compacted.
+        With a filter all are, of which it may keep something.
         """
         counts = dict.fromkeys(self.start_offsets, 0)
-        unknown = [part for part in self.ranges if part.exact_count is None]
-        for part in self.ranges:
+        is_filtered = self._columns.row_filter is not None
+        unknown = [part for part in self.ranges if is_filtered or part.exact_count is None]
+        for part in () if is_filtered else self.ranges:
             counts[part.partition] += part.exact_count or 0
         for part, batches in read_each(self._storage, unknown, self._columns.only("offset")):
             counts[part.partition] += sum(batch.num_rows for batch in batches)

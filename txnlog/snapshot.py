@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from txnlog.errors import UnknownTopicOrPartition
+from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
+from txnlog.read.filtered_ranges import matching_ranges
 from txnlog.read.isolation import IsolationLevel
 from txnlog.read.pinning import PinnedTopics, pin_topics
 from txnlog.read.schema import scan_columns
@@ -16,6 +17,7 @@ from txnlog.scan import Scan
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
+    import pyarrow.compute
     import pyarrow.dataset
 
 
@@ -66,6 +68,25 @@ class Snapshot:
         """Where the snapshot ends in each partition: the offset after its last record."""
         return self.view(topic).end_offsets
 
+    def token(self) -> str:
+        """A short text to come back to this snapshot with: ``store.snapshot(topics, at=token)``.
+
+        It has the offsets and ids of all its topics, is made of characters that URLs take as they
+        are, and is good for as long as the records are there: see docs/TIME_TRAVEL.md.
+
+        Raises:
+            InvalidOption: the level is not ``read_committed``, so that offsets do not tell what the
+                snapshot shows.
+        """
+        if self.isolation_level != "read_committed":
+            raise InvalidOption(
+                f"a snapshot at level {self.isolation_level!r} is no prefix of its partitions, so "
+                "offsets cannot tell what it shows: take one at level 'read_committed'"
+            )
+        from txnlog.read.snapshot_token import SnapshotToken
+
+        return SnapshotToken.of(self._views.values(), is_atomic=self.is_atomic).encode()
+
     def scan(
         self,
         topic: str,
@@ -73,6 +94,7 @@ class Snapshot:
         ending_offsets: Offsets = None,
         columns: Sequence[str] | None = None,
         *,
+        filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
         as_json: bool = False,
     ) -> Scan:
         """Plan a scan of one topic within this snapshot; see :meth:`txnlog.Store.scan`.
@@ -82,12 +104,13 @@ class Snapshot:
 
         Raises:
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
-            InvalidOption: a malformed offset or column.
+            InvalidOption: a malformed offset, column or filter.
         """
         view = self.view(topic)
-        chosen = scan_columns(columns, view.schema, as_json=as_json)
+        chosen = scan_columns(columns, view.schema, as_json=as_json, row_filter=filter)
         start, end = view.starting_offsets(starting_offsets), view.ending_offsets(ending_offsets)
-        return Scan(self._storage, view.ranges(start, end), chosen, start, end)
+        ranges = matching_ranges(view.ranges(start, end), chosen)
+        return Scan(self._storage, ranges, chosen, start, end)
 
     def dataset(self, topic: str) -> pyarrow.dataset.Dataset:
         """The topic as a pyarrow dataset, whose files are read by whoever scans it.
@@ -126,9 +149,44 @@ def take_snapshot(
     *,
     leave_out_missing: bool = False,
     refreshed: bool = False,
+    at: object = None,
 ) -> Snapshot:
-    """Pin topics and make a snapshot of them; see :func:`txnlog.read.pinning.pin_topics`."""
+    """Pin topics and make a snapshot of them; see :func:`txnlog.read.pinning.pin_topics`.
+
+    ``at``: as they were at a moment; see :mod:`txnlog.read.time_travel`, whose errors it raises.
+    """
+    if at is not None:
+        if isolation_level != "read_committed":
+            raise InvalidOption(
+                f"at is for level 'read_committed', not {isolation_level!r}: what was undecided "
+                "at a moment of the past is decided by now"
+            )
+        from txnlog.read.time_travel import parse_at, pin_at
+
+        return Snapshot(logs.storage, pin_at(logs, topics, parse_at(at)), isolation_level)
     pinned = pin_topics(
         logs, topics, isolation_level, leave_out_missing=leave_out_missing, refreshed=refreshed
     )
     return Snapshot(logs.storage, pinned, isolation_level)
+
+
+def take_changes(
+    logs: Logs,
+    topic: str,
+    since: object,
+    until: object = None,
+    columns: Sequence[str] | None = None,
+    row_filter: pyarrow.compute.Expression | None = None,
+) -> Scan:
+    """Plan a scan of what was added between two snapshots; see :meth:`txnlog.Store.changes`."""
+    from txnlog.read.snapshot_token import SnapshotToken
+    from txnlog.read.time_travel import added_since, parse_at
+
+    older = since if isinstance(since, Snapshot) else parse_at(since)
+    newer = until if isinstance(until, Snapshot) else take_snapshot(logs, [topic], at=until)
+    if isinstance(older, int):
+        older = take_snapshot(logs, [topic], at=older)
+    if isinstance(older, Snapshot):
+        older = SnapshotToken.decode(older.token())
+    starts = added_since(newer.view(topic), older)
+    return newer.scan(topic, starts, columns=columns, filter=row_filter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from txnlog import names
@@ -33,7 +34,7 @@ from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
-from txnlog.snapshot import Snapshot, take_snapshot
+from txnlog.snapshot import Snapshot, take_changes, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import open_storage
@@ -46,6 +47,8 @@ from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import WriterSettings
 
 if TYPE_CHECKING:
+    import pyarrow.compute
+
     from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.maintenance import Expiry, MaintenanceFailure
     from txnlog.admin.merging import Merge
@@ -188,7 +191,11 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
     # -- reading and writing ---------------------------------------------------------------------
 
     def snapshot(
-        self, topics: str | Sequence[str], *, isolation_level: str = "read_committed"
+        self,
+        topics: str | Sequence[str],
+        *,
+        isolation_level: str = "read_committed",
+        at: datetime | int | str | None = None,
     ) -> Snapshot:
         """Pin several topics at one consistent cut: of each transaction, all or nothing shows.
 
@@ -196,12 +203,47 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         partition, ``is_atomic`` of the snapshot tells: where transactions overlap without end there
         may be no cut that is fresh, and each partition ends at its own last stable offset.
 
+        Args:
+            topics: their names.
+            isolation_level: 'read_committed', 'snapshot' or 'read_uncommitted'; see :meth:`scan`.
+            at: the topics as they were: at a moment, as a datetime with a zone or in milliseconds
+                since 1970, or where a token says, of :meth:`Snapshot.token`. By time, a transaction
+                counts as of its last append, by the clocks of those who wrote: all or nothing of it
+                shows, however they differ. See docs/TIME_TRAVEL.md. For 'read_committed'.
+
         Raises:
-            UnknownTopicOrPartition: a topic does not exist.
-            InvalidOption: there is no such isolation level.
+            UnknownTopicOrPartition: a topic does not exist, or did not then, or is not the same.
+            OffsetOutOfRange: nothing is left of what stood in a partition then.
+            InvalidOption: there is no such isolation level, or ``at`` makes no sense.
+            UnsupportedVersion: a newer txnlog has made the token.
         """
         chosen = [topics] if isinstance(topics, str) else topics
-        return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level))
+        return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level), at=at)
+
+    def changes(
+        self,
+        topic: str,
+        since: Snapshot | datetime | int | str,
+        until: Snapshot | datetime | int | str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
+    ) -> Scan:
+        """What was added to a topic between two snapshots: each transaction wholly or not at all.
+
+        Args:
+            topic: its name.
+            since: a snapshot that has the topic, its token, or a moment; see :meth:`snapshot`.
+            until: the same; None: now.
+            columns: see :meth:`scan`.
+            filter: see :meth:`scan`.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist, or was made anew since.
+            OffsetOutOfRange: some of what was added was deleted since.
+            InvalidOption: ``since`` is later than ``until``, or one of them makes no sense.
+        """
+        return take_changes(self._logs, topic, since, until, columns, filter)
 
     def scan(
         self,
@@ -210,6 +252,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         ending_offsets: Offsets = None,
         columns: Sequence[str] | None = None,
         *,
+        filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
         isolation_level: str = "read_committed",
     ) -> Scan:
         """Pin a range of one topic for reading as Arrow.
@@ -219,7 +262,11 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
             starting_offsets: 'earliest' (also None), 'latest', or offsets by partition.
             ending_offsets: 'latest' (also None), 'earliest', or offsets by partition, exclusive.
             columns: of key, value, topic, partition, offset, timestamp, timestampType, headers;
-                those left out are not decompressed either.
+                those left out are not decompressed either. Of a topic with a schema, its columns
+                and _topic, _partition, _offset, _timestamp, _headers, _deleted.
+            filter: only the records for which this is true, neither false nor null; over any of
+                these columns, asked for or not. Segments, and row groups of Parquet files, that
+                cannot hold such records are not read.
             isolation_level: 'read_committed' (up to the first undecided record of each
                 partition), 'snapshot' (every committed transaction, whole, wherever undecided ones
                 lie) or 'read_uncommitted' (everything that was placed).
@@ -227,10 +274,10 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
         Raises:
             UnknownTopicOrPartition: there is no such topic or partition.
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
-            InvalidOption: an offset, a column or the isolation level makes no sense.
+            InvalidOption: an offset, a column, the filter or the isolation level makes no sense.
         """
         snapshot = self.snapshot([topic], isolation_level=isolation_level)
-        return snapshot.scan(topic, starting_offsets, ending_offsets, columns)
+        return snapshot.scan(topic, starting_offsets, ending_offsets, columns, filter=filter)
 
     def producer(
         self,

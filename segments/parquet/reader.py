@@ -48,11 +48,11 @@ Columns: TypeAlias = Sequence[str] | pa.Schema | None
 """Which columns are read: by name, or those of a typed topic's schema, or all."""
 
 
-def _count_leaves(kind: pa.DataType) -> int:
+def count_leaves(kind: pa.DataType) -> int:
     """How many columns of a Parquet file hold a column of this type."""
     if not pa.types.is_nested(kind):
         return 1
-    return sum(_count_leaves(kind.field(number).type) for number in range(kind.num_fields))
+    return sum(count_leaves(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _least_bytes(kind: pa.DataType) -> int:
@@ -78,6 +78,7 @@ class ParquetSegment:
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
         self._data: bytes | None = None
+        self._checked: set[int] = set()
         if file.size_bytes <= WHOLE_BYTES:
             self._data = data = bytes(file.read(0, file.size_bytes))
             file = replace(file, read=lambda start, stop: data[start:stop])
@@ -101,6 +102,24 @@ class ParquetSegment:
                 return
             if group.header.last_offset >= start_offset:
                 yield group
+
+    def names_of(self, columns: pa.Schema) -> list[str | None]:
+        """What each column of a schema is called in the file; None: the file has no such column."""
+        return _match(self.footer.metadata.schema.to_arrow_schema(), columns)
+
+    def column_bytes(self, group: RowGroup, columns: Columns) -> int:
+        """About how many bytes these columns take in a row group, decompressed."""
+        schema, described = (
+            self.footer.metadata.schema,
+            self.footer.metadata.row_group(group.number),
+        )
+        names = self.names_of(columns) if isinstance(columns, pa.Schema) else columns
+        roots = None if names is None else {name.partition(".")[0] for name in names if name}
+        return sum(
+            described.column(leaf).total_uncompressed_size
+            for leaf in range(described.num_columns)
+            if roots is None or schema.column(leaf).path.partition(".")[0] in roots
+        )
 
     def read(
         self,
@@ -213,8 +232,10 @@ class ParquetSegment:
         """The file, or what was fetched of it for a row group, checked if that is all."""
         name = self._file.name
         if self._data is not None:
-            stop = group.position + group.size_bytes
-            group.check(memoryview(self._data)[group.position : stop], name)
+            if group.number not in self._checked:
+                stop = group.position + group.size_bytes
+                group.check(memoryview(self._data)[group.position : stop], name)
+                self._checked.add(group.number)
             return pa.BufferReader(self._data)
         for piece, data in found:
             if len(data) < len(piece):
@@ -231,7 +252,7 @@ class ParquetSegment:
         found: list[range] = []
         schema = self.footer.metadata.schema.to_arrow_schema()
         # By number: a name may have dots, as paths to nested columns do.
-        owners = [field.name for field in schema for _ in range(_count_leaves(field.type))]
+        owners = [field.name for field in schema for _ in range(count_leaves(field.type))]
         wanted = frozenset(columns)
         for leaf, owner in enumerate(owners):
             if owner in wanted:

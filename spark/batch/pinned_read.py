@@ -34,7 +34,7 @@ class PinnedRead:
 
     Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` tell the topics
     from others of their names, ``entries`` what had moved the group's committed offsets last.
-    ``schema`` is that of typed topics, all of them.
+    ``schema`` is that of typed topics, all of them; ``token`` that of a snapshot of the past.
     """
 
     ranges: tuple[SegmentRange, ...]
@@ -43,6 +43,7 @@ class PinnedRead:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     entries: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     schema: TopicSchema | None = None
+    token: str | None = None
 
     @property
     def record_count(self) -> int:
@@ -89,6 +90,7 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
         list(subscribed),
         check_isolation_level(options.isolation_level),
         leave_out_missing=options.subscription.pattern is not None,
+        at=options.at,
     )
     wanted = wanted_partitions(snapshot, subscribed)
     topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
@@ -111,7 +113,8 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     pinned = limit_records(ranges, spans, committed, options.max_records)
     entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
     schema = common_schema({topic: snapshot.view(topic).schema for topic in snapshot.topics})
-    return replace(pinned, topic_ids=topic_ids, entries=entries, schema=schema)
+    token = None if options.at is None else snapshot.token()
+    return replace(pinned, topic_ids=topic_ids, entries=entries, schema=schema, token=token)
 
 
 def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | None:

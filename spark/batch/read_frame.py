@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.native_read import hadoop_root, native_frames, reaches, split_ranges
 from txnlog.spark.batch.row_schema import read_schema
-from txnlog.spark.options.option_names import PINNED_SPANS, PINNED_TOPICS
+from txnlog.spark.options.option_names import (
+    AT_TIMESTAMP,
+    AT_TOKEN,
+    PINNED_SPANS,
+    PINNED_TOPICS,
+)
 from txnlog.spark.options.positions import offsets_json
 from txnlog.spark.options.task_sizes import TaskSizes
 
@@ -111,11 +116,12 @@ def pin_options(options: Mapping[str, str], pinned: PinnedRead) -> dict[str, str
         "startingOffsets": offsets_json(starts),
         "endingOffsets": offsets_json(stops),
         PINNED_TOPICS: json.dumps(dict(pinned.topic_ids)),
+        **({} if pinned.token is None else {AT_TOKEN: pinned.token}),
     }
 
 
 def _chooses_offsets(option: str) -> bool:
-    return option.lower().startswith(("starting", "ending"))
+    return option.lower().startswith(("starting", "ending", AT_TIMESTAMP.lower(), AT_TOKEN.lower()))
 
 
 def _python_frame(

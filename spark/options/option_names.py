@@ -28,6 +28,10 @@ PINNED_SPANS = "txnlog.spans"
 """Set where Spark reads Parquet files by itself: JSON of the offsets that are left for us to read,
 by topic and partition: [[start, stop], ...]."""
 
+AT_TIMESTAMP = "atTimestamp"
+AT_TOKEN = "atToken"  # noqa: S105 - of a snapshot
+"""Which snapshot is read, if not one of now."""
+
 READ_OPTIONS = (
     "path",
     "subscribe",
@@ -40,6 +44,8 @@ READ_OPTIONS = (
     "endingOffsets",
     "endingTimestamp",
     "endingOffsetsByTimestamp",
+    AT_TIMESTAMP,
+    AT_TOKEN,
     "isolation.level",
     "group.id",
     KAFKA_GROUP_ID,

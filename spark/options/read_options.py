@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
 from txnlog.errors import InvalidOption
 from txnlog.names import check_group_id, check_transactional_id
 from txnlog.read.isolation import ISOLATION_LEVELS
+from txnlog.read.time_travel import moment_ms
 from txnlog.spark.options.columns import ColumnChoice, parse_columns
 from txnlog.spark.options.option_names import (
+    AT_TIMESTAMP,
+    AT_TOKEN,
     KAFKA_GROUP_ID,
     PINNED_SPANS,
     PINNED_TOPICS,
@@ -36,7 +41,10 @@ SNAPSHOT = "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read asks for. ``starting`` None: where the group is, else at the earliest."""
+    """What a read asks for. ``starting`` None: where the group is, else at the earliest.
+
+    ``at``: of the topics as they were at a time (ms), or where a token says.
+    """
 
     address: Address
     subscription: Subscription
@@ -52,6 +60,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     topic_ids: Mapping[str, str]
     spans: Spans | None = None
+    at: int | str | None = None
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
@@ -79,9 +88,29 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=values.boolean("failOnDataLoss") is not False,
         topic_ids=_parse_topic_ids(options.get(PINNED_TOPICS)),
         spans=_parse_spans(options.get(PINNED_SPANS)),
+        at=_parse_at(values),
     )
     _check_read(parsed, kafka_group=values.get(KAFKA_GROUP_ID) is not None)
     return parsed
+
+
+def _parse_at(values: OptionValues) -> int | str | None:
+    time, token = values.get(AT_TIMESTAMP), values.get(AT_TOKEN)
+    if time is None or token is not None:
+        if time is not None:
+            raise InvalidOption(f"options {AT_TIMESTAMP} and {AT_TOKEN} contradict each other")
+        return token
+    text = time.strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        if moment.utcoffset() is not None:
+            return moment_ms(moment)
+    raise InvalidOption(
+        f"option {AT_TIMESTAMP} must be milliseconds since 1970, or a time with a zone such as "
+        f"2025-01-01T00:00:00Z, not {time!r:.100}"
+    )
 
 
 def _parse_topic_ids(text: str | None) -> Mapping[str, str]:
@@ -119,12 +148,24 @@ def _choose_group(values: OptionValues, starting: Position | str | None) -> str 
     return kafka if own is None else own
 
 
+def _check_past(options: ReadOptions) -> None:
+    which = f"options {AT_TIMESTAMP} and {AT_TOKEN} are for a read that"
+    if options.group_id is not None:
+        raise InvalidOption(f"{which} follows no group: its offsets are those of now")
+    if options.isolation_level != "read_committed":
+        raise InvalidOption(f"{which} shows what was committed: leave isolation.level out")
+    if options.subscription.pattern is not None:
+        raise InvalidOption(f"{which} names its topics: give subscribe, not a pattern")
+
+
 def _check_read(options: ReadOptions, *, kafka_group: bool) -> None:
     if options.isolation_level not in ISOLATION_LEVELS:
         raise InvalidOption(
             "option isolation.level must be read_committed, read_uncommitted or snapshot, "
             f"not {options.isolation_level!r:.100}"
         )
+    if options.at is not None:
+        _check_past(options)
     if options.group_id is not None:
         check_group_id(options.group_id)
         if options.isolation_level == SNAPSHOT:

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.options.option_names import RATE_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
+from txnlog.spark.options.option_names import (
+    AT_TIMESTAMP,
+    AT_TOKEN,
+    RATE_OPTIONS,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+)
 from txnlog.spark.options.option_values import OptionValues
 from txnlog.spark.options.positions import GROUP, Position
 from txnlog.spark.options.read_options import SNAPSHOT, ReadOptions, parse_read
@@ -19,6 +25,8 @@ _BATCH_ONLY = (
     "transactional.id",
     "transaction.timeout.ms",
     "maxRecords",
+    AT_TIMESTAMP,
+    AT_TOKEN,
 )
 _STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in _BATCH_ONLY), *RATE_OPTIONS)
 

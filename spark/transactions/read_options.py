@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.options.columns import format_columns
+from txnlog.spark.options.option_names import AT_TIMESTAMP, AT_TOKEN
 from txnlog.spark.options.positions import OffsetsOption, offsets_json
 
 _DECIDED_BY_BLOCK = (
@@ -38,6 +40,7 @@ def merge_read_options(
     include_headers: bool,
     starting_offsets: OffsetsOption | None,
     ending_offsets: OffsetsOption | None = None,
+    at: datetime | int | str | None = None,
     in_block: bool = True,
 ) -> dict[str, str]:
     """The arguments of ``txn.read(...)``, or ``read(...)``, as options of the format.
@@ -63,6 +66,10 @@ def merge_read_options(
     for name, given in (("startingOffsets", starting_offsets), ("endingOffsets", ending_offsets)):
         if given is not None:
             merged[name] = given if isinstance(given, str) else offsets_json(given)
+    if at is not None:
+        merged[AT_TOKEN if isinstance(at, str) else AT_TIMESTAMP] = (
+            at.isoformat() if isinstance(at, datetime) else str(at)
+        )
     return merged
 
 

@@ -53,6 +53,7 @@ def find_records(
     spans: Spans,
     view_ends: Mapping[int, int] | None = None,
     unfinished: Mapping[int, Sequence[int]] | None = None,
+    rewrites_end: int | None = None,
 ) -> PlacedRecords:
     """The segments that hold the records at some offsets.
 
@@ -66,6 +67,8 @@ def find_records(
         unfinished: by partition, where appends begin that must not show though they are committed.
             Rewrites that would hide or show the wrong record for it are left aside: what was there
             before them is there still.
+        rewrites_end: rewrites from this entry on are left aside, if there is such a one: they may
+            lack columns.
 
     Raises:
         OffsetOutOfRange: records were deleted since the offsets were chosen.
@@ -85,7 +88,11 @@ def find_records(
 
     def hold(known: Mapping[int, Sequence[Rewrite]]) -> dict[int, list[Rewrite]]:
         return {
-            number: resolve(held_by_view(of_number, ends.get(number), hidden.get(number, ())))
+            number: resolve(
+                rewrite
+                for rewrite in held_by_view(of_number, ends.get(number), hidden.get(number, ()))
+                if rewrites_end is None or rewrite.entry < rewrites_end
+            )
             for number, of_number in known.items()
         }
 

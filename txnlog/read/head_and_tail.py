@@ -65,14 +65,16 @@ def _read_first(
     storage: Storage, count: int, groups: Sequence[_Ranges], columns: ScanColumns
 ) -> Iterator[pa.Table]:
     """The first records of each partition; the requests of all partitions are made together."""
-    chosen = [_first_ranges(group, count) for group in groups]
+    is_filtered = columns.row_filter is not None
+    chosen = [_first_ranges(group, count, is_filtered=is_filtered) for group in groups]
     with closing(read_each(storage, [*chain(*chosen)], columns)) as reads:
         for group, parts in zip(groups, chosen, strict=True):
             found: list[pa.RecordBatch] = []
             missing = count
             here = (next(reads)[1] for _ in parts)
-            # What was imported may have gaps: then the ranges that were chosen are not enough. They
-            # are never too many, so that what is read next is the next partition's.
+            # What was imported may have gaps, as has what is filtered: then the ranges that were
+            # chosen are not enough. They are never too many, so that what is read next is the next
+            # partition's.
             rest = read_ranges(storage, group[len(parts) :], columns)
             for batch in chain(chain.from_iterable(here), rest):
                 found.append(batch[:missing])
@@ -82,13 +84,13 @@ def _read_first(
             yield pa.Table.from_batches(found, schema=columns.schema)
 
 
-def _first_ranges(ranges: _Ranges, count: int) -> list[SegmentRange]:
+def _first_ranges(ranges: _Ranges, count: int, *, is_filtered: bool) -> list[SegmentRange]:
     """The first ranges, with ``count`` records if there are no gaps in them; the last is cut."""
     chosen: list[SegmentRange] = []
     for part in ranges:
         if count <= 0:
             break
-        if part.segment.is_dense:
+        if part.segment.is_dense and not is_filtered:
             part = replace(part, stop_offset=min(part.stop_offset, part.start_offset + count))
         chosen.append(part)
         count -= part.record_count
@@ -99,7 +101,8 @@ def _read_last(
     storage: Storage, count: int, groups: Sequence[_Ranges], columns: ScanColumns
 ) -> Iterator[pa.Table]:
     """The last records of each partition; requests are made together where there are no gaps."""
-    chosen = [_last_ranges(group, count) for group in groups]
+    is_filtered = columns.row_filter is not None
+    chosen = [None if is_filtered else _last_ranges(group, count) for group in groups]
     dense = [part for parts in chosen for part in parts or ()]
     with closing(read_each(storage, dense, columns)) as reads:
         for group, parts in zip(groups, chosen, strict=True):
@@ -130,7 +133,7 @@ def _read_backwards(
     found: deque[pa.RecordBatch] = deque()
     missing = count
     for part in reversed(ranges):
-        if part.segment.is_dense:
+        if part.segment.is_dense and columns.row_filter is None:
             # Its offsets are dense: what is not wanted need not be read.
             part = replace(part, start_offset=max(part.start_offset, part.stop_offset - missing))
         kept: deque[pa.RecordBatch] = deque()

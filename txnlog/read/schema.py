@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from txnlog.errors import InvalidOption
 from txnlog.schema import DELETED, HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC, TopicSchema
 from txnlog.segments.records import HEADERS_TYPE
+
+if TYPE_CHECKING:
+    from txnlog.read.row_filter import RowFilter
 
 SCAN_SCHEMA = pa.schema(
     [
@@ -44,19 +48,22 @@ _MEANING = {TOPIC: "topic", PARTITION: "partition", OFFSET: "offset", TIMESTAMP:
 class ScanColumns:
     """Columns of a scan, in their order; ``topic_schema`` is that of a typed topic.
 
-    With ``as_json`` its records are shown as those of others: see ``json_records``.
+    With ``as_json`` its records are shown as those of others: see ``json_records``. Rows are left
+    out for which ``row_filter`` is not true; it may need more columns than are returned.
     """
 
     names: tuple[str, ...]
     topic_schema: TopicSchema | None = None
     as_json: bool = False
+    row_filter: RowFilter | None = field(default=None, compare=False)
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of what is returned."""
-        return pa.schema([self._field(name) for name in self.names])
+        return pa.schema([self.field(name) for name in self.names])
 
-    def _field(self, name: str) -> pa.Field:
+    def field(self, name: str) -> pa.Field:
+        """The Arrow field of a column that can be asked for."""
         typed = self.topic_schema
         if typed is None or self.as_json:
             return SCAN_SCHEMA.field(name)
@@ -79,6 +86,18 @@ class ScanColumns:
         if "value" in self.names:
             wanted.update((*self.topic_schema.columns.names, DELETED))
         return pa.schema([field for field in stored if field.name in wanted])
+
+    @property
+    def looked_at(self) -> ScanColumns:
+        """What the filter needs."""
+        names = self.row_filter.names if self.row_filter else ()
+        return replace(self, names=names, row_filter=None)
+
+    @property
+    def with_looked_at(self) -> ScanColumns:
+        """All that is read: the columns themselves, and those that the filter needs."""
+        more = [name for name in self.looked_at.names if name not in self.names]
+        return replace(self, names=(*self.names, *more), row_filter=None)
 
     def meaning(self, name: str) -> str:
         """What a column that is no user's own is called in scans of topics without a schema."""
@@ -112,25 +131,33 @@ def scan_columns(
     topic_schema: TopicSchema | None = None,
     *,
     as_json: bool = False,
+    row_filter: object = None,
 ) -> ScanColumns:
     """The columns to read. If None, all of Spark's row, or a typed topic's own.
+
+    ``row_filter`` is an expression of pyarrow, over any column that can be asked for.
 
     Raises InvalidOption.
     """
     if as_json and topic_schema is not None:
-        return replace(scan_columns(columns), topic_schema=topic_schema, as_json=True)
+        plain = scan_columns(columns, row_filter=row_filter)
+        return replace(plain, topic_schema=topic_schema, as_json=True)
     every = SCAN_SCHEMA.names if topic_schema is None else topic_schema.columns.names
-    if columns is None:
-        return ScanColumns(tuple(every), topic_schema)
-    if isinstance(columns, str):
-        raise InvalidOption(f"columns must be a list of names, not the string {columns!r}")
-    chosen = tuple(columns)
+    default = tuple(every)
     if topic_schema is not None:
         more = [name for name in TYPED_METADATA.names if name != DELETED or topic_schema.key]
         every = [*every, *more]
+    if isinstance(columns, str):
+        raise InvalidOption(f"columns must be a list of names, not the string {columns!r}")
+    chosen = default if columns is None else tuple(columns)
     for name in chosen:
         if name not in every:
             raise InvalidOption(f"unknown column {name!r}; a scan has {', '.join(every)}")
     if not chosen or len(set(chosen)) != len(chosen):
         raise InvalidOption("columns must name at least one column, and none twice")
-    return ScanColumns(chosen, topic_schema)
+    made = ScanColumns(chosen, topic_schema)
+    if row_filter is None:
+        return made
+    from txnlog.read.row_filter import parse_filter
+
+    return replace(made, row_filter=parse_filter(row_filter, every, made.field))

@@ -6,7 +6,7 @@ A range is plain data: it can be pickled and read anywhere, which is what Spark'
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -27,11 +27,13 @@ from txnlog.errors import (
 )
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
+from txnlog.read.filtered_reads import FileChoice, keep_rows
 from txnlog.read.json_records import json_keys, json_values
 from txnlog.read.schema import ScanColumns
 from txnlog.schema import HEADERS
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
+from txnlog.segments.parquet.chosen_rows import RowChoice
 from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.segments.reader import (
@@ -159,10 +161,21 @@ def read_each(
 
     At most ``ahead_bytes`` are on their way, or one request's that asks for more.
     """
-    assemble = _Assembler(columns)
-    with closing(read_stored(storage, parts, columns.stored, ahead_bytes)) as reads:
-        for part, batches in reads:
-            yield part, map(partial(assemble, part), batches)
+    reading, looked_at = columns.with_looked_at, columns.looked_at
+    assemble, assemble_looked_at = _Assembler(reading), _Assembler(looked_at)
+    choose = None
+    if columns.row_filter is not None:
+
+        def choose(part: SegmentRange) -> RowChoice:
+            shift = part.segment.offset_shift
+            return FileChoice(columns, part.partition, shift, partial(assemble_looked_at, part))
+
+    with closing(read_stored(storage, parts, reading.stored, choose, ahead_bytes)) as reads:
+        for part, stored in reads:
+            batches: Iterator[pa.RecordBatch] = map(partial(assemble, part), stored)
+            if choose is not None:
+                batches = keep_rows(batches, columns, is_chosen=part.paths.is_parquet)
+            yield part, batches
 
 
 def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
@@ -176,10 +189,12 @@ def read_stored(
     storage: Storage,
     parts: Sequence[SegmentRange],
     columns: Columns = None,
+    choose: Callable[[SegmentRange], RowChoice] | None = None,
     ahead_bytes: int = MAX_AHEAD_BYTES,
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
+    ``choose`` tells which rows of a range are wanted, if it lies in a Parquet file.
     Requests are in flight together, as in :func:`read_ranges`. Raises what that does.
     """
     runs = _side_by_side(parts)
@@ -189,7 +204,7 @@ def read_stored(
             opened: deque[_Opened] = deque()
             for part in run:
                 reading = _Reading(storage, part, results, opened, ahead_bytes)
-                yield part, reading.batches(columns)
+                yield part, reading.batches(columns, choose(part) if choose else None)
                 reading.skip_rest()
 
 
@@ -309,7 +324,7 @@ class _Reading:
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
-    def batches(self, columns: Columns) -> Iterator[SegmentBatch]:
+    def batches(self, columns: Columns, choice: RowChoice | None) -> Iterator[SegmentBatch]:
         """The batches; raises what :func:`read_ranges` does."""
         part, shift = self._part, self._part.segment.offset_shift
         try:
@@ -322,6 +337,7 @@ class _Reading:
                 columns=columns,
                 skip=opened.skip,
                 aligned=_is_whole(part),
+                choice=choice,
             )
         except ObjectNotFound as error:
             raise _gone(self._storage, part, part.paths.log) from error

@@ -35,11 +35,15 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition: where it starts and ends for the reader, and what is not settled of it."""
+    """One partition: where it starts and ends for the reader, and what is not settled of it.
+
+    Of a view of the past, records below ``deleted_below`` are gone by now.
+    """
 
     log_start_offset: int
     end_offset: int
     head: PartitionHead
+    deleted_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class TopicView:
     ``hides_aborted``: nothing shows that was aborted, here or in Kafka before it was imported.
     ``settled`` is looked up in ``manifests``. ``unfinished`` are, by partition, where those of the
     hidden appends begin that are committed by now, and may have been merged with others.
-    ``schema`` is that of a typed topic.
+    ``schema`` is that of a typed topic before entry ``next_entry``; if it was changed since, that
+    was in entry ``schema_end``.
     """
 
     topic: str
@@ -75,6 +80,8 @@ class TopicView:
     manifests: Manifests = field(compare=False, repr=False)
     unfinished: Mapping[int, Sequence[int]] = field(default_factory=dict)
     schema: TopicSchema | None = None
+    next_entry: int = 0
+    schema_end: int | None = None
 
     @classmethod
     def of(
@@ -115,6 +122,7 @@ class TopicView:
             manifests=manifests,
             unfinished=unfinished or {},
             schema=state.schema,
+            next_entry=state.next_entry,
         )
 
     @property
@@ -171,6 +179,7 @@ class TopicView:
             spans,
             {number: self.partitions[number].end_offset for number in spans},
             self.unfinished,
+            self.schema_end,
         )
         hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries
         return PlacedSegments(found.segments, hidden)
@@ -181,6 +190,7 @@ class TopicView:
         Raises what :meth:`placed` does.
         """
         log_append_time = TopicConfig.of(self.config).log_append_time
+        self._check_not_deleted(start, end)
         placed = self.placed({number: (start[number], end[number]) for number in sorted(start)})
         return [
             SegmentRange(
@@ -197,6 +207,19 @@ class TopicView:
             for segment in segments
             if segment.entry not in placed.hidden_entries
         ]
+
+    def _check_not_deleted(self, start: Mapping[int, int], end: Mapping[int, int]) -> None:
+        gone = [
+            f"{self.topic}:{number} from offset {at} to {min(below, end[number]) - 1}"
+            for number, at in sorted(start.items())
+            if at < (below := self.partitions[number].deleted_below) and at < end[number]
+        ]
+        if gone:
+            more = f" and of {len(gone) - 3} other partitions" if len(gone) > 3 else ""
+            raise OffsetOutOfRange(
+                f"records that this snapshot had were deleted since: {', '.join(gone[:3])}{more}. "
+                "Give later starting offsets to read what is left"
+            )
 
     def offset_for_time(
         self, storage: Storage, partition: int, timestamp_ms: int

@@ -51,6 +51,8 @@ from txnlog.state.topic_entries import (
 from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
+_EARLIER_SCHEMAS = 16
+"""So many schemas are remembered that a topic had before."""
 
 
 class Partition(msgspec.Struct, omit_defaults=True):
@@ -101,6 +103,14 @@ class RecentEntry(msgspec.Struct, frozen=True):
     file: int = -1
 
 
+class EarlierSchema(msgspec.Struct, frozen=True, array_like=True):
+    """The schema that a typed topic had before entry ``entry``, which carries time ``at_ms``."""
+
+    entry: int
+    at_ms: int
+    schema: TopicSchema
+
+
 class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
     """A topic as its log has it.
 
@@ -131,6 +141,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     settled: Settled | None = None
     schema: TopicSchema | None = None
     newest_size: int = 1
+    earlier_schemas: list[EarlierSchema] = []
+    """The schemas before the newest changes, oldest first; older versions have kept none."""
     let_go: dict[int, int] = {}
     """What older versions have put in the place of ``kept_since_ms``."""
 
@@ -185,10 +197,14 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.created_at_ms = entry.at_ms
                 self.config = dict(entry.config)
                 self.schema = entry.schema
+                self.earlier_schemas = []
                 self.partitions = [Partition() for _ in range(entry.partitions)]
             case Altered():
                 merged = {**self.config, **entry.config}
                 self.config = {key: value for key, value in merged.items() if value is not None}
+                if entry.schema is not None and self.schema is not None:
+                    before = EarlierSchema(number, entry.at_ms, self.schema)
+                    self.earlier_schemas = [*self.earlier_schemas, before][-_EARLIER_SCHEMAS:]
                 self.schema = entry.schema or self.schema
                 missing = (entry.partitions or 0) - len(self.partitions)
                 self.partitions += [Partition() for _ in range(missing)]
@@ -205,6 +221,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.topic_id = None
                 self.config = {}
                 self.schema = None
+                self.earlier_schemas = []
                 self.partitions = []
                 self.undecided = {}
                 self.aborted = []
@@ -371,6 +388,20 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     @property
     def exists(self) -> bool:
         return self.topic_id is not None
+
+    def schema_before(self, entry: int) -> tuple[TopicSchema | None, int | None]:
+        """The schema that a topic had before an entry, and the entry that has changed it since.
+
+        The entry is None if none has, as far as is remembered.
+        """
+        for earlier in self.earlier_schemas:
+            if earlier.entry >= entry:
+                return earlier.schema, earlier.entry
+        return self.schema, None
+
+    def first_schema_change(self, after_ms: int) -> int | None:
+        """The first entry later than a time that has changed the schema; None if there is none."""
+        return next((e.entry for e in self.earlier_schemas if e.at_ms > after_ms), None)
 
     def last_stable_offsets(self) -> list[int]:
         """By partition, the offset at which read_committed stops (invariant L5)."""

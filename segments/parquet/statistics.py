@@ -1,0 +1,78 @@
+"""What a footer's statistics say of the values in a row group. Absent statistics say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from txnlog.segments.parquet.reader import count_leaves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueRange:
+    """The values of a column lie in [least, most], scalars of its type; None: nobody knows.
+
+    Floats may be NaN besides. ``null_count`` of ``count`` values are null; None: nobody knows.
+    """
+
+    least: pa.Scalar | None
+    most: pa.Scalar | None
+    null_count: int | None
+    count: int
+
+
+def value_ranges(
+    metadata: Any, group: int, wanted: Mapping[str, pa.Field]
+) -> dict[str, ValueRange]:
+    """The range of each column of a row group of which something is known.
+
+    Args:
+        metadata: of the file, as pyarrow has it.
+        group: the number of the row group.
+        wanted: by its name in the file, the column that is asked for: of whose name and type the
+            range is. Nested ones are left out.
+    """
+    described = metadata.row_group(group)
+    found: dict[str, ValueRange] = {}
+    leaf = 0
+    for stored in metadata.schema.to_arrow_schema():
+        # By number: a name may have dots, as paths to nested columns do.
+        chunk = described.column(leaf)
+        leaf += count_leaves(stored.type)
+        field = wanted.get(stored.name)
+        if field is not None and not types.is_nested(stored.type) and chunk.is_stats_set:
+            found[field.name] = _range_of(chunk.statistics, stored.type, field.type, chunk)
+    return found
+
+
+def _range_of(statistics: Any, stored: Any, kind: Any, chunk: Any) -> ValueRange:
+    nulls = statistics.null_count if statistics.has_null_count else None
+    least = most = None
+    if statistics.has_min_max:
+        least, most = _scalars(statistics, stored, kind)
+    return ValueRange(least, most, nulls, chunk.num_values)
+
+
+def _scalars(statistics: Any, stored: Any, kind: Any) -> tuple[pa.Scalar | None, pa.Scalar | None]:
+    """Both ends as scalars of type ``kind``; None if they cannot be told exactly."""
+    try:
+        ends = [_scalar(statistics, end, stored).cast(kind) for end in ("min", "max")]
+    except (pa.ArrowException, NotImplementedError, ValueError, OverflowError, TypeError):
+        return None, None
+    return ends[0], ends[1]
+
+
+def _scalar(statistics: Any, end: str, stored: Any) -> pa.Scalar:
+    raw = getattr(statistics, f"{end}_raw")
+    if types.is_date32(stored):
+        return pa.scalar(raw, pa.int32()).cast(stored)
+    if types.is_timestamp(stored):  # years that Python's datetime does not have are among them
+        return pa.scalar(raw, pa.int64()).cast(stored)
+    plain = types.is_integer(stored) or types.is_floating(stored) or types.is_boolean(stored)
+    if plain:
+        return pa.scalar(raw, stored)
+    return pa.scalar(getattr(statistics, end), stored)

@@ -1,0 +1,501 @@
+"""Snapshots of the past, by token and by time, and what was added between two (invariant S2)."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import random
+import string
+import zlib
+from collections.abc import Callable
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from compacted_topics import compact
+from crc32c import crc32c
+from steps import another, append, begin, elsewhere, new_store
+
+from txnlog.errors import (
+    InvalidOption,
+    OffsetOutOfRange,
+    SnapshotExpired,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
+from txnlog.names import TopicPartition
+from txnlog.snapshot import Snapshot
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
+"""So many appends that some of them are settled."""
+
+
+@pytest.fixture
+def heap(clock: VirtualClock) -> HeapStorage:
+    heap = HeapStorage()
+    heap.time_ms = clock.now_ms
+    return heap
+
+
+@pytest.fixture
+def store(heap: HeapStorage, clock: VirtualClock) -> Store:
+    return new_store(heap, clock, {"t": 2, "u": 2})
+
+
+def values(snapshot: Snapshot) -> dict[str, list[tuple[int, bytes]]]:
+    """The records of each topic: partition and value, in order."""
+    found = {}
+    for topic in snapshot.topics:
+        rows = snapshot.scan(topic, columns=["partition", "value"]).to_arrow().to_pylist()
+        found[topic] = [(row["partition"], row["value"]) for row in rows]
+    return found
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def test_a_token_shows_the_same_whatever_comes_later(store: Store, clock: VirtualClock) -> None:
+    """Later appends, transactions, merging, manifests, partitions; read by another process."""
+    for number in range(5):
+        append(store, b"%d" % number, partition=number % 2)
+    with begin(store) as producer:
+        producer.send("t", b"both", partition=0)
+        producer.send("u", b"both", partition=1)
+        producer.commit_transaction()
+    then = store.snapshot(["t", "u"])
+    token, expected = then.token(), values(then)
+    assert set(token) <= {*string.ascii_letters, *string.digits, *"-_."}
+    for number in range(MANY):
+        append(store, b"later %d" % number, partition=number % 2)
+    store.alter_topic("t", partitions=4)
+    append(store, b"new", partition=3)
+    assert store.merge_topic("t")
+    clock.sleep(30)
+    again = another(store).snapshot(["u", "t"], at=token)
+    assert values(again) == expected
+    assert again.is_atomic
+    assert again.end_offsets("t") == then.end_offsets("t")
+    assert again.partitions("t") == [0, 1]
+    assert values(store.snapshot("u", at=token)) == {"u": expected["u"]}
+    one = another(store).snapshot("t", at=token)
+    assert one.token() == store.snapshot("t", at=one.token()).token()
+
+
+def test_a_token_of_a_thousand_partitions_is_short(store: Store) -> None:
+    store.create_topic("wide", partitions=5000)
+    token = store.snapshot(["wide", "t"]).token()
+    assert len(token) < 5000
+    assert len(store.snapshot("wide", at=token).partitions("wide")) == 5000
+
+
+def _token_of(content: object) -> str:
+    packed = zlib.compress(msgspec.msgpack.encode(content))
+    data = packed + crc32c(packed).to_bytes(4, "big")
+    return f"txnlog1.{base64.urlsafe_b64encode(data).decode().rstrip('=')}"
+
+
+def test_a_token_that_is_none_is_refused(store: Store) -> None:
+    """Whatever it is: never another error, nor another snapshot."""
+    append(store, b"a")
+    token = store.snapshot("t").token()
+    topic_id = store.topic_spec("t").topic_id
+    refused: list[str] = [
+        "",
+        "txnlog1.",
+        "latest",
+        "txnlog.x",
+        token[:-1],
+        token[:-7],
+        token + "A",
+        token + "é",
+        "txnlog1." + "A" * 40_000,
+        _token_of("hello"),
+        _token_of([True, []]),
+        _token_of([True, [["t", topic_id, 1, [0, 0], [1]]]]),
+        _token_of([True, [["t", topic_id, 1, [2, 0], [1, 0]]]]),
+        _token_of([True, [["t", topic_id, -1, [0, 0], [1, 0]]]]),
+        _token_of([True, [["t", topic_id, 1, [0, 0], [1 << 63, 0]]]]),
+        _token_of([True, [["../t", topic_id, 1, [0, 0], [1, 0]]]]),
+        _token_of([True, [["t", topic_id, 1, [0, 0], [1, 0]]] * 2]),
+    ]
+    rng = random.Random(5)
+    for _ in range(60):
+        at = rng.randrange(len(token))
+        changed = token[:at] + rng.choice(string.ascii_letters) + token[at + 1 :]
+        if changed != token:
+            refused.append(changed)
+    for text in refused:
+        with pytest.raises(InvalidOption):
+            store.snapshot("t", at=text)
+    with pytest.raises(InvalidOption, match="does not end where it should"):  # it would be large
+        store.snapshot("t", at=_token_of(b"\0" * (33 << 20)))
+    with pytest.raises(UnsupportedVersion, match="newer"):
+        store.snapshot("t", at="txnlog2.whatever")
+    with pytest.raises(OffsetOutOfRange, match="set back to an older copy"):
+        store.snapshot("t", at=_token_of([True, [["t", topic_id, 1, [0, 0], [9, 0]]]]))
+    with pytest.raises(OffsetOutOfRange, match="does not exist now"):
+        store.snapshot("t", at=_token_of([True, [["t", topic_id, 1, [0] * 3, [0] * 3]]]))
+    with pytest.raises(InvalidOption, match="is of t, not of topic 'u'"):
+        store.snapshot("u", at=token)
+
+
+def test_only_a_prefix_has_a_token(store: Store) -> None:
+    """What lies between undecided records cannot be told by offsets."""
+    for level in ("snapshot", "read_uncommitted"):
+        with pytest.raises(InvalidOption, match="no prefix"):
+            store.snapshot("t", isolation_level=level).token()
+        with pytest.raises(InvalidOption, match="read_committed"):
+            store.snapshot("t", isolation_level=level, at=5)
+
+
+def test_a_token_of_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
+    token = store.snapshot(["t", "u"]).token()
+    store.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartition):
+        store.snapshot("t", at=token)
+    store.create_topic("t", partitions=2)
+    with pytest.raises(UnknownTopicOrPartition, match="made anew since"):
+        store.snapshot("t", at=token)
+    with pytest.raises(UnknownTopicOrPartition, match="made anew since"):
+        store.changes("t", token)
+    assert store.snapshot("u", at=token).topics == ["u"]
+
+
+# -- what is gone ----------------------------------------------------------------------------------
+
+
+def test_what_was_deleted_since_is_named(store: Store) -> None:
+    """Never fewer records than there were: what is left is read by offsets."""
+    for number in range(6):
+        append(store, b"%d" % number, partition=0)
+    token = store.snapshot("t").token()
+    store.delete_records({TopicPartition("t", 0): 4})
+    snapshot = another(store).snapshot("t", at=token)
+    assert snapshot.beginning_offsets("t") == {0: 0, 1: 0}
+    for read in (snapshot.scan, snapshot.dataset):
+        with pytest.raises(OffsetOutOfRange, match=r"t:0 from offset 0 to 3.*later starting"):
+            read("t")
+    rows = snapshot.scan("t", {0: 4}).to_arrow()["value"].to_pylist()
+    assert rows == [b"4", b"5"]
+    store.delete_records({TopicPartition("t", 0): 6})
+    append(store, b"new", partition=0)
+    with pytest.raises(OffsetOutOfRange, match="t:0 from offset 4 to 5"):
+        store.snapshot("t", at=token).scan("t", {0: 4})
+    with pytest.raises(OffsetOutOfRange, match="to 5 were deleted since, so what was added is not"):
+        store.changes("t", _token_of([True, [["t", *_start(token)]]]))
+
+
+def _start(token: str) -> list[object]:
+    """What a token says of its topic, as if nothing had been there."""
+    from txnlog.read.snapshot_token import SnapshotToken
+
+    [pinned] = SnapshotToken.decode(token).topics.values()
+    return [pinned.topic_id, pinned.next_entry, [0, 0], [0, 0]]
+
+
+def test_records_that_compaction_took_away_are_there_until_vacuum(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Then the snapshot has expired, and says so: it never shows a part."""
+    store = attach(heap, create=True, clock=clock)
+    store.create_topic("t", config={"cleanup.policy": "compact"})
+    for number in range(4):
+        with store.producer() as producer:
+            producer.send("t", b"%d" % number, key=b"k")
+    token = store.snapshot("t").token()
+    with store.producer() as producer:
+        producer.send("t", b"newest", key=b"k")
+    clock.sleep(1)
+    assert compact(store)
+    assert store.scan("t").to_arrow()["value"].to_pylist() == [b"newest"]
+    then = another(store).snapshot("t", at=token)
+    assert values(then)["t"] == [(0, b"%d" % number) for number in range(4)]
+    for _ in range(3):
+        clock.sleep(8 * 86_400)
+        store.maintain()
+    late = another(store).snapshot("t", at=token)
+    assert late.end_offsets("t") == {0: 4}
+    with pytest.raises(SnapshotExpired, match="merged or compacted"):
+        late.scan("t").to_arrow()
+
+
+def test_a_schema_is_that_of_the_time(store: Store, clock: VirtualClock) -> None:
+    """By token and by time, whoever reads, and whatever has been settled and merged since."""
+    old = pa.schema([("id", pa.int32()), ("gone", pa.string())])
+    new = pa.schema([("id", pa.int64()), ("more", pa.string())])
+    store.create_topic("typed", schema=old)
+    for number in range(4):
+        with store.producer() as producer:
+            producer.send_batch("typed", pa.table({"id": [number], "gone": ["x"]}, schema=old))
+    token = store.snapshot("typed").token()
+    expected = store.scan("typed").to_arrow()
+    then_ms = clock.now_ms()
+    clock.sleep(10)
+    store.alter_topic("typed", schema=new)
+    for _ in range(140):
+        with store.producer() as producer:
+            producer.send_batch("typed", pa.table({"id": [2**40], "more": ["y"]}, schema=new))
+    assert store.merge_topic("typed")
+    store = another(store)
+    for at in (token, then_ms, dt.datetime.fromtimestamp(then_ms / 1000, tz=dt.UTC)):
+        assert store.snapshot("typed", at=at).scan("typed").to_arrow() == expected
+    later = store.snapshot("typed", at=store.snapshot("typed").token())
+    assert later.scan("typed").schema == new
+    assert store.changes("typed", token).to_arrow()["more"].to_pylist() == ["y"] * 140
+    clock.sleep(20 * 86_400)
+    store.maintain()
+    clock.sleep(20 * 86_400)
+    store.maintain()
+    with pytest.raises(SnapshotExpired):  # the merged file has no column "gone" any more
+        another(store).snapshot("typed", at=token).scan("typed").to_arrow()
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def _history(
+    store: Store, clock: VirtualClock, rng: random.Random, steps: int
+) -> list[tuple[int, dict[str, list[tuple[int, bytes]]], bool]]:
+    """Writes at random; tells at each moment what showed, and whether nothing was undecided."""
+    seen = []
+    producers = [store.producer(transactional_id=f"p{n}") for n in range(3)]
+    for producer in producers:
+        producer.init_transactions()
+    is_open = [False] * 3
+    for step in range(steps):
+        clock.sleep(1)
+        number = rng.randrange(4)
+        if number == 3:
+            append(store, b"%d" % step, topic=rng.choice("tu"), partition=rng.randrange(2))
+        else:
+            producer = producers[number]
+            if not is_open[number]:
+                producer.begin_transaction()
+                is_open[number] = True
+            for turn in range(rng.randint(1, 2)):
+                value = b"p%d of %d, %d" % (number, step, turn)
+                producer.send(rng.choice("tu"), value, partition=rng.randrange(2))
+                producer.flush()
+            if rng.random() < 0.6:
+                (
+                    producer.abort_transaction
+                    if rng.random() < 0.2
+                    else producer.commit_transaction
+                )()
+                is_open[number] = False
+        clock.sleep(1)
+        seen.append((clock.now_ms(), values(store.snapshot(["t", "u"])), not any(is_open)))
+    for number, producer in enumerate(producers):
+        if is_open[number]:
+            producer.commit_transaction()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(1, 40), (2, 40), *(pytest.param(n, 400, marks=pytest.mark.more) for n in range(3, 7))],
+)
+def test_a_time_shows_what_showed_then(
+    store: Store, clock: VirtualClock, seed: int, steps: int
+) -> None:
+    """Where nothing was undecided just that; else what was committed, and maybe what was placed."""
+    rng = random.Random(seed)
+    seen = _history(store, clock, rng, steps)
+    clock.sleep(100)
+    reader = another(store)
+    for at_ms, then, was_decided in seen:
+        found = values(reader.snapshot(["t", "u"], at=at_ms))
+        if was_decided:
+            assert found == then
+        for topic, expected in then.items():
+            assert {*expected} <= {*found[topic]}
+    final = values(reader.snapshot(["t", "u"]))
+    assert values(reader.snapshot(["t", "u"], at=clock.now_ms())) == final
+    # Between any two moments what was added is what the second shows and the first does not.
+    for (early_ms, _, _), (late_ms, _, _) in zip(seen[::7], seen[3::7], strict=False):
+        early, late = (values(reader.snapshot("t", at=m))["t"] for m in (early_ms, late_ms))
+        rows = reader.changes("t", early_ms, late_ms, ["partition", "value"]).to_arrow().to_pylist()
+        added = [(row["partition"], row["value"]) for row in rows]
+        assert sorted(added) == sorted({*late} - {*early})
+
+
+def test_a_time_is_found_in_manifests_and_only_in_those_that_matter(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Hours of appends and transactions, of which the oldest are in manifests of their own."""
+    for number in range(3 * MANY):
+        clock.sleep(60)
+        if number % 50 == 0:
+            with begin(store, "p") as producer:
+                producer.send("t", b"%d" % number, partition=0)
+                producer.flush()
+                clock.sleep(10)
+                producer.send("u", b"%d" % number, partition=0)
+                producer.commit_transaction()
+        else:
+            append(store, b"%d" % number, partition=number % 2)
+        if number == 100:
+            at_ms = clock.now_ms()
+            then = values(store.snapshot(["t", "u"]))
+        if number == 120:
+            with begin(store, "aborted") as producer:
+                producer.send("t", b"aborted", partition=0)
+                producer.flush()
+                append(store, b"behind", partition=0)
+                behind_ms = clock.now_ms()
+                clock.sleep(10)
+                producer.send("t", b"aborted", partition=0)
+                producer.flush()
+                producer.abort_transaction()
+    reader = another(store)
+    assert values(reader.snapshot(["t", "u"], at=at_ms)) == then
+    # Inside of the transaction at number 100, between its two appends, none of it shows.
+    torn_ms = at_ms - 1
+    both = values(reader.snapshot(["t", "u"], at=torn_ms))
+    assert not any(value == b"100" for topic in both.values() for _, value in topic)
+    # What was aborted cuts nothing, though it lies on both sides of the time.
+    assert values(reader.snapshot("t", at=behind_ms))["t"].count((0, b"behind")) == 1
+    counting = CountingStorage(heap)
+    reader = attach(counting, clock=clock)
+    reader.snapshot(["t", "u"])
+    counting.take()
+    reader.snapshot(["t", "u"], at=clock.now_ms() - HOUR_MS)
+    at_an_hour = counting.take().get("get", 0)
+    reader.snapshot(["t", "u"], at=at_ms)
+    # Of manifests that are older not even one.
+    assert at_an_hour < counting.take().get("get", 0)
+
+
+def test_a_cut_that_falls_far_back_tears_nothing(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Each transaction overlaps the next, back to appends that nobody would have looked at."""
+    config = {"transaction.max.timeout.ms": 60_000}
+    store = attach(heap, create=True, clock=clock, config=config)
+    store.create_topic("t")
+    append(store, b"before")
+    writers = [begin(store, f"w{number}") for number in range(2)]
+
+    def place(turn: int) -> None:
+        writers[turn % 2].send("t", b"%d" % turn)
+        writers[turn % 2].flush()
+
+    place(0)
+    moments = []
+    for turn in range(1, MANY):
+        clock.sleep(20)
+        moments.append(clock.now_ms())
+        place(turn)
+        clock.sleep(1)
+        place(turn - 1)
+        writers[(turn - 1) % 2].commit_transaction()
+        writers[(turn - 1) % 2].begin_transaction()
+    reader = another(store)
+    for at_ms in (moments[-2], moments[MANY // 2], moments[3]):
+        snapshot = reader.snapshot("t", at=at_ms)
+        assert values(snapshot) == {"t": [(0, b"before")]}
+        assert snapshot.is_atomic
+
+
+def test_clocks_that_are_wrong_tear_nothing(store: Store, clock: VirtualClock) -> None:
+    """One writer's clock is a day ahead: what it wrote last may be missing, nothing by half."""
+    append(store, b"before", topic="u", partition=0)
+    ahead = elsewhere(store.storage, clock, ahead_ms=DAY_MS)
+    clock.sleep(1)
+    with begin(ahead, "p") as producer:
+        producer.send("t", b"ahead", partition=0)
+        producer.flush()
+        producer.send("u", b"ahead", partition=0)
+        producer.commit_transaction()
+    now_ms = clock.now_ms() + 5
+    assert values(store.snapshot(["t", "u"], at=now_ms)) == {"t": [], "u": [(0, b"before")]}
+    clock.sleep(10)
+    append(store, b"after", topic="u", partition=1)
+    append(store, b"after", topic="t", partition=1)
+    # Now others have come behind them, whose clocks tell that they are older than that.
+    later = values(store.snapshot(["t", "u"], at=clock.now_ms()))
+    assert later["t"] == [(0, b"ahead"), (1, b"after")]
+    assert later["u"] == [(0, b"before"), (0, b"ahead"), (1, b"after")]
+
+
+def test_a_time_of_which_nothing_is_left_is_refused(store: Store, clock: VirtualClock) -> None:
+    """Before the topic was, or where all that is left of a partition came later."""
+    with pytest.raises(UnknownTopicOrPartition, match="was made at 2023-11-14T22:13:20"):
+        store.snapshot("t", at=clock.now_ms() - 1)
+    assert values(store.snapshot("t", at=clock.now_ms())) == {"t": []}
+    clock.sleep(10)
+    append(store, b"old", partition=0)
+    then_ms = clock.now_ms()
+    clock.sleep(10)
+    append(store, b"new", partition=0)
+    store.delete_records({TopicPartition("t", 0): 1})
+    with pytest.raises(OffsetOutOfRange, match="t:0 below offset 1 were deleted"):
+        store.snapshot("t", at=then_ms)
+    assert values(store.snapshot("t", at=clock.now_ms())) == {"t": [(0, b"new")]}
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"),
+    [
+        (dt.datetime.fromisoformat("2024-01-01"), "has no zone"),
+        (1.5, "whole number"),
+        (True, "whole number"),
+        (-1, "at least 0"),
+        (b"txnlog1.x", "whole number"),
+    ],
+)
+def test_a_moment_that_is_none_is_refused(store: Store, at: object, reason: str) -> None:
+    with pytest.raises(InvalidOption, match=reason):
+        store.snapshot("t", at=at)  # type: ignore[arg-type]
+
+
+# -- what was added --------------------------------------------------------------------------------
+
+
+def test_changes_between_snapshots_tokens_and_times(store: Store, clock: VirtualClock) -> None:
+    """All of them say the same; new partitions are new from their beginning."""
+    append(store, b"a", partition=0)
+    early = store.snapshot(["t", "u"])
+    early_ms = clock.now_ms()
+    clock.sleep(5)
+    with begin(store) as producer:
+        producer.send("t", b"b", partition=1)
+        producer.send("t", b"c", partition=0)
+        producer.commit_transaction()
+    store.alter_topic("t", partitions=3)
+    append(store, b"d", partition=2)
+    late = store.snapshot("t")
+    late_ms = clock.now_ms()
+    clock.sleep(5)
+    append(store, b"e", partition=0)
+
+    def added(
+        since: Snapshot | int | str, until: Snapshot | int | str | None = None
+    ) -> list[bytes]:
+        found: list[bytes] = store.changes("t", since, until).to_arrow()["value"].to_pylist()
+        return found
+
+    ways: list[Callable[[Snapshot, int], Snapshot | int | str]] = [
+        lambda snapshot, _: snapshot,
+        lambda snapshot, _: snapshot.token(),
+        lambda _, at_ms: at_ms,
+    ]
+    for one in ways:
+        for other in ways:
+            assert added(one(early, early_ms), other(late, late_ms)) == [b"c", b"b", b"d"]
+        assert added(one(early, early_ms)) == [b"c", b"e", b"b", b"d"]
+        assert added(one(late, late_ms), one(late, late_ms)) == []
+    kept = pc.field("value") > b"b"
+    rows = store.changes("t", early, late, ["value", "offset"], filter=kept).to_arrow()
+    assert rows.to_pylist() == [{"value": b"c", "offset": 1}, {"value": b"d", "offset": 0}]
+    with pytest.raises(InvalidOption, match="later than until"):
+        store.changes("t", late, early)
+    with pytest.raises(InvalidOption, match="not of topic 'u'"):
+        store.changes("u", late)
+    with pytest.raises(UnknownTopicOrPartition):
+        store.changes("u", early, late)

@@ -1,0 +1,124 @@
+"""The appends of a topic since a time, as few columns: where they begin, whose they are, and when.
+
+Manifests that hold nothing so new are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from txnlog.log.topic_log import TopicLog
+from txnlog.names import TopicPartition
+from txnlog.segments.records import Int64Array
+from txnlog.state.cut import Part
+from txnlog.state.manifest import ManifestList, Settled
+
+_COLUMNS = ("entry", "partition", "base_offset", "at_ms", "producer_id", "transaction")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AppendTimes:
+    """Appends that were not aborted, a row for each partition (or segment), in the log's order.
+
+    ``older_ms`` is the latest time of any append that is not among them; -1 if all are.
+    """
+
+    topic: str
+    rows: dict[str, Int64Array]
+    older_ms: int
+
+    @classmethod
+    def since(cls, log: TopicLog, since_ms: int) -> AppendTimes:
+        """All appends of a log's state since a time, and maybe some before it.
+
+        Raises CorruptEntry, StorageError, UnknownTopicOrPartition.
+        """
+        with log.reading() as state:
+            settled = state.settled
+            aborted = set(state.aborted)
+            recent = [entry for entry in state.recent if entry.number not in aborted]
+            topic_id, created_at_ms = state.topic_id, state.created_at_ms
+
+        def load(listing: ManifestList) -> tuple[list[dict[str, Int64Array]], int]:
+            assert isinstance(settled, Settled)
+            times = [ref.max_at_ms for ref in listing.manifests]
+            first = next((n for n, at_ms in enumerate(times) if at_ms >= since_ms), len(times))
+            tables = log.manifests.tables(listing.manifests[first:], settled)
+            loaded = [{name: table.committed().ints(name) for name in _COLUMNS} for table in tables]
+            return loaded, max(times[:first], default=-1)
+
+        loaded, older_ms = log.manifests.read(settled, topic_id, load) or ([], -1)
+        listed = [
+            (
+                entry.number,
+                partition,
+                offset,
+                entry.at_ms,
+                entry.transaction.producer_id if entry.transaction else -1,
+                entry.transaction.number if entry.transaction else -1,
+            )
+            for entry in recent
+            for partition, offset in entry.first_offsets.items()
+        ]
+        newest = np.array(listed, dtype=np.int64).reshape(len(listed), len(_COLUMNS))
+        loaded.append({name: newest[:, at] for at, name in enumerate(_COLUMNS)})
+        rows = {name: np.concatenate([table[name] for table in loaded]) for name in _COLUMNS}
+        order = np.lexsort((rows["base_offset"], rows["entry"]))
+        rows = {name: column[order] for name, column in rows.items()}
+        rows["at_ms"] = _probable_times(rows["entry"], rows["at_ms"], max(older_ms, created_at_ms))
+        return cls(log.name, rows, older_ms)
+
+    def first_after(self, at_ms: int) -> dict[int, int]:
+        """By partition, the first offset of all appends that are later than a time."""
+        late = self.rows["at_ms"] > at_ms
+        partitions, offsets = self.rows["partition"][late], self.rows["base_offset"][late]
+        order = np.lexsort((offsets, partitions))
+        numbers, first = np.unique(partitions[order], return_index=True)
+        return dict(zip(numbers.tolist(), offsets[order][first].tolist(), strict=True))
+
+    def parts(self, until_ms: int) -> list[Part]:
+        """The appends that are not later than a time, each as a unit of visibility."""
+        chosen = self.rows["at_ms"] <= until_ms
+        columns = (self.rows[name][chosen].tolist() for name in _COLUMNS)
+        found: dict[int, Part] = {}
+        for entry, partition, offset, at_ms, producer_id, transaction in zip(*columns, strict=True):
+            part = found.get(entry)
+            if part is None:
+                unit: Hashable = (self.topic, entry)
+                if transaction >= 0:
+                    unit = Transaction(producer_id, transaction)
+                part = found[entry] = Part(unit, {}, at_ms)
+            offsets = part.first_offsets
+            assert isinstance(offsets, dict)
+            offsets.setdefault(TopicPartition(self.topic, partition), offset)
+        return [*found.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What tells a transaction from all others, as segments have it."""
+
+    producer_id: int
+    number: int
+
+
+def _probable_times(entries: Int64Array, at_ms: Int64Array, before_ms: int) -> Int64Array:
+    """When appends were made, as far as one can tell with clocks that are wrong.
+
+    None was made before ``before_ms``, by the clock of somebody else.
+
+    Of an append's own time, the latest before it and the earliest after it the middle one is taken,
+    so no single clock can be far off.
+    """
+    if not len(entries):
+        return at_ms
+    _, first, rows = np.unique(entries, return_index=True, return_inverse=True)
+    own = at_ms[first]
+    before = np.maximum.accumulate(np.concatenate([np.array([before_ms]), own[:-1]]))
+    after = np.minimum.accumulate(own[::-1])[::-1]
+    after = np.concatenate([after[1:], own[-1:]])
+    middle: Int64Array = np.sort(np.stack([before, own, after]), axis=0)[1]
+    return middle[rows]

@@ -1,0 +1,115 @@
+"""How the filter of a scan is applied to what is read: in Parquet files before the rest is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from txnlog.read.schema import ScanColumns
+from txnlog.segments.parquet.footer import RowGroup
+from txnlog.segments.parquet.reader import Columns, ParquetSegment, RowGroupRecords
+from txnlog.segments.parquet.statistics import ValueRange, value_ranges
+from txnlog.segments.reader import SegmentBatch
+
+
+class FileChoice:
+    """The rows of a Parquet file that a filter keeps, for ``read_chosen``.
+
+    ``assemble`` makes the columns that the filter needs, of a batch with what is stored of them.
+    ``offset_shift`` is what makes offsets in the file the topic's.
+    """
+
+    def __init__(
+        self,
+        columns: ScanColumns,
+        partition: int,
+        offset_shift: int,
+        assemble: Callable[[SegmentBatch], pa.RecordBatch],
+    ) -> None:
+        assert columns.row_filter is not None
+        self._columns = columns.looked_at
+        self._filter = columns.row_filter
+        self._partition = partition
+        self._offset_shift = offset_shift
+        self._assemble = assemble
+
+    @property
+    def columns(self) -> Columns:
+        """What is stored of the columns that the filter needs."""
+        return self._columns.stored
+
+    def groups(self, segment: ParquetSegment, groups: Sequence[RowGroup]) -> list[RowGroup]:
+        """The row groups of which the footer does not rule out that the filter keeps something."""
+        known = [self._known(segment, group) for group in groups]
+        matching = self._filter.can_match(known)
+        return [group for group, matches in zip(groups, matching, strict=True) if matches]
+
+    def rows(self, found: RowGroupRecords) -> pa.BooleanArray:
+        """Which of the rows the filter keeps. Raises InvalidOption: it fails."""
+        header = found.group.header
+        batch = SegmentBatch(
+            header=header,
+            position=found.group.position,
+            records=found.records,
+            record_count=header.record_count,
+            first_offset=header.base_offset,
+            offset_deltas=found.offset_deltas,
+        )
+        return self._filter.rows(self._assemble(batch))
+
+    def _known(self, segment: ParquetSegment, group: RowGroup) -> dict[str, ValueRange]:
+        header = group.header
+        offsets = (n + self._offset_shift for n in (header.base_offset, header.last_offset))
+        least_ms, most_ms = header.base_timestamp_ms, header.max_timestamp_ms
+        known = known_of(self._columns, self._partition, tuple(offsets), (least_ms, most_ms))
+        stored = self._columns.stored
+        if self._columns.as_json or not isinstance(stored, pa.Schema):
+            return known
+        own = {
+            at: self._columns.field(field.name)
+            for at, field in zip(segment.names_of(stored), stored, strict=True)
+            if at is not None and field.name not in known
+        }
+        return {**known, **value_ranges(segment.footer.metadata, group.number, own)}
+
+
+def known_of(
+    columns: ScanColumns,
+    partition: int,
+    offsets: tuple[int, ...],
+    timestamps_ms: tuple[int, int],
+) -> dict[str, ValueRange]:
+    """What is known of those of the columns that tell where records are, and of when.
+
+    Args:
+        columns: of the scan.
+        partition: in which they all are.
+        offsets: the least and the largest.
+        timestamps_ms: the least and the largest; the largest -1: they may not be known.
+    """
+    microseconds = tuple(time * 1000 for time in timestamps_ms) if timestamps_ms[1] >= 0 else ()
+    told = {"partition": (partition, partition), "offset": offsets, "timestamp": microseconds}
+    known = {}
+    for name in columns.names:
+        ends = told.get(columns.meaning(name), ())
+        if ends and all(-(1 << 63) <= end < 1 << 63 for end in ends):
+            kind = columns.field(name).type
+            least, most = (pa.scalar(end, kind) for end in ends)
+            known[name] = ValueRange(least, most, 0, 1)
+    return known
+
+
+def keep_rows(
+    batches: Iterator[pa.RecordBatch], columns: ScanColumns, *, is_chosen: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows that the filter keeps, with the columns that were asked for alone.
+
+    With ``is_chosen`` there are no others among them any more.
+    """
+    assert columns.row_filter is not None
+    names = [*columns.names]
+    for batch in batches:
+        kept = batch if is_chosen else batch.filter(columns.row_filter.rows(batch))
+        if kept.num_rows:
+            yield kept.select(names)

@@ -1,0 +1,213 @@
+"""Topics as they were: pinned where a token says, or where they stood at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from txnlog.config import check_whole_number
+from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.log.open_logs import SKEW_MS, Logs
+from txnlog.log.topic_log import TopicLog
+from txnlog.names import TopicPartition
+from txnlog.read.append_times import AppendTimes, Transaction
+from txnlog.read.pinning import PinnedTopics, pin_topics
+from txnlog.read.snapshot_token import PinnedOffsets, SnapshotToken
+from txnlog.read.topic_view import PartitionView, TopicView
+from txnlog.state.cut import Part
+from txnlog.state.time_cut import cut_at_time
+
+At = datetime | int | str
+"""A moment: a datetime with a zone, milliseconds since 1970, or the token of a snapshot."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_at(at: object) -> int | SnapshotToken:
+    """The moment in milliseconds since 1970, or what a token says.
+
+    Raises:
+        InvalidOption: it is neither, or has no zone, or was damaged.
+        UnsupportedVersion: a newer txnlog has made the token.
+    """
+    if isinstance(at, str):
+        return SnapshotToken.decode(at)
+    if isinstance(at, datetime):
+        if at.utcoffset() is None:
+            raise InvalidOption(
+                f"at={at.isoformat()} has no zone, so it is no moment: give it one, such as "
+                "datetime(..., tzinfo=UTC)"
+            )
+        return moment_ms(at)
+    what = "at (a datetime, milliseconds since 1970, or a token)"
+    check_whole_number(at, what, InvalidOption, least=0)
+    assert isinstance(at, int)
+    return at
+
+
+def moment_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, at which nothing was before; ``moment`` has a zone."""
+    return max((moment - _EPOCH) // timedelta(milliseconds=1), 0)
+
+
+def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> PinnedTopics:
+    """Pin topics as they were at a moment, in milliseconds, or where a token says.
+
+    Raises:
+        UnknownTopicOrPartition: a topic does not exist, did not then, or was made anew since.
+        OffsetOutOfRange: what stood there was deleted, or the token is of what is not there yet.
+        InvalidOption: the token does not have a topic.
+    """
+    pinned = pin_topics(logs, topics)
+    if isinstance(at, SnapshotToken):
+        views = {name: _at_token(logs.topic(name), view, at) for name, view in pinned.views.items()}
+        return PinnedTopics(views, is_atomic=at.is_atomic)
+    return PinnedTopics(_at_time(logs, pinned.views, at), is_atomic=True)
+
+
+# -- where a token says ---------------------------------------------------------------------------
+
+
+def _at_token(log: TopicLog, view: TopicView, token: SnapshotToken) -> TopicView:
+    pinned = pinned_offsets(token, view.topic, view.topic_id)
+    count = len(pinned.ends)
+    stable = view.last_stable_offsets
+    beyond = [n for n, end in enumerate(pinned.ends) if n >= len(stable) or end > stable[n]]
+    if beyond:
+        n = beyond[0]
+        there = f"ends at {stable[n]}" if n < len(stable) else "does not exist"
+        raise OffsetOutOfRange(
+            f"the token's snapshot ended at offset {pinned.ends[n]} of {view.topic}:{n}, which "
+            f"{there} now: was the store set back to an older copy?"
+        )
+    partitions = tuple(
+        PartitionView(start, end, now.head, now.log_start_offset)
+        for start, end, now in zip(pinned.starts, pinned.ends, view.partitions, strict=False)
+    )
+    view = replace(
+        view,
+        partitions=partitions,
+        last_stable_offsets=view.last_stable_offsets[:count],
+        log_end_offsets=view.log_end_offsets[:count],
+    )
+    return _with_schema_before(log, view, pinned.next_entry)
+
+
+def pinned_offsets(token: SnapshotToken, topic: str, topic_id: str) -> PinnedOffsets:
+    """What a token says of a topic. Raises InvalidOption, UnknownTopicOrPartition."""
+    pinned = token.topics.get(topic)
+    if pinned is None:
+        raise InvalidOption(f"the token is of {', '.join(token.topics)}, not of topic {topic!r}")
+    if pinned.topic_id != topic_id:
+        raise UnknownTopicOrPartition(
+            f"the token is of another topic {topic!r}: this one was deleted and made anew since, "
+            "or is another store's"
+        )
+    return pinned
+
+
+def _with_schema_before(log: TopicLog, view: TopicView, entry: int) -> TopicView:
+    with log.reading() as state:
+        if state.topic_id != view.topic_id:
+            return view  # deleted meanwhile: what reads it is told
+        schema, changed_in = state.schema_before(entry)
+    return replace(view, schema=schema, next_entry=entry, schema_end=changed_in)
+
+
+# -- at a time ------------------------------------------------------------------------------------
+
+
+def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str, TopicView]:
+    # What the views show was committed before these logs were read last, which was done twice: so
+    # all appends of its transactions are there by now.
+    opened = [logs.topic(name) for name in views]
+    ends: dict[TopicPartition, int] = {}
+    for log, view in zip(opened, views.values(), strict=True):
+        with log.reading() as state:
+            state.check_exists(log.name, view.topic_id)
+            if state.created_at_ms > at_ms:
+                raise UnknownTopicOrPartition(
+                    f"topic {log.name!r} was made at {_moment(state.created_at_ms)}, after "
+                    f"{_moment(at_ms)}"
+                )
+        ends.update({TopicPartition(log.name, p): end for p, end in view.end_offsets.items()})
+    cut = _find_cut(logs, opened, ends, at_ms)
+    found = {}
+    for log in opened:
+        view = views[log.name]
+        mine = {number: cut[TopicPartition(log.name, number)] for number in view.end_offsets}
+        _check_left(view, mine, at_ms)
+        with log.reading() as state:
+            changed_in = state.first_schema_change(at_ms)
+        view = view.truncate(mine)
+        entry = view.next_entry if changed_in is None else changed_in
+        found[log.name] = _with_schema_before(log, view, entry)
+    return found
+
+
+def _find_cut(
+    logs: Logs, opened: Sequence[TopicLog], ends: Mapping[TopicPartition, int], at_ms: int
+) -> dict[TopicPartition, int]:
+    """The cut at a time, of as many appends as it takes that no transaction is known in part."""
+    longest_ms = logs.config.transaction_max_timeout_ms + SKEW_MS
+    since_ms = at_ms - longest_ms
+    while True:
+        loaded = [AppendTimes.since(log, since_ms) for log in opened]
+        cut = dict(ends)
+        parts: list[Part] = []
+        for appends in loaded:
+            # Who appends later than this has nothing before the cut: it suffices where it begins.
+            for number, offset in appends.first_after(at_ms + longest_ms).items():
+                where = TopicPartition(appends.topic, number)
+                cut[where] = min(cut.get(where, offset), offset)
+            parts += appends.parts(at_ms + longest_ms)
+        cut = cut_at_time({where: cut[where] for where in ends}, parts, at_ms)
+        hidden_ms = [p.at_ms for p in parts if isinstance(p.unit, Transaction) and p.reaches(cut)]
+        first_ms = min(hidden_ms, default=at_ms) - longest_ms
+        if all(appends.older_ms < max(first_ms, 0) for appends in loaded):
+            return cut
+        since_ms = min(first_ms, since_ms - longest_ms)
+
+
+def _check_left(view: TopicView, cut: Mapping[int, int], at_ms: int) -> None:
+    """Raise OffsetOutOfRange where all that is left of a partition is later."""
+    for number, part in enumerate(view.partitions):
+        start = part.log_start_offset
+        if start and cut[number] <= start < part.end_offset:
+            raise OffsetOutOfRange(
+                f"the records of {view.topic}:{number} below offset {start} were deleted, and all "
+                f"that are left came after {_moment(at_ms)}: nobody can tell what stood there then"
+            )
+
+
+def _moment(at_ms: int) -> str:
+    try:
+        return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat()
+    except OverflowError:
+        return f"{at_ms} ms"
+
+
+def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
+    """By partition, from where on a view has what a token's snapshot had not.
+
+    Raises:
+        InvalidOption: the view is older, or the token not of its topic.
+        OffsetOutOfRange: some of what was added was deleted.
+        UnknownTopicOrPartition: the topic was made anew since.
+    """
+    ends = pinned_offsets(token, view.topic, view.topic_id).ends
+    starts = {n: ends[n] if n < len(ends) else 0 for n in range(len(view.partitions))}
+    for number, part in enumerate(view.partitions):
+        if starts[number] > part.end_offset or len(ends) > len(view.partitions):
+            raise InvalidOption(
+                f"since is later than until: {view.topic}:{number} ended at {starts[number]} and "
+                f"{part.end_offset}"
+            )
+        below = max(part.deleted_below, part.log_start_offset)
+        if starts[number] < min(below, part.end_offset):
+            raise OffsetOutOfRange(
+                f"the records of {view.topic}:{number} from offset {starts[number]} to "
+                f"{below - 1} were deleted since, so what was added is not whole: take a snapshot"
+            )
+    return starts
