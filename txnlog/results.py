@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         Trimmed,
     )
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
+    from txnlog.tables.publication import TablePublication
 
 __all__ = [
     "Altered",
@@ -109,6 +110,7 @@ __all__ = [
     "SegmentIdentity",
     "StableOffset",
     "StableOffsetHolder",
+    "TablePublication",
     "TopicDescription",
     "TopicSchema",
     "TransactionDescription",
@@ -164,6 +166,7 @@ _HOMES = {
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",
     "StableOffsetHolder": "inspect.descriptions",
+    "TablePublication": "tables.publication",
     "TopicDescription": "inspect.descriptions",
     "TopicSchema": "schema",
     "TransactionDescription": "inspect.descriptions",

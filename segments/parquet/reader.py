@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.errors import CorruptRecord, TxnlogError, UnsupportedRecordFormat
+from txnlog.segments.parquet.field_ids import field_id
 from txnlog.segments.parquet.footer import (
     FOOTER_CHUNK_BYTES,
     MAGIC,
@@ -45,22 +46,16 @@ class RowGroupRecords:
 
 Columns: TypeAlias = Sequence[str] | pa.Schema | None
 """Which columns are read: by name, or those of a typed topic's schema, or all."""
-_FIELD_ID: Final = b"PARQUET:field_id"
 
 
 def _match(file_schema: pa.Schema, wanted: pa.Schema) -> list[str | None]:
     """What each column is called in a file, by its id or else its name; None: it is not there."""
     names = {field.name: field.name for field in file_schema}
-    by_id = {_id_of(field): field.name for field in file_schema}
+    by_id = {field_id(field): field.name for field in file_schema}
     return [
-        names.get(field.name) if _id_of(field) is None else by_id.get(_id_of(field))
+        names.get(field.name) if field_id(field) is None else by_id.get(field_id(field))
         for field in wanted
     ]
-
-
-def _id_of(field: pa.Field) -> bytes | None:
-    number: bytes | None = (field.metadata or {}).get(_FIELD_ID)
-    return number
 
 
 def _count_leaves(kind: pa.DataType) -> int:

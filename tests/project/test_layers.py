@@ -15,6 +15,7 @@ FLOORS = (
     ("doctor",),
     ("admin",),
     ("inspect",),
+    ("tables",),
     ("kafka",),
     ("write",),
     ("read",),
