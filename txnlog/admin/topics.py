@@ -65,7 +65,8 @@ class TopicAdmin:
         """Create a topic; with ``dry_run`` only tell what it would be.
 
         With a ``schema`` its records have these columns instead of a key and a value, and are
-        stored in Parquet files. The columns named by ``key`` choose the partition.
+        stored in Parquet files. The columns named by ``key`` choose the partition. What is stored
+        in Parquet files is compressed by zstd, if no other ``compression.type`` is given.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema.
@@ -76,6 +77,9 @@ class TopicAdmin:
             config = {"record.format": PARQUET, **(config or {})}
         elif key is not None:
             raise InvalidSchema("key names columns of a schema, and there is none")
+        if config is not None and config.get("record.format") == PARQUET:
+            # Set, and no default of the format: topics that are there already keep theirs.
+            config = {"compression.type": "zstd", **config}
         checked = check_topic_config(config)
         if typed is not None:
             check_typed_config(checked, has_key=bool(typed.key))

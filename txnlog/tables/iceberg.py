@@ -182,7 +182,7 @@ class _Publication:
             self._table,
             (
                 AssertTableUUID(uuid=self._table.metadata.table_uuid),
-                AssertCurrentSchemaId(**{"current-schema-id": current.schema_id}),
+                AssertCurrentSchemaId.model_validate({"current-schema-id": current.schema_id}),
             ),
             (AddSchemaUpdate(schema=wanted), SetCurrentSchemaUpdate()),
         )
