@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from deltalake import write_deltalake
 from rows import batches
 from timing import interleaved
 from typed import flights_table
@@ -34,7 +35,7 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
         schema = rows.schema if kind == "flights, typed" else None
         for record_format in formats:
             lines += _rows_of(store, kind, rows, schema, record_format, repetitions)
-    return lines
+    return [*lines, "", *_sizes(store, flights, folder)]
 
 
 def _rows_of(
@@ -96,3 +97,28 @@ def _random(count: int) -> pa.Table:
     offsets = pa.py_buffer(np.arange(0, 16 * (count + 1), 16, dtype=np.int32))
     values = pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
     return pa.table({"value": values})
+
+
+def _sizes(store: txnlog.Store, flights: pa.Table, folder: Path) -> list[str]:
+    """The flights once, at one commit, as a topic and deltalake have them if nothing is said.
+
+    The bytes of their files, and how long one line of code takes.
+    """
+    store.create_topic("once", schema=flights.schema)
+    target = folder / "delta"
+
+    def ours() -> None:
+        with store.producer() as producer:
+            producer.send_batch("once", flights)
+
+    def delta() -> None:
+        write_deltalake(str(target), flights, mode="append")
+
+    taken = interleaved({"ours": ours, "Delta": delta}, 2)
+    size = {"ours": sum(s.size_bytes for s in store.segments("once")) // 3}
+    size["Delta"] = sum(file.stat().st_size for file in target.glob("*.parquet")) // 3
+    lines = ["| the flights once, each by one line of code | bytes | CPU s |", "|---|---|---|"]
+    for name, count in size.items():
+        lines.append(f"| {name} | {count:,} | {taken[name].cpu_s:.2f} |")
+    ratio = taken["Delta"].cpu_s / taken["ours"].cpu_s
+    return [*lines, f"| ours / Delta | {size['ours'] / size['Delta']:.2f} | speed {ratio:.2f} |"]
