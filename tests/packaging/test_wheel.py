@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("packaging")  # one process builds the whee
 OPTIONAL = (
     *("pyspark", "pandas", "typer", "rich"),
     *("s3fs", "gcsfs", "adlfs", "asyncssh", "requests", "hdfs_native"),
+    *("deltalake", "pyiceberg"),
 )
 
 
@@ -74,6 +75,8 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     # Built on the extras; loaded for their URLs alone.
     for adapter in ("azure", "gcs", "s3", "sftp", "webhdfs"):
         names.remove(f"txnlog.storage.adapters.{adapter}_client")
+    for table in ("delta", "iceberg"):
+        names.remove(f"txnlog.tables.{table}")
     code = "\n".join(
         (
             "import importlib, sys",

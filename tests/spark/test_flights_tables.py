@@ -21,6 +21,8 @@ from txnlog.store import attach
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.more
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAMPLE = 2_000
 
@@ -88,7 +90,6 @@ def _rows(table: pa.Table, names: list[str]) -> list[tuple[str, ...]]:
     return sorted(tuple(map(str, _of(row, names))) for row in table.to_pylist())
 
 
-@pytest.mark.more
 @pytest.mark.xdist_group("flights-tables")
 def test_the_whole_story(tmp_path: Path) -> None:
     """As `make demo-tables` runs it: the job dies by SIGKILL."""

@@ -148,7 +148,7 @@ def _flight(turn: int, number: int) -> dict[str, object]:
     }
 
 
-def read_parquet(store: Store) -> dict[str, object]:
+def read_parquet(store: Store) -> dict[str, list[list[str]]]:
     """The same for these topics: each row as text, ordered by partition and offset."""
     snapshot = store.snapshot(["typed", "bytes", "t"])
     columns = {

@@ -20,6 +20,7 @@ from published import (
     check_same,
     rows,
 )
+from pyiceberg.table import Table
 
 import txnlog
 from txnlog import TopicPartition
@@ -291,15 +292,15 @@ class Killed(BaseException):
 STEPS: list[tuple[type, Any, str]] = [
     (DeltaPublished, delta, "plan_files"),
     (DeltaPublished, delta, "copy_files"),
-    (DeltaPublished, delta.DeltaTable, "create_write_transaction"),
+    (DeltaPublished, DeltaTable, "create_write_transaction"),
     (IcebergPublished, iceberg, "plan_files"),
     (IcebergPublished, iceberg, "copy_files"),
     (IcebergPublished, iceberg._Publication, "_change_columns"),
-    (IcebergPublished, iceberg.Table, "_do_commit"),
+    (IcebergPublished, Table, "_do_commit"),
 ]
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.more), True])
 @pytest.mark.parametrize(("kind", "owner", "step"), STEPS)
 def test_killed_at_any_step(
     kind: Callable[..., Published],
@@ -339,7 +340,7 @@ def test_killed_at_any_step(
     assert table.publish().added_files == 0
 
 
-@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("made", [pytest.param(False, marks=pytest.mark.more), True])
 def test_two_at_once(made: bool, store: Store, table: Published) -> None:
     """One plans, another publishes more meanwhile: the first begins anew, adds no file twice."""
     module: Any = delta if isinstance(table, DeltaPublished) else iceberg
@@ -364,6 +365,7 @@ def test_two_at_once(made: bool, store: Store, table: Published) -> None:
     assert check_same(store, table, COLUMNS) == (30 if made else 20)
 
 
+@pytest.mark.more
 def test_somebody_always_interferes(store: Store, table: Published) -> None:
     """Whenever we have planned somebody else publishes, before us, and less than there is."""
     module: Any = delta if isinstance(table, DeltaPublished) else iceberg
@@ -425,6 +427,7 @@ def test_it_never_goes_back(store: Store, table: Published) -> None:
     assert check_same(store, table, COLUMNS) == 30
 
 
+@pytest.mark.more
 def test_what_others_did_to_the_table_is_undone(store: Store, tmp_path: Path) -> None:
     """It is the topic's: what they take away comes back."""
     send(store, rows(0, 30))
@@ -515,6 +518,7 @@ def test_errors_of_libraries_are_ours(store: Store, tmp_path: Path) -> None:
         store.publish_delta("f", str(table.folder))
 
 
+@pytest.mark.more
 def test_deltas_own_reader_agrees(store: Store, tmp_path: Path) -> None:
     """An older version of the table shows what it has shown."""
     send(store, rows(0, 10))

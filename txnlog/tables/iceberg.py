@@ -8,13 +8,13 @@ a change of them is a commit before it, of the same files.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -57,6 +57,12 @@ _PROPERTIES = {
     # A retry adds the same files to whatever somebody else has committed, and so adds them twice.
     _RETRIES: "0",
 }
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """The catalog at the ``uri`` among its properties. Raises StorageError."""
+    with reported("opening the catalog", name, secrets_of(properties)):
+        return load_catalog(name, **properties)
 
 
 def publish_iceberg(

@@ -90,12 +90,10 @@ def _publish_iceberg(
     table: str,
     location: str | None,
 ) -> TablePublication:
-    from txnlog.storage.failure_messages import secrets_of
-    from txnlog.tables.failures import reported, require_package
+    from txnlog.tables.failures import require_package
 
     require_package("pyiceberg", "iceberg")
-    from pyiceberg.catalog import load_catalog
+    from txnlog.tables.iceberg import open_catalog
 
-    with reported("opening the catalog", catalog, secrets_of(properties)):
-        loaded = load_catalog(catalog, **properties)
-    return store.publish_iceberg(topic, loaded, table, location=location)
+    opened = open_catalog(catalog, properties)
+    return store.publish_iceberg(topic, opened, table, location=location)
