@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -119,8 +120,17 @@ def check_apart(storage: Storage, table_url: str) -> None:
         )
 
 
+_SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
+
+
 def _as_folder(url: str) -> str:
-    return url.replace("s3a://", "s3://").rstrip("/") + "/"
+    """A folder's URL so that one below it begins with it, however either is written."""
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        path = url if not parts.scheme else parts.path
+        return f"{Path(unquote(path)).resolve()}".rstrip("/") + "/"
+    scheme = _SAME_SCHEME.get(parts.scheme, parts.scheme)
+    return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}/"
 
 
 def plan_files(
