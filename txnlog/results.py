@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Trimmed,
     )
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
+    from txnlog.tables.publication import TablePublication
 
 __all__ = [
     "Altered",
@@ -112,6 +113,7 @@ __all__ = [
     "SegmentIdentity",
     "StableOffset",
     "StableOffsetHolder",
+    "TablePublication",
     "TopicDescription",
     "TopicSchema",
     "TransactionDescription",
@@ -169,6 +171,7 @@ _HOMES = {
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",
     "StableOffsetHolder": "inspect.descriptions",
+    "TablePublication": "tables.publication",
     "TopicDescription": "inspect.descriptions",
     "TopicSchema": "schema",
     "TransactionDescription": "inspect.descriptions",

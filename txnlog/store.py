@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.admin.groups import GroupAdmin
+from txnlog.admin.tables import TableAdmin
 from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.transactions import TransactionAdmin
 from txnlog.admin.upkeep import Upkeep
@@ -137,7 +138,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     )
 
 
-class Store(TopicAdmin, GroupAdmin, TransactionAdmin):
+class Store(TopicAdmin, GroupAdmin, TransactionAdmin, TableAdmin):
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be

@@ -82,7 +82,7 @@ class SchemaColumns:
         self.stored: list[str] = []
         self._sources: list[tuple[str, _Convert | None] | pa.Scalar | None] = []
         fields = [*file_schema]
-        for field, at in zip(wanted, _match(fields, [*wanted]), strict=True):
+        for field, at in zip(wanted, match_fields(fields, [*wanted]), strict=True):
             if at is None:
                 self._sources.append(default_of(field))
             else:
@@ -121,7 +121,7 @@ class SchemaColumns:
             ) from error
 
 
-def _match(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[int | None]:
+def match_fields(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[int | None]:
     """Where each field is among those that there are, by its id or else its name."""
     by_name = {field.name: at for at, field in enumerate(found)}
     by_id = {id_of(field): at for at, field in enumerate(found)}
@@ -148,7 +148,7 @@ def _converter(found: pa.Field, wanted: pa.Field) -> _Convert | None:
 
 def _struct_converter(found: pa.Field, wanted: pa.Field) -> _Convert | None:
     there, fields = children(found.type), children(wanted.type)
-    places = _match(there, fields)
+    places = match_fields(there, fields)
     parts = [
         None if at is None else _converter(there[at], field)
         for at, field in zip(places, fields, strict=True)

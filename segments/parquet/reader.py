@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.errors import CorruptRecord, TxnlogError, UnsupportedRecordFormat
-from txnlog.segments.parquet.columns import SchemaColumns
+from txnlog.segments.parquet.columns import SchemaColumns, match_fields
 from txnlog.segments.parquet.footer import (
     FOOTER_CHUNK_BYTES,
     MAGIC,
@@ -105,7 +105,9 @@ class ParquetSegment:
 
     def names_of(self, columns: pa.Schema) -> list[str | None]:
         """What each column of a schema is called in the file; None: the file has no such column."""
-        return _match(self.footer.metadata.schema.to_arrow_schema(), columns)
+        fields = [*self.footer.metadata.schema.to_arrow_schema()]
+        places = match_fields(fields, [*columns])
+        return [None if at is None else fields[at].name for at in places]
 
     def column_bytes(self, group: RowGroup, columns: Columns) -> int:
         """About how many bytes these columns take in a row group, decompressed."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from txnlog.segments.batch_encoder import SegmentEnd, SupportsWrite
 from txnlog.segments.compression import Compression
 from txnlog.segments.identity import NO_TAG
+from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.parquet.footer import (
     CHECKSUMS_KEY,
     OFFSET_COLUMN,
@@ -98,7 +99,7 @@ class RowGroupEncoder:
         codec = _CODECS[self._compression]
         return parquet.ParquetWriter(
             pa.PythonFile(self._output, mode="w"),
-            schema,
+            with_record_ids(schema),
             version="2.6",
             compression=codec,
             compression_level=None if codec in ("none", "snappy") else self._level,

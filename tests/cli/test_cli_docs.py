@@ -29,6 +29,7 @@ from txnlog.cli.commands.records import count, write
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
+from txnlog.cli.commands.tables import publish
 from txnlog.cli.commands.topics import compact, config, merge, trim
 from txnlog.cli.commands.txns import find_hanging, producers, why
 from txnlog.cli.commands.txns import log as txns_log
@@ -100,6 +101,7 @@ KEYS = {
     "records tail": [],
     "records count": [*keys(*count.TOTAL), "partitions", *keys(*count.PARTITIONS)],
     "records write": keys(*write.FIELDS),
+    "tables publish": keys(*publish.FIELDS),
     "groups ls": keys(*group_fields.SUMMARY),
     "groups describe": keys(*group_fields.OFFSETS),
     "groups seek": keys(*seek.FIELDS),

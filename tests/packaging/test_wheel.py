@@ -21,6 +21,7 @@ OPTIONAL = (
     *("pyspark", "pandas", "typer", "rich"),
     *("s3fs", "gcsfs", "adlfs", "asyncssh", "requests", "hdfs_native"),
     *("jinja2", "starlette", "uvicorn"),
+    *("deltalake", "pyiceberg"),
 )
 
 
@@ -77,6 +78,8 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     # Built on the extras; loaded for their URLs alone.
     for adapter in ("azure", "gcs", "s3", "sftp", "webhdfs"):
         names.remove(f"txnlog.storage.adapters.{adapter}_client")
+    for table in ("delta", "iceberg"):
+        names.remove(f"txnlog.tables.{table}")
     code = "\n".join(
         (
             "import importlib, sys",

@@ -16,6 +16,7 @@ FLOORS = (
     ("doctor",),
     ("admin",),
     ("inspect",),
+    ("tables",),
     ("kafka",),
     ("write",),
     ("read",),

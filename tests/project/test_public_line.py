@@ -10,6 +10,7 @@ import typing
 import pandas as pd
 import pyarrow.dataset
 import pytest
+from pyiceberg.catalog import Catalog
 
 import txnlog
 from txnlog import Consumer, Producer, Snapshot, Store, results
@@ -60,6 +61,7 @@ def returned_types(owner: type) -> dict[str, type]:
         function = member.fget if isinstance(member, property) else member
         if not name.startswith("_") and callable(function):
             names = {**known, "pd": pd, "pyarrow": pyarrow, "pa": pyarrow, "Progress": Progress}
+            names["Catalog"] = Catalog
             collect(typing.get_type_hints(function, localns=names).get("return"))
     return found
 

@@ -19,8 +19,11 @@ def called_names(module: Module) -> set[str]:
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
-ADAPTED = ("azure", "gcs", "hdfs", "hdfs-kerberos", "pandas", "s3", "sftp")
-"""The extras of the core: what adapters are built on, and pandas."""
+ADAPTED = (
+    *("azure", "gcs", "hdfs", "hdfs-kerberos", "s3", "sftp"),
+    *("delta", "iceberg", "pandas"),
+)
+"""The extras of the core: what adapters are built on, tables of others, and pandas."""
 
 
 def names_of(requirements: list[str]) -> set[str]:

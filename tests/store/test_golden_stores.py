@@ -9,7 +9,9 @@ import zipfile
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
+from golden_stores import read_parquet
 
 import txnlog
 from txnlog import TopicPartition
@@ -110,6 +112,33 @@ def test_shared_files_are_of_a_version_of_their_own(tmp_path: Path) -> None:
     }
     assert entries == {1: False, 3: True}
     assert any(name.startswith("topics/rows/data/shared/") for name in found)
+
+
+def test_parquet_segments_and_bundles(tmp_path: Path) -> None:
+    """Format 4: typed rows before and after a change of columns, gaps, and a shared entry file."""
+    root = tmp_path / "store"
+    with zipfile.ZipFile(GOLDEN / "store-0.1-parquet.zip") as files:
+        files.extractall(root)
+    names = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
+    assert sum(name.endswith(".parquet") for name in names) > 10
+    entries = [json.loads(p.read_bytes()) for p in (root / "topics/t/log").glob("*.json")]
+    assert {(e["kind"], e["format"]) for e in entries if e["kind"] == "bundle"} == {("bundle", 4)}
+    store = txnlog.open(str(root))
+    expected = json.loads((GOLDEN / "store-0.1-parquet.json").read_text())
+    assert read_parquet(store) == expected
+    with store.producer(transactional_id="job") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_batch("typed", pa.table({"carrier": ["later"], "gate": [1]}))
+            producer.send("bytes", b"later")
+            producer.send("t", b"later")
+    again = read_parquet(txnlog.open(str(root)))
+    assert {topic: len(rows) for topic, rows in again.items()} == {
+        topic: len(rows) + 1 for topic, rows in expected.items()
+    }
+    store.compact("typed")
+    store.merge_topic("bytes")
+    assert not [f for f in store.examine(with_contents=True) if f.state == "damage"]
 
 
 def test_what_older_versions_leave_out_of_checkpoints_is_no_damage(tmp_path: Path) -> None:

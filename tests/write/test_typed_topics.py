@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
+from txnlog.config import TopicConfig
 from txnlog.errors import (
     CorruptEntry,
     InvalidConfig,
@@ -727,3 +728,18 @@ def test_a_dataset_checks_the_pages(store: Store) -> None:
     store.storage.put(name, bytes(data))
     with pytest.raises(OSError, match=r"(?i)crc"):
         store.snapshot(["n"]).dataset("n").to_table()
+
+
+def test_parquet_is_compressed_by_zstd_if_nothing_else_is_said(store: Store) -> None:
+    """As a setting of the topic: those that were made without it keep their codec."""
+    store.create_topic("typed", schema=FLIGHTS)
+    store.create_topic("bytes", config={"record.format": "parquet"})
+    store.create_topic("chosen", schema=FLIGHTS, config={"compression.type": "lz4"})
+    store.create_topic("columns")
+    found = {name: store.topic_spec(name).config for name in store.topics()}
+    assert {name: TopicConfig.of(of).compression.kafka_name for name, of in found.items()} == {
+        "typed": "zstd",
+        "bytes": "zstd",
+        "chosen": "lz4",
+        "columns": "lz4",
+    }

@@ -71,7 +71,8 @@ class TopicAdmin:
 
         With a ``schema`` its records have these columns instead of a key and a value, and are
         stored in Parquet files. The columns named by ``key`` choose the partition; those that have
-        ``defaults`` (by name, Python's values or Arrow's) may be left out of what is sent.
+        ``defaults`` (by name, Python's values or Arrow's) may be left out of what is sent. What is
+        stored in Parquet files is compressed by zstd, if no other ``compression.type`` is given.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema.
@@ -82,6 +83,9 @@ class TopicAdmin:
             config = {"record.format": PARQUET, **(config or {})}
         elif key is not None or defaults is not None:
             raise InvalidSchema("key and defaults are of columns of a schema, and there is none")
+        if config is not None and config.get("record.format") == PARQUET:
+            # Set, and no default of the format: topics that are there already keep theirs.
+            config = {"compression.type": "zstd", **config}
         checked = check_topic_config(config)
         if typed is None:
             check_untyped_config(checked)

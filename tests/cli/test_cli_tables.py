@@ -1,0 +1,59 @@
+"""``txnlog tables publish``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from cli_command import cli
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+import txnlog
+
+
+@pytest.fixture
+def typed_store(own_store: Path) -> Path:
+    """A store with a typed topic ``flights`` of two rows."""
+    store = txnlog.open(str(own_store))
+    store.create_topic("flights", schema=pa.schema([("carrier", pa.string())]))
+    with store.producer() as producer:
+        producer.send_batch("flights", pa.table({"carrier": ["AA", "UA"]}))
+    return own_store
+
+
+def test_a_topic_becomes_a_table(typed_store: Path, tmp_path: Path) -> None:
+    """A Delta table and an Iceberg table, and the second time nothing is left to do."""
+    publish = ("tables", "publish", "flights", "--store", typed_store, "-o", "json")
+    delta = cli(*publish, "--delta", tmp_path / "delta").json()
+    assert (delta["version"], delta["added_files"], delta["copied_files"]) == (0, 1, 0)
+    found = pa.table(DeltaTable(str(tmp_path / "delta")).scan(columns=["carrier"]))
+    assert found["carrier"].to_pylist() == ["AA", "UA"]
+    uri = f"sqlite:///{tmp_path / 'catalog.db'}"
+    iceberg = ("--iceberg", uri, "--table", "sales.flights", "--catalog", "mine")
+    option = ("--table-option", f"warehouse=file://{tmp_path / 'warehouse'}")
+    first = cli(*publish, *iceberg, *option).json()
+    assert (first["url"], first["added_files"]) == ("sales.flights", 1)
+    again = cli(*publish, *iceberg, *option).json()
+    assert (again["version"], again["added_files"]) == (first["version"], 0)
+    opened = load_catalog("mine", uri=uri).load_table("sales.flights")
+    assert opened.scan().to_arrow()["carrier"].to_pylist() == ["AA", "UA"]
+
+
+def test_what_is_asked_for_must_be_clear(typed_store: Path, tmp_path: Path) -> None:
+    publish = ("tables", "publish", "flights", "--store", typed_store)
+    for wrong, said in (
+        ((), "either --delta DIR or --iceberg URI"),
+        (("--delta", tmp_path / "t", "--table", "a.b"), "are for --iceberg"),
+        (("--iceberg", "sqlite://"), "needs --table NAME"),
+    ):
+        done = cli(*publish, *wrong)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+    inside = cli(*publish, "--delta", typed_store / "t")
+    assert inside.code == 1
+    assert "lie in each other" in inside.err
+    nowhere = cli(*publish, "--iceberg", "nonsense://user:hidden-word@host", "--table", "a.b")
+    assert nowhere.code == 1
+    assert "hidden-word" not in nowhere.err

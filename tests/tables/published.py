@@ -1,0 +1,131 @@
+"""A topic that is published, as Delta and as Iceberg, and what others read of the tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog, load_catalog
+
+from txnlog.results import TablePublication
+from txnlog.store import Store
+
+SCHEMA = pa.schema(
+    [
+        pa.field("carrier", pa.string(), nullable=False),
+        ("flight", pa.int32()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("local", pa.timestamp("ms")),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(12, 2)),
+        ("delay", pa.float64()),
+        ("small", pa.int8()),
+        ("on", pa.bool_()),
+        ("raw", pa.binary()),
+        (
+            "legs",
+            pa.list_(pa.struct([("to", pa.string()), ("seats", pa.map_(pa.string(), pa.int16()))])),
+        ),
+    ]
+)
+Rows = list[dict[str, Any]]
+
+
+def rows(first: int, stop: int, **same: object) -> pa.Table:
+    """Rows of SCHEMA with keys ``c<first>`` to ``c<stop - 1>``, and nulls among them."""
+    return pa.Table.from_pylist([_row(number) | same for number in range(first, stop)], SCHEMA)
+
+
+def _row(number: int) -> dict[str, object]:
+    moment = dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=number, microseconds=7)
+    return {
+        "carrier": f"c{number}",
+        "flight": None if number % 5 == 3 else number,
+        "at": moment,
+        "local": moment.replace(tzinfo=None, microsecond=1000),
+        "day": None if number % 3 else moment.date(),
+        "price": Decimal(number) / 4,
+        "delay": float("nan") if number % 4 == 1 else number / 2,
+        "small": number % 100,
+        "on": number % 2 == 0,
+        "raw": b"%d" % number,
+        "legs": [{"to": "X", "seats": [("a", number)]}],
+    }
+
+
+class Published(Protocol):
+    """A table of a topic."""
+
+    def publish(self) -> TablePublication: ...
+
+    def read(self, columns: list[str]) -> pa.Table:
+        """By a library that knows nothing of txnlog."""
+        ...
+
+    def files(self) -> list[str]:
+        """The URLs of its files, or the names in its own folder."""
+        ...
+
+    @property
+    def folder(self) -> Path: ...
+
+
+class DeltaPublished:
+    """By deltalake."""
+
+    def __init__(self, store: Store, folder: Path, topic: str = "f") -> None:
+        self._store, self._topic = store, topic
+        self.folder = folder / "del ta"
+
+    def publish(self) -> TablePublication:
+        return self._store.publish_delta(self._topic, str(self.folder))
+
+    @property
+    def table(self) -> DeltaTable:
+        return DeltaTable(str(self.folder))
+
+    def read(self, columns: list[str]) -> pa.Table:
+        return pa.table(self.table.scan(columns=columns))
+
+    def files(self) -> list[str]:
+        return sorted(pa.table(self.table.get_add_actions())["path"].to_pylist())
+
+
+class IcebergPublished:
+    """By pyiceberg, with a catalog in a file. It takes null lists of structs for empty ones."""
+
+    def __init__(self, store: Store, folder: Path, topic: str = "f") -> None:
+        self._store, self._topic = store, topic
+        self.folder = folder / "ware house"
+        self.folder.mkdir()
+
+    @property
+    def catalog(self) -> Catalog:
+        place = self.folder / "catalog.db"
+        return load_catalog("default", uri=f"sqlite:///{place}", warehouse=f"file://{self.folder}")
+
+    def publish(self) -> TablePublication:
+        return self._store.publish_iceberg(self._topic, self.catalog, "sales.f")
+
+    def read(self, columns: list[str]) -> pa.Table:
+        names = ["_tombstone" if name == "_deleted" else name for name in columns]
+        found = self.catalog.load_table("sales.f").scan(selected_fields=(*names,)).to_arrow()
+        table = found.select(names).rename_columns(columns)
+        return table.drop_columns([name for name in ("legs",) if name in columns])
+
+    def files(self) -> list[str]:
+        planned = self.catalog.load_table("sales.f").scan().plan_files()
+        return sorted(task.file.file_path for task in planned)
+
+
+def check_same(store: Store, table: Published, columns: list[str], topic: str = "f") -> int:
+    """Assert that the table has the rows of the topic; returns how many. NaN is equal to NaN."""
+    found = table.read(columns)
+    wanted = store.scan(topic, columns=found.column_names, isolation_level="snapshot").to_arrow()
+    found = found.cast(wanted.schema)
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, wanted.to_pylist()))
+    return len(found)

@@ -1,0 +1,536 @@
+"""Topics as Delta and Iceberg tables: the rows of the topic, and what becomes of both."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from published import (
+    SCHEMA,
+    DeltaPublished,
+    IcebergPublished,
+    Published,
+    check_same,
+    rows,
+)
+from pyiceberg.table import Table
+
+import txnlog
+from txnlog import TopicPartition
+from txnlog.errors import ConcurrentTransactions, InvalidOption, InvalidSchema, StorageError
+from txnlog.segments.parquet import writer
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.store import Store, attach
+from txnlog.tables import delta, iceberg
+from txnlog.testing import VirtualClock
+
+COLUMNS = [*SCHEMA.names, "_timestamp", "_headers", "_deleted"]
+PLAIN = ["key", "value", "timestamp", "headers"]
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: VirtualClock) -> Store:
+    """A store whose path must be encoded, with a topic ``f`` of three partitions."""
+    folder = tmp_path / "st o%re"
+    folder.mkdir()
+    store = attach(LocalStorage(str(folder)), create=True, clock=clock)
+    store.create_topic("f", partitions=3, schema=SCHEMA, key=["carrier"])
+    return store
+
+
+@pytest.fixture(params=[DeltaPublished, IcebergPublished])
+def table(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> Published:
+    made: Published = request.param(store, tmp_path)
+    return made
+
+
+def send(store: Store, batch: Any, topic: str = "f") -> None:
+    with store.producer() as producer:
+        producer.send_batch(topic, batch)
+
+
+def segments(store: Store, topic: str = "f") -> set[Path]:
+    return set((Path(store.url) / "topics" / topic / "data").rglob("*.parquet"))
+
+
+def test_the_table_has_the_rows_of_the_topic(store: Store, table: Published) -> None:
+    """Every type, nulls and tombstones; of transactions those that are committed, whole."""
+    with store.producer(transactional_id="a") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_batch("f", rows(0, 40))
+        producer.begin_transaction()
+        producer.send_batch("f", rows(100, 140))
+        producer.flush()
+        producer.abort_transaction()
+        still_open = store.producer(transactional_id="b")
+        still_open.init_transactions()
+        still_open.begin_transaction()
+        still_open.send_batch("f", rows(200, 240))
+        still_open.flush()
+        with producer.transaction():
+            producer.send_batch("f", rows(40, 50))
+            producer.send_batch("f", pa.table({"carrier": ["c1"], "_deleted": [True]}))
+    done = table.publish()
+    # Those of the aborted and of the open one are not among them.
+    assert (done.added_files, done.removed_files, done.copied_files) == (6, 0, 0)
+    assert check_same(store, table, COLUMNS) == 51
+    assert {*map(len, (table.files(), segments(store)))} == {6, 12}
+    still_open.commit_transaction()
+    assert table.publish().added_files == 3
+    assert check_same(store, table, COLUMNS) == 91
+
+
+def test_again_it_adds_what_is_new(store: Store, table: Published) -> None:
+    send(store, rows(0, 30))
+    first = table.publish()
+    nothing = table.publish()
+    assert (nothing.version, nothing.added_files, nothing.removed_files) == (first.version, 0, 0)
+    send(store, rows(30, 31))
+    second = table.publish()
+    assert (second.added_files, second.removed_files) == (1, 0)
+    assert second.version != first.version
+    assert sum(second.end_offsets.values()) == check_same(store, table, COLUMNS) == 31
+
+
+def test_an_empty_topic_is_an_empty_table(store: Store, table: Published) -> None:
+    done = table.publish()
+    assert (done.added_files, table.files()) == (0, [])
+    send(store, rows(0, 1))
+    assert table.publish().added_files == 1
+    assert check_same(store, table, COLUMNS) == 1
+
+
+def test_what_the_topic_lets_go_is_taken_away(store: Store, table: Published) -> None:
+    """Merged segments for small ones; of one that a trim cut through, a copy of the rest."""
+    for turn in range(6):
+        send(store, rows(turn * 10, turn * 10 + 10))
+    assert table.publish().added_files == 18
+    store.merge_topic("f")
+    done = table.publish()
+    assert (done.added_files, done.removed_files, done.copied_files) == (3, 18, 0)
+    assert check_same(store, table, COLUMNS) == 60
+    store.delete_records({TopicPartition("f", 1): 5})
+    done = table.publish()
+    assert (done.added_files, done.removed_files, done.copied_files) == (1, 1, 1)
+    left = check_same(store, table, COLUMNS)
+    assert 0 < left < 60
+    # The same copy does as long as the same rows are left.
+    assert table.publish().added_files == 0
+    store.delete_records({TopicPartition("f", 1): done.end_offsets[1]})
+    done = table.publish()
+    assert (done.added_files, done.removed_files) == (0, 1)
+    assert check_same(store, table, COLUMNS) == left - (done.end_offsets[1] - 5)
+
+
+def test_compaction_is_an_upsert(tmp_path: Path, clock: VirtualClock) -> None:
+    """Of each key the newest row: what a MERGE leaves, in both tables."""
+    store = attach(LocalStorage(str(tmp_path)), create=True, clock=clock)
+    config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0}
+    store.create_topic("f", schema=SCHEMA, key=["carrier"], config=config)
+    folder = tmp_path.parent / f"{tmp_path.name}-tables"
+    folder.mkdir()
+    tables: list[Published] = [DeltaPublished(store, folder), IcebergPublished(store, folder)]
+    send(store, rows(0, 10))
+    send(store, rows(5, 15, small=99))
+    for table in tables:
+        table.publish()
+        assert check_same(store, table, COLUMNS) == 20
+    store.compact("f")
+    for table in tables:
+        table.publish()
+        assert check_same(store, table, COLUMNS) == 15
+        assert table.read(["small"])["small"].to_pylist().count(99) == 10
+
+
+def test_columns_follow_the_topic(store: Store, table: Published) -> None:
+    """Added, dropped, wider, in another order: older rows are read under the new schema."""
+    send(store, rows(0, 20))
+    table.publish()
+    kept = [field for field in SCHEMA if field.name not in ("price", "flight", "local")]
+    changed = pa.schema([("later", pa.timestamp("us")), *kept, ("flight", pa.int64())])
+    store.alter_topic("f", schema=changed)
+    done = table.publish()
+    assert (done.added_files, done.copied_files) == (0, 0)
+    columns = [*changed.names, "_deleted"]
+    assert check_same(store, table, columns) == 20
+    send(store, pa.table({"carrier": ["new"], "flight": [1 << 40], "legs": [[]]}))
+    table.publish()
+    assert check_same(store, table, columns) == 21
+
+
+def test_a_column_may_bring_a_feature_of_the_table(tmp_path: Path, clock: VirtualClock) -> None:
+    """Times without a zone need one of Delta's, that a table has only where it is needed."""
+    store = attach(LocalStorage(str(tmp_path / "s")), create=True, clock=clock)
+    store.create_topic("f", schema=pa.schema([("a", pa.int32())]))
+    table = DeltaPublished(store, tmp_path)
+    send(store, pa.table({"a": pa.array([1], pa.int32())}))
+    table.publish()
+    assert table.table.protocol().min_reader_version == 1
+    store.alter_topic("f", schema=pa.schema([("a", pa.int32()), ("t", pa.timestamp("ms"))]))
+    table.publish()
+    assert table.table.protocol().reader_features == ["timestampNtz"]
+    assert check_same(store, table, ["a", "t"]) == 1
+
+
+def test_topics_of_keys_and_values(store: Store, tmp_path: Path) -> None:
+    store.create_topic("bytes", config={"record.format": "parquet"})
+    with store.producer() as producer:
+        producer.send("bytes", b"value", b"key", headers=[("h", b"1")])
+        producer.send("bytes", None, b"key")
+    for table in (
+        DeltaPublished(store, tmp_path, "bytes"),
+        IcebergPublished(store, tmp_path, "bytes"),
+    ):
+        assert table.publish().copied_files == 0
+        assert check_same(store, table, PLAIN, "bytes") == 2
+
+
+def test_times_of_appends_are_left_out(store: Store, tmp_path: Path) -> None:
+    """They are in the log, and not in the files."""
+    config = {"message.timestamp.type": "LogAppendTime"}
+    store.create_topic("g", schema=pa.schema([("a", pa.int32())]), config=config)
+    send(store, pa.table({"a": pa.array([1], pa.int32())}), "g")
+    table = DeltaPublished(store, tmp_path, "g")
+    table.publish()
+    assert table.table.schema().to_arrow().names == ["a", "_headers", "_partition"]
+    assert check_same(store, table, ["a", "_headers"], "g") == 1
+
+
+def test_a_file_whose_columns_would_not_be_found_is_copied(store: Store, tmp_path: Path) -> None:
+    """Iceberg goes by ids: a file in which a column has none is not referred to."""
+    with patch.object(writer, "with_record_ids", lambda schema: schema):
+        send(store, rows(0, 9))
+    table = IcebergPublished(store, tmp_path)
+    assert table.publish().copied_files == 3
+    assert check_same(store, table, COLUMNS) == 9
+    assert table.publish().added_files == 0
+    by_name = DeltaPublished(store, tmp_path)
+    assert by_name.publish().copied_files == 0
+    assert check_same(store, by_name, COLUMNS) == 9
+
+
+# -- what engines leave out -----------------------------------------------------------------------
+
+
+def test_bounds_hold(store: Store, tmp_path: Path) -> None:
+    """What the tables' logs say of files, against their rows. There is no largest float: NaN."""
+    send(store, rows(0, 50))
+    store.delete_records({TopicPartition("f", 0): 3})  # one is a copy
+    store.alter_topic("f", schema=pa.schema([*SCHEMA, ("more", pa.int8())]))
+    table = DeltaPublished(store, tmp_path)
+    table.publish()
+    actions = pa.table(table.table.get_add_actions(flatten=True)).to_pylist()
+    assert len(actions) == 3
+    for action in actions:
+        where = f"_partition = {action['partition._partition']}"
+        held = pa.table(table.table.scan(predicate=where))
+        assert action["num_records"] == action["null_count.more"] == len(held)
+        for name in ("carrier", "flight", "at", "local", "day", "small"):
+            values = [v for v in held[name].to_pylist() if v is not None]
+            assert action[f"null_count.{name}"] == len(held) - len(values)
+            assert action[f"min.{name}"] <= min(values) <= max(values) <= action[f"max.{name}"]
+        floats = [v for v in held["delay"].to_pylist() if not math.isnan(v)]
+        assert action["min.delay"] == min(floats)
+        assert action.get("max.delay") is None
+
+
+def test_files_are_left_out(store: Store, tmp_path: Path) -> None:
+    """A filter on a column, by both libraries; rows with NaN are found by a filter for large."""
+    for turn in range(3):
+        send(store, rows(turn * 100, turn * 100 + 20))
+    delta_table, iceberg_table = DeltaPublished(store, tmp_path), IcebergPublished(store, tmp_path)
+    delta_table.publish()
+    iceberg_table.publish()
+    opened = iceberg_table.catalog.load_table("sales.f")
+    assert len([*opened.scan(row_filter="small >= 0").plan_files()]) == 9
+    assert len([*opened.scan(row_filter="flight >= 200").plan_files()]) == 3
+    assert len([*opened.scan(row_filter="delay > 1000").plan_files()]) == 9
+    assert opened.scan(row_filter="flight >= 200").to_arrow().num_rows == 16
+    gone = [path for path in segments(store) if "200" not in str(path)]
+    found = pa.table(delta_table.table.scan(predicate="flight >= 200"))
+    assert found.num_rows == 16
+    # Files that are left out need not even be there.
+    kept = {task.file.file_path for task in opened.scan(row_filter="flight >= 200").plan_files()}
+    for path in gone:
+        if f"file://{path}" not in kept:
+            path.unlink()
+    assert pa.table(delta_table.table.scan(predicate="flight >= 200")).num_rows == 16
+
+
+def test_cleaning_a_table_deletes_no_segment(store: Store, tmp_path: Path) -> None:
+    """Delta's VACUUM deletes what lies in the table's own folder alone."""
+    send(store, rows(0, 30))
+    table = DeltaPublished(store, tmp_path)
+    table.publish()
+    store.delete_records({TopicPartition("f", 0): 3, TopicPartition("f", 1): 10_000 % 5})
+    table.publish()
+    (table.folder / "left over.parquet").write_bytes(b"x")
+    before = segments(store)
+    table.table.vacuum(
+        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+    )
+    assert segments(store) == before
+    assert not (table.folder / "left over.parquet").exists()
+    check_same(store, table, COLUMNS)
+
+
+# -- crashes and company --------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+STEPS: list[tuple[type, Any, str]] = [
+    (DeltaPublished, delta, "plan_files"),
+    (DeltaPublished, delta, "copy_files"),
+    (DeltaPublished, DeltaTable, "create_write_transaction"),
+    (IcebergPublished, iceberg, "plan_files"),
+    (IcebergPublished, iceberg, "copy_files"),
+    (IcebergPublished, iceberg._Publication, "_change_columns"),
+    (IcebergPublished, Table, "_do_commit"),
+]
+
+
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.more), True])
+@pytest.mark.parametrize(("kind", "owner", "step"), STEPS)
+def test_killed_at_any_step(
+    kind: Callable[..., Published],
+    owner: Any,
+    step: str,
+    after: bool,
+    store: Store,
+    tmp_path: Path,
+) -> None:
+    """The next one goes on: each row once, whatever the one that was killed has left."""
+    table = kind(store, tmp_path)
+    send(store, rows(0, 10))
+    table.publish()
+    send(store, rows(10, 20))
+    store.delete_records({TopicPartition("f", 0): 1})
+    store.alter_topic("f", schema=pa.schema([*SCHEMA, ("more", pa.string())]))
+    real = getattr(owner, step)
+    calls = 0
+
+    def dies(*args: Any, **arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if after:
+            real(*args, **arguments)
+        raise Killed
+
+    killed = 0
+    for _ in range(2):  # the first commit is that of the columns
+        with patch.object(owner, step, dies):
+            try:
+                table.publish()
+            except Killed:
+                killed += 1
+    assert killed == calls >= 1
+    table.publish()
+    assert check_same(store, table, [*COLUMNS, "more"]) == 19
+    assert table.publish().added_files == 0
+
+
+@pytest.mark.parametrize("made", [pytest.param(False, marks=pytest.mark.more), True])
+def test_two_at_once(made: bool, store: Store, table: Published) -> None:
+    """One plans, another publishes more meanwhile: the first begins anew, adds no file twice."""
+    module: Any = delta if isinstance(table, DeltaPublished) else iceberg
+    send(store, rows(0, 10))
+    if made:
+        table.publish()
+        send(store, rows(10, 20))
+    real = module.plan_files
+    others: list[int] = []
+
+    def overtaken(*args: Any) -> Any:
+        planned = real(*args)
+        if not others:
+            others.append(1)
+            send(store, rows(20, 30))
+            table.publish()
+        return planned
+
+    with patch.object(module, "plan_files", overtaken):
+        done = table.publish()
+    assert (others, done.added_files) == ([1], 0)
+    assert check_same(store, table, COLUMNS) == (30 if made else 20)
+
+
+@pytest.mark.more
+def test_somebody_always_interferes(store: Store, table: Published) -> None:
+    """Whenever we have planned somebody else publishes, before us, and less than there is."""
+    module: Any = delta if isinstance(table, DeltaPublished) else iceberg
+    send(store, rows(0, 3))
+    table.publish()
+    real = module.plan_files
+    numbers = itertools.count(3)
+
+    def overtaken(*args: Any) -> Any:
+        number = next(numbers)
+        send(store, rows(number, number + 1))
+        with patch.object(module, "plan_files", real):
+            table.publish()
+        send(store, rows(1000 + number, 1001 + number))
+        return real(*args)
+
+    send(store, rows(1000, 1001))
+    with (
+        patch.object(module, "plan_files", overtaken),
+        pytest.raises(ConcurrentTransactions, match="try again"),
+    ):
+        table.publish()
+    table.publish()
+    assert check_same(store, table, COLUMNS) == 4 + 20
+
+
+def test_the_table_is_read_before_the_topic(store: Store, table: Published) -> None:
+    """What is published between the two is noticed: a trim, which no offset of ends would tell."""
+    module: Any = delta if isinstance(table, DeltaPublished) else iceberg
+    send(store, rows(0, 30))
+    table.publish()
+    real = module.PinnedTopic.of
+
+    def overtaken(*args: Any) -> Any:
+        pinned = real(*args)
+        if not others:
+            others.append(1)
+            store.delete_records({TopicPartition("f", 0): 2})
+            table.publish()
+        return pinned
+
+    others: list[int] = []
+    send(store, rows(30, 31))
+    with patch.object(module.PinnedTopic, "of", overtaken):
+        table.publish()
+    assert check_same(store, table, COLUMNS) == 29
+
+
+def test_it_never_goes_back(store: Store, table: Published) -> None:
+    """Who sees less of the topic than is published, because a listing was late, changes nothing."""
+    module: Any = delta if isinstance(table, DeltaPublished) else iceberg
+    send(store, rows(0, 3))
+    old = module.PinnedTopic.of(store.logs, "f")
+    send(store, rows(3, 30))
+    newest = table.publish()
+    with patch.object(module.PinnedTopic, "of", lambda *_: old):
+        done = table.publish()
+    assert (done.version, done.added_files, done.removed_files) == (newest.version, 0, 0)
+    assert check_same(store, table, COLUMNS) == 30
+
+
+@pytest.mark.more
+def test_what_others_did_to_the_table_is_undone(store: Store, tmp_path: Path) -> None:
+    """It is the topic's: what they take away comes back."""
+    send(store, rows(0, 30))
+    table = DeltaPublished(store, tmp_path)
+    table.publish()
+    schema = table.table.schema()
+    table.table.create_write_transaction([], "overwrite", schema, ["_partition"])
+    assert len(table.read(["flight"])) == 0
+    table.publish()
+    assert check_same(store, table, COLUMNS) == 30
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def test_another_table_is_left_alone(store: Store, table: Published) -> None:
+    """One that was there, or that of an earlier topic of this name."""
+    send(store, rows(0, 3))
+    table.publish()
+    before = table.files()
+    store.delete_topic("f")
+    store.create_topic("f", partitions=3, schema=SCHEMA, key=["carrier"])
+    with pytest.raises(InvalidOption, match="not of this topic"):
+        table.publish()
+    assert table.files() == before
+
+
+def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> None:
+    store.create_topic("columns")
+    with pytest.raises(InvalidOption, match=r"record\.format=parquet"):
+        store.publish_delta("columns", str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
+
+
+def test_table_and_store_lie_apart(store: Store, tmp_path: Path) -> None:
+    """Whoever cleans the table would delete the store's files."""
+    (tmp_path / "link").symlink_to(store.url)
+    inside = (f"{store.url}/topics/f", f"{tmp_path}/link/t", f"file://{tmp_path}/st%20o%25re/t")
+    for folder in (store.url, *inside, str(tmp_path), f"file://{tmp_path}", "/"):
+        with pytest.raises(InvalidOption, match="lie in each other"):
+            store.publish_delta("f", folder)
+    table = IcebergPublished(store, tmp_path)
+    for location in (f"file://{store.url}/t", f"{store.url}/t", f"file:{store.url}/t"):
+        with pytest.raises(InvalidOption, match="lie in each other"):
+            store.publish_iceberg("f", table.catalog, "sales.f", location=location)
+    assert not table.catalog.table_exists("sales.f")
+    memory = txnlog.open("memory://tables", create=True)
+    memory.create_topic("f", schema=SCHEMA)
+    with pytest.raises(InvalidOption, match="cannot read the files of memory"):
+        memory.publish_delta("f", str(tmp_path / "t"))
+
+
+def test_a_column_cannot_take_a_name_of_icebergs(store: Store, tmp_path: Path) -> None:
+    store.create_topic("g", schema=pa.schema([("_tombstone", pa.int8())]))
+    table = IcebergPublished(store, tmp_path, "g")
+    with pytest.raises(InvalidSchema, match="_tombstone"):
+        table.publish()
+
+
+def test_names_are_what_delta_goes_by() -> None:
+    """A column that was renamed, or whose name is another's now, would show wrong values."""
+
+    def table(**names: int) -> dict[str, Any]:
+        inner = [
+            {"name": name, "type": "long", "metadata": {"txnlog.column.id": str(number)}}
+            for name, number in names.items()
+        ]
+        nested = {"type": "array", "elementType": {"type": "struct", "fields": inner}}
+        return {"fields": [*inner[:1], {"name": "l", "type": nested, "metadata": {}}]}
+
+    delta._check_change(table(a=1, b=2), table(a=1, c=3), "")
+    for changed in (table(z=1, b=2), table(a=1, z=2), table(a=1, b=3), table(a=3, b=2)):
+        with pytest.raises(InvalidSchema, match="publish to another folder"):
+            delta._check_change(table(a=1, b=2), changed, "")
+
+
+def test_errors_of_libraries_are_ours(store: Store, tmp_path: Path) -> None:
+    """With what to do; a secret among the options does not show."""
+    table = DeltaPublished(store, tmp_path)
+    send(store, rows(0, 1))
+    table.publish()
+    for name in (table.folder / "_delta_log").iterdir():
+        name.write_bytes(b"{broken secret-of-mine")
+    with pytest.raises(StorageError, match="publish again") as failed:
+        store.publish_delta("f", str(table.folder), storage_options={"key": "secret-of-mine"})
+    assert "secret-of-mine" not in str(failed.value)
+    with (
+        patch.dict("sys.modules", {"deltalake": None}),
+        pytest.raises(InvalidOption, match="delta"),
+    ):
+        store.publish_delta("f", str(table.folder))
+
+
+@pytest.mark.more
+def test_deltas_own_reader_agrees(store: Store, tmp_path: Path) -> None:
+    """An older version of the table shows what it has shown."""
+    send(store, rows(0, 10))
+    table = DeltaPublished(store, tmp_path)
+    first = table.publish().version
+    send(store, rows(10, 20))
+    store.merge_topic("f")
+    table.publish()
+    assert first is not None
+    old = DeltaTable(str(table.folder), version=first)
+    assert pa.table(old.scan(columns=["carrier"])).num_rows == 10
+    assert check_same(store, table, COLUMNS) == 20

@@ -1,0 +1,84 @@
+"""The columns of a table: what the files of a topic hold of each record, with the ids there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from txnlog.config import TopicConfig
+from txnlog.read.topic_view import TopicView
+from txnlog.schema import TIMESTAMP
+from txnlog.segments.parquet.columns import id_of
+from txnlog.segments.parquet.field_ids import with_record_ids
+from txnlog.segments.records import RECORD_SCHEMA
+
+
+def table_columns(view: TopicView) -> pa.Schema:
+    """All columns that the files have, none of them required; times in microseconds.
+
+    Of a topic whose records have the time of their append it is not in the files, nor in the table.
+    """
+    stored = RECORD_SCHEMA if view.schema is None else view.schema.record_columns
+    if TopicConfig.of(view.config).log_append_time:
+        time = "timestamp" if view.schema is None else TIMESTAMP
+        stored = stored.remove(stored.get_field_index(time))
+    return pa.schema([_as_in_tables(field) for field in with_record_ids(stored)])
+
+
+def _as_in_tables(field: pa.Field) -> pa.Field:
+    kind: Any = field.type
+    if types.is_timestamp(kind):
+        kind = pa.timestamp("us", kind.tz)
+    elif types.is_struct(kind):
+        kind = pa.struct([_as_in_tables(kind.field(n)) for n in range(kind.num_fields)])
+    elif types.is_map(kind):
+        key = _as_in_tables(kind.key_field).with_nullable(False)
+        kind = pa.map_(key, _as_in_tables(kind.item_field))
+    elif types.is_list(kind):
+        kind = pa.list_(_as_in_tables(kind.value_field.with_name("element")))
+    return field.with_type(kind).with_nullable(True)
+
+
+def names_in_file(file: pa.Schema, columns: pa.Schema) -> dict[str, str]:
+    """What the columns of a table are called in a file, found by their ids; if they are there."""
+    by_id = {id_of(field): field.name for field in file}
+    return {field.name: by_id[number] for field in columns if (number := id_of(field)) in by_id}
+
+
+def found_by_name(file: pa.Schema, columns: pa.Schema) -> bool:
+    """Whether who looks for the columns by name finds the right ones, and all there are."""
+    return _found_by_name([*file], [*columns])
+
+
+def _found_by_name(there: list[pa.Field], wanted: list[pa.Field]) -> bool:
+    names = {field.name: field for field in there}
+    ids = {id_of(field): field.name for field in there}
+    for field in wanted:
+        found = names.get(field.name)
+        number = id_of(field)
+        if found is None and number not in ids:
+            continue  # a column that is younger than the file
+        if found is None or id_of(found) not in (None, number):
+            return False
+        if not _found_by_name(_children(found.type), _children(field.type)):
+            return False
+    return True
+
+
+def found_by_id(file: pa.Schema) -> bool:
+    """Whether each column of a file has an id, nested ones too."""
+    return _have_ids([*file])
+
+
+def _have_ids(fields: list[pa.Field]) -> bool:
+    return all(id_of(f) is not None and _have_ids(_children(f.type)) for f in fields)
+
+
+def _children(kind: Any) -> list[pa.Field]:  # noqa: ANN401 - pyarrow has no types
+    if types.is_struct(kind):
+        return [kind.field(n) for n in range(kind.num_fields)]
+    if types.is_map(kind):
+        return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    return [kind.value_field.with_name("element")] if types.is_list(kind) else []

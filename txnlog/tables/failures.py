@@ -1,0 +1,50 @@
+"""What the libraries of tables raise, as errors of ours; commits that somebody has overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TypeVar
+
+from txnlog.errors import ConcurrentTransactions, InvalidOption, TxnlogError
+from txnlog.storage.failure_messages import failure
+
+T = TypeVar("T")
+
+_ATTEMPTS = 10
+
+
+class Conflict(Exception):
+    """The table was changed since it was read; nothing was committed."""
+
+
+def until_nobody_interferes(attempt: Callable[[], T], url: str) -> T:
+    """What an attempt returns that nobody has overtaken. Raises ConcurrentTransactions."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return attempt()
+        except Conflict:
+            continue
+    raise ConcurrentTransactions(
+        f"others have changed the table at {url} each of {_ATTEMPTS} times that it was to be "
+        "published; it is as they left it: try again"
+    )
+
+
+@contextmanager
+def reported(operation: str, url: str, secrets: Collection[str] = ()) -> Generator[None]:
+    """Whatever a library raises, as StorageError without secrets. Errors of ours stay."""
+    try:
+        yield
+    except (TxnlogError, Conflict):
+        raise
+    except Exception as error:  # each library has its own classes, and lets others through
+        hint = "publish again, which goes on from what is there"
+        raise failure(operation, url, "", error, hint=hint, secrets=secrets) from error
+
+
+def require_package(package: str, extra: str) -> None:
+    """Raise InvalidOption unless a library is installed."""
+    if find_spec(package) is None:
+        raise InvalidOption(f"this needs {package}: pip install 'txnlog[{extra}]'")

@@ -1,0 +1,255 @@
+"""A topic as an Iceberg table: its manifests name the segments by their URLs.
+
+A publication is one snapshot, made only if nobody has made another since the table was read. Its
+summary says by partition how far it reaches. Columns are found by their ids, which are the topic's;
+a change of them is a commit before it, of the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.conversions import to_bytes
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertTableUUID,
+    SetCurrentSchemaUpdate,
+)
+from pyiceberg.typedef import Record
+from pyiceberg.types import PrimitiveType
+
+from txnlog.errors import InvalidOption, InvalidSchema
+from txnlog.log.open_logs import Logs
+from txnlog.schema import DELETED
+from txnlog.storage.failure_messages import secrets_of
+from txnlog.tables.columns import found_by_id
+from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
+from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.publication import TablePublication
+from txnlog.tables.table_files import Sink, TableFile, check_apart, copy_files, plan_files
+
+TOMBSTONE = "_tombstone"
+"""What ``_deleted`` is called here: Iceberg keeps that name for itself."""
+
+_TOPIC_ID = "txnlog.topic-id"
+_END_OFFSETS = "txnlog.end-offsets"
+_RETRIES = "commit.retry.num-retries"
+_PROPERTIES = {
+    # Expiring snapshots would delete segments, which readers of the topic may still need.
+    "gc.enabled": "false",
+    # A retry adds the same files to whatever somebody else has committed, and so adds them twice.
+    _RETRIES: "0",
+}
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """The catalog at the ``uri`` among its properties. Raises StorageError."""
+    with reported("opening the catalog", name, secrets_of(properties)):
+        return load_catalog(name, **properties)
+
+
+def publish_iceberg(
+    logs: Logs, topic: str, catalog: Catalog, name: str, location: str | None
+) -> TablePublication:
+    """See :meth:`txnlog.admin.tables.TableAdmin.publish_iceberg`."""
+    secrets = secrets_of(catalog.properties)
+
+    def attempt() -> TablePublication:
+        with reported("publishing to", name, secrets), _overtaken():
+            return _Publication(logs, topic, catalog, name, location).run()
+
+    return until_nobody_interferes(attempt, name)
+
+
+@contextmanager
+def _overtaken() -> Generator[None]:
+    try:
+        yield
+    except (CommitFailedException, TableAlreadyExistsError, ValidationException) as error:
+        raise Conflict from error
+
+
+class _Publication:
+    """One attempt. What the table has is read first, then the topic: so it never goes back."""
+
+    def __init__(
+        self, logs: Logs, topic: str, catalog: Catalog, name: str, location: str | None
+    ) -> None:
+        self._logs = logs
+        self._catalog = catalog
+        self._name = name
+        table = self._load()
+        self._topic = PinnedTopic.of(logs, topic)
+        self._columns = self._topic.columns
+        self._schema = _iceberg_schema(self._columns)
+        self._table = self._create(location) if table is None else table
+
+    def _load(self) -> Table | None:
+        try:
+            return self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            return None
+
+    def _create(self, location: str | None) -> Table:
+        """A table without files. Raises TableAlreadyExistsError."""
+        if location is not None:
+            check_apart(self._logs.storage, location)
+        namespace = Catalog.namespace_from(self._name)
+        self._catalog.create_namespace_if_not_exists(namespace)
+        # Without the columns, to which it would give ids of its own.
+        table = self._catalog.create_table(
+            self._name,
+            Schema(),
+            location,
+            properties={**_PROPERTIES, _TOPIC_ID: self._topic.topic_id},
+        )
+        try:
+            check_apart(self._logs.storage, table.location())
+        except InvalidOption:
+            self._catalog.drop_table(self._name)
+            raise
+        return table
+
+    def run(self) -> TablePublication:
+        """Raises Conflict: somebody else has committed to the table meanwhile."""
+        logs, topic = self._logs, self._topic
+        self._check_table()
+        if topic.is_behind(self._known_offsets()):
+            return self._result(0, 0, 0)
+        self._change_columns()
+        files = {task.file.file_path: task.file for task in self._table.scan().plan_files()}
+        plan = plan_files(logs.storage, topic.ranges, files, self._columns, found_by_id)
+        copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
+        added = [*plan.references, *copies]
+        removed = sorted(files.keys() - plan.kept)
+        if added or removed:
+            self._commit(added, [files[name] for name in removed])
+        return self._result(len(added), len(removed), len(copies))
+
+    def _result(self, added: int, removed: int, copied: int) -> TablePublication:
+        snapshot = self._table.current_snapshot()
+        return TablePublication(
+            self._topic.name,
+            self._name,
+            None if snapshot is None else snapshot.snapshot_id,
+            added,
+            removed,
+            copied,
+            self._topic.end_offsets,
+        )
+
+    def _check_table(self) -> None:
+        properties = self._table.properties
+        if properties.get(_TOPIC_ID) != self._topic.topic_id:
+            raise InvalidOption(
+                f"there is a table {self._name} already, and not of this topic (or of an earlier "
+                f"one that was called {self._topic.name}): choose another name"
+            )
+        if properties.get(_RETRIES) != "0":
+            self._table.transaction().set_properties(_PROPERTIES).commit_transaction()
+        check_apart(self._logs.storage, self._table.location())
+
+    def _known_offsets(self) -> dict[int, int]:
+        """By partition, how far the newest snapshot reaches that was published."""
+        snapshot = self._table.current_snapshot()
+        while snapshot is not None:
+            found = None if snapshot.summary is None else snapshot.summary.get(_END_OFFSETS)
+            if found is not None:
+                return msgspec.json.decode(found, type=dict[int, int])
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
+        return {}
+
+    def _change_columns(self) -> None:
+        """Give the table the topic's columns of today. Its files stay as they are."""
+        current = self._table.schema()
+        if current.as_struct() == self._schema.as_struct():
+            return
+        number = 1 + max(schema.schema_id for schema in self._table.metadata.schemas)
+        wanted = self._schema.model_copy(update={"schema_id": number})
+        self._catalog.commit_table(
+            self._table,
+            (
+                AssertTableUUID(uuid=self._table.metadata.table_uuid),
+                AssertCurrentSchemaId.model_validate({"current-schema-id": current.schema_id}),
+            ),
+            (AddSchemaUpdate(schema=wanted), SetCurrentSchemaUpdate()),
+        )
+        # Whoever has published meanwhile is noticed by the snapshot that was the newest.
+        self._table.refresh()
+
+    def create(self, name: str) -> tuple[str, pa.NativeFile]:
+        """A new file in the table's folder."""
+        url = f"{self._table.location().rstrip('/')}/data/{name}"
+        return url, pa.PythonFile(Sink(self._table.io.new_output(url).create()), mode="w")
+
+    def _commit(self, added: Sequence[TableFile], removed: Sequence[DataFile]) -> None:
+        ends = {_END_OFFSETS: json.dumps(self._topic.end_offsets)}
+        transaction = self._table.transaction()
+        update = transaction.update_snapshot(snapshot_properties=ends)
+        with update.overwrite() if removed else update.merge_append() as producer:
+            for file in added:
+                producer.append_data_file(self._data_file(file))
+            for gone in removed:
+                producer.delete_data_file(gone)
+        transaction.commit_transaction()
+
+    def _data_file(self, file: TableFile) -> DataFile:
+        nulls: dict[int, int] = {}
+        least: dict[int, bytes] = {}
+        largest: dict[int, bytes] = {}
+        for name, known in file.statistics.items():
+            column = self._schema.find_field(_table_name(name))
+            kind = column.field_type
+            assert isinstance(kind, PrimitiveType)
+            if known.null_count is not None:
+                nulls[column.field_id] = known.null_count
+            if known.least is not None:
+                least[column.field_id] = to_bytes(kind, known.least)
+            if known.largest is not None:
+                largest[column.field_id] = to_bytes(kind, known.largest)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=file.url,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=file.record_count,
+            file_size_in_bytes=file.size_bytes,
+            value_counts=dict.fromkeys(nulls, file.record_count),
+            null_value_counts=nulls,
+            nan_value_counts={},
+            column_sizes={},
+            lower_bounds=least,
+            upper_bounds=largest,
+            split_offsets=[*file.row_groups],
+            spec_id=self._table.spec().spec_id,
+        )
+
+
+def _iceberg_schema(columns: pa.Schema) -> Schema:
+    """Raises InvalidSchema: a column has a name that it cannot have here."""
+    if TOMBSTONE in columns.names:
+        raise InvalidSchema(f"a column {TOMBSTONE!r} would be there twice: an Iceberg table has it")
+    named: list[Any] = [field.with_name(_table_name(field.name)) for field in columns]
+    return pyarrow_to_schema(pa.schema(named))
+
+
+def _table_name(column: str) -> str:
+    return TOMBSTONE if column == DELETED else column

@@ -1,0 +1,91 @@
+"""What a file's footer says of its columns, so that engines can leave the file out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+Bound = int | float | str
+
+_LONGEST_TEXT = 256
+"""Longer texts are no bounds: a table's log would grow with them."""
+_MICROS = {"ms": 1000, "us": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """Of one column of a file; None: not known.
+
+    Dates are days, times microseconds since 1970. Floats have no largest value: NaN is larger than
+    all others where there are any, and no footer tells.
+    """
+
+    null_count: int | None
+    least: Bound | None = None
+    largest: Bound | None = None
+
+
+def column_statistics(
+    metadata: Any,  # noqa: ANN401 - pyarrow has no types
+    columns: pa.Schema,
+    names: Mapping[str, str],
+) -> dict[str, ColumnStatistics]:
+    """The statistics of those columns that are not nested, by their names in the table.
+
+    Args:
+        metadata: of the Parquet file.
+        columns: the table's.
+        names: what they are called in the file; those that are missing are null in all rows.
+    """
+    leaves = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
+    stored = metadata.schema.to_arrow_schema()
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found = {}
+    for field in columns:
+        if types.is_nested(field.type):
+            continue
+        name = names.get(field.name)
+        if name is None:
+            found[field.name] = ColumnStatistics(metadata.num_rows)
+        elif name in leaves:
+            chunks = [group.column(leaves[name]) for group in groups]
+            found[field.name] = _summarise(chunks, stored.field(name).type)
+    return found
+
+
+def _summarise(chunks: list[Any], kind: Any) -> ColumnStatistics:  # noqa: ANN401
+    each = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
+    known = [statistics for statistics in each if statistics is not None]
+    if len(known) < len(each) or not all(statistics.has_null_count for statistics in known):
+        return ColumnStatistics(None)
+    nulls = [statistics.null_count for statistics in known]
+    # A row group of nulls alone has no least value, and needs none.
+    valued = [
+        statistics
+        for statistics, count, chunk in zip(known, nulls, chunks, strict=True)
+        if count < chunk.num_values
+    ]
+    if not valued or not all(statistics.has_min_max for statistics in valued):
+        return ColumnStatistics(sum(nulls))
+    if types.is_floating(kind):
+        return ColumnStatistics(sum(nulls), min(float(one.min_raw) for one in valued))
+    least = [_bound(one, kind, "min") for one in valued]
+    largest = [_bound(one, kind, "max") for one in valued]
+    if None in least or None in largest:
+        return ColumnStatistics(sum(nulls))
+    return ColumnStatistics(sum(nulls), min(least), max(largest))
+
+
+def _bound(statistics: Any, kind: Any, which: str) -> Any:  # noqa: ANN401
+    """A bound as :class:`ColumnStatistics` has it; None for types that have none there."""
+    if types.is_string(kind):
+        text = getattr(statistics, which)
+        return text if isinstance(text, str) and len(text) <= _LONGEST_TEXT else None
+    if not (types.is_signed_integer(kind) or types.is_date32(kind) or types.is_timestamp(kind)):
+        return None
+    raw = int(getattr(statistics, f"{which}_raw"))
+    return raw * _MICROS[kind.unit] if types.is_timestamp(kind) else raw

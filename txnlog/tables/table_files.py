@@ -1,0 +1,280 @@
+"""Which files a table of a topic consists of, against those that it has now.
+
+A segment that is a Parquet file by itself, and shows whole, is named by its URL. Of others the rows
+that show are copied, next to the table: what a trim has left of a segment, or a segment whose
+columns the engines would not find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from txnlog.errors import InvalidOption, ObjectNotFound, SnapshotExpired
+from txnlog.log.open_logs import Logs
+from txnlog.names import OWN_FILE, PARQUET_ENDING
+from txnlog.read.schema import ScanColumns
+from txnlog.read.segment_ranges import SegmentRange, read_ranges
+from txnlog.schema import TopicSchema
+from txnlog.segments.parquet.footer import read_footer
+from txnlog.storage.base import Storage
+from txnlog.tables.columns import names_in_file
+from txnlog.tables.statistics import ColumnStatistics, column_statistics
+
+_FOOTERS_AT_ONCE = 256
+_ENGINES_READ = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs")
+"""The schemes of stores, besides local ones, that the engines know by the same name."""
+
+Fits = Callable[[pa.Schema], bool]
+"""Whether an engine finds the table's columns in a file of this schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file that a table is to have, with rows of one partition."""
+
+    url: str
+    partition: int
+    size_bytes: int
+    record_count: int
+    statistics: Mapping[str, ColumnStatistics]
+    row_groups: tuple[int, ...]
+    """Where they begin in the file, in bytes."""
+
+
+class CopyTarget(Protocol):
+    """Where copies go: into the table's own folder."""
+
+    def create(self, name: str) -> tuple[str, pa.NativeFile]:
+        """A new file of this name: under which name the table has it, and where to write it."""
+        ...
+
+
+class Sink:
+    """A file that takes whatever has bytes, and counts them."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:  # noqa: ANN401 - each library has its own
+        self._file = file
+        self._size_bytes = 0
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - a buffer of any kind
+        piece = bytes(data)
+        self._file.write(piece)
+        self._size_bytes += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._size_bytes
+
+    def flush(self) -> None:
+        """It is written as a whole when it is closed."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._file.close()
+
+
+@dataclass(slots=True)
+class FilePlan:
+    """``kept`` are those that a table has and shall have, by name; the rest is to be added."""
+
+    kept: set[str] = field(default_factory=set)
+    references: list[TableFile] = field(default_factory=list)
+    copies: list[SegmentRange] = field(default_factory=list)
+
+
+def store_url(storage: Storage) -> str:
+    """Where engines find the store's files. Raises InvalidOption: they do not."""
+    local = storage.local_path("")
+    if local is not None:
+        return f"file://{local}"
+    if urlsplit(storage.url).scheme not in _ENGINES_READ:
+        raise InvalidOption(
+            f"engines that read tables cannot read the files of {storage.url}: publish from a "
+            "store on a local disk, S3, Google Cloud Storage, Azure or HDFS"
+        )
+    return storage.url.rstrip("/")
+
+
+def check_apart(storage: Storage, table_url: str) -> None:
+    """Raise InvalidOption if a table's folder lies in the store's, or the other way round.
+
+    An engine's VACUUM deletes what lies in the table's folder and is no part of the table.
+    """
+    store = _as_folder(store_url(storage))
+    table = _as_folder(table_url)
+    if store.startswith(table) or table.startswith(store):
+        raise InvalidOption(
+            f"{table_url} and the store {storage.url} lie in each other, so cleaning the table "
+            "could delete the store's files: choose a folder beside the store"
+        )
+
+
+_SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
+
+
+def _as_folder(url: str) -> str:
+    """A folder's URL so that one below it begins with it, however either is written."""
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        path = url if not parts.scheme else parts.path
+        return f"{Path(unquote(path)).resolve()}".rstrip("/") + "/"
+    scheme = _SAME_SCHEME.get(parts.scheme, parts.scheme)
+    return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}/"
+
+
+def plan_files(
+    storage: Storage,
+    ranges: Sequence[SegmentRange],
+    current: Collection[str],
+    columns: pa.Schema,
+    fits: Fits,
+) -> FilePlan:
+    """What a table of these ranges consists of.
+
+    Args:
+        storage: the store's.
+        ranges: of the pinned topic.
+        current: the files that the table has, by the names under which they were added.
+        columns: the table's.
+        fits: whether a file can be read as it is.
+
+    Raises:
+        CorruptRecord: a footer is damaged, or not of the file that the log has placed.
+        SnapshotExpired: a file is gone since the topic was pinned.
+        StorageError: the storage fails.
+    """
+    there = frozenset(current)
+    copies = {_key_in(name): name for name in there}
+    plan = FilePlan()
+    unknown: list[SegmentRange] = []
+    for part in ranges:
+        if part.segment.is_empty or part.start_offset >= part.stop_offset:
+            continue
+        url = f"{store_url(storage)}/{part.paths.log}"
+        if _is_file(part) and url in there:
+            plan.kept.add(url)
+        elif _key(part) in copies:
+            plan.kept.add(copies[_key(part)])
+        elif _is_file(part):
+            unknown.append(part)
+        else:
+            plan.copies.append(part)
+    for first in range(0, len(unknown), _FOOTERS_AT_ONCE):
+        some = unknown[first : first + _FOOTERS_AT_ONCE]
+        calls = [partial(_describe, storage, part, columns, fits) for part in some]
+        for part, described in zip(some, storage.gather(calls), strict=True):
+            if described is None:
+                plan.copies.append(part)
+            else:
+                plan.references.append(described)
+    return plan
+
+
+def _is_file(part: SegmentRange) -> bool:
+    """Whether the range is all of a Parquet file that is the segment's own."""
+    segment = part.segment
+    covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
+    own = segment.position == OWN_FILE and segment.kafka is None
+    return part.paths.is_parquet and own and covered
+
+
+def _describe(
+    storage: Storage, part: SegmentRange, columns: pa.Schema, fits: Fits
+) -> TableFile | None:
+    """What the footer of a segment's file says; None if it must be copied."""
+    try:
+        metadata = read_footer(part.open(storage)).metadata
+    except ObjectNotFound as error:
+        raise SnapshotExpired(
+            f"{part.paths.log} is gone since {part.topic} was pinned: publish again"
+        ) from error
+    schema = metadata.schema.to_arrow_schema()
+    if not fits(schema):
+        return None
+    url = f"{store_url(storage)}/{part.paths.log}"
+    return _table_file(url, part.partition, part.segment.size_bytes, metadata, columns)
+
+
+def _table_file(
+    url: str, partition: int, size_bytes: int, metadata: parquet.FileMetaData, columns: pa.Schema
+) -> TableFile:
+    names = names_in_file(metadata.schema.to_arrow_schema(), columns)
+    firsts = [metadata.row_group(n).column(0) for n in range(metadata.num_row_groups)]
+    return TableFile(
+        url,
+        partition,
+        size_bytes,
+        metadata.num_rows,
+        column_statistics(metadata, columns, names),
+        tuple(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in firsts),
+    )
+
+
+# -- copies ---------------------------------------------------------------------------------------
+
+
+def _key(part: SegmentRange) -> str:
+    """What a copy holds. The same for ever: records that are placed do not change."""
+    stem = part.segment.name.removesuffix(PARQUET_ENDING)
+    return f"{part.partition}-{stem}-{part.start_offset}-{part.stop_offset}"
+
+
+def _key_in(name: str) -> str:
+    """That of a file of a table, if it is a copy."""
+    return name.rpartition("/")[2].removesuffix(PARQUET_ENDING).rpartition(".")[0]
+
+
+def copy_files(
+    logs: Logs,
+    parts: Sequence[SegmentRange],
+    schema: TopicSchema | None,
+    columns: pa.Schema,
+    target: CopyTarget,
+) -> list[TableFile]:
+    """Copy the rows of ranges into new files; ranges without rows have none.
+
+    A file that is left over, because the publication fails then, belongs to no table: the table's
+    own VACUUM, or removal of orphans, deletes it.
+
+    Raises CorruptRecord, SnapshotExpired, StorageError.
+    """
+    scanned = ScanColumns(tuple(columns.names), schema)
+    files = []
+    for part in parts:
+        url, sink = target.create(f"{_key(part)}.{logs.clock.token()}{PARQUET_ENDING}")
+        with sink:
+            metadata = _write_rows(read_ranges(logs.storage, [part], scanned), columns, sink)
+            size_bytes = sink.tell()
+        if metadata.num_rows:
+            files.append(_table_file(url, part.partition, size_bytes, metadata, columns))
+    return files
+
+
+def _write_rows(
+    batches: Iterator[pa.RecordBatch], columns: pa.Schema, sink: pa.NativeFile
+) -> parquet.FileMetaData:
+    collected: list[parquet.FileMetaData] = []
+    with parquet.ParquetWriter(
+        sink,
+        columns,
+        compression="zstd",
+        store_schema=False,
+        write_page_checksum=True,
+        metadata_collector=collected,
+    ) as writer:
+        for batch in batches:
+            fields = zip(batch.columns, columns, strict=True)
+            arrays = [array.cast(field.type) for array, field in fields]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=columns))
+    return collected[0]
