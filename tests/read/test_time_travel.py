@@ -300,7 +300,7 @@ def _history(
 
 @pytest.mark.parametrize(
     ("seed", "steps"),
-    [(1, 40), (2, 40), *(pytest.param(n, 400, marks=pytest.mark.more) for n in range(3, 7))],
+    [(1, 40), (2, 40), *(pytest.param(n, 120, marks=pytest.mark.more) for n in (3, 4))],
 )
 def test_a_time_shows_what_showed_then(
     store: Store, clock: VirtualClock, seed: int, steps: int
