@@ -86,18 +86,23 @@ def test_partitions_take_turns_by_their_bytes(store: Store) -> None:
     assert [part.partition for part in in_turns(ranges, 1)] == [0, 1] * 20
 
 
-def test_records_and_batches_may_be_mixed(store: Store) -> None:
-    """What one had at hand and has not returned comes with the other."""
-    consumer = store.consumer("t", auto_offset_reset="earliest", max_partition_fetch_bytes=3_300)
+def test_records_and_batches_may_be_mixed(memory_storage: Storage, clock: VirtualClock) -> None:
+    """What one had at hand and has not returned comes with the other, in whole columns."""
+    store = new_store(memory_storage, clock, {"t": 2})
+    for _ in range(8):
+        append(store, *[bytes(100)] * 20)
+    consumer = store.consumer("t", auto_offset_reset="earliest", max_partition_fetch_bytes=5_000)
     seen: dict[TopicPartition, list[int]] = {T0: [], T1: []}
-    for turn in range(100):
+    for turn in range(60):
         if turn % 2:
             for record in consumer.poll(max_records=2):
                 seen[TopicPartition(record.topic, record.partition)].append(record.offset)
         else:
-            for where, mine in offsets(consumer.poll_batches()).items():
+            found = consumer.poll_batches()
+            assert {b.schema for mine in found.values() for b in mine} <= {SCAN_SCHEMA}
+            for where, mine in offsets(found).items():
                 seen[where] += mine
-    assert seen == {T0: [*range(20)], T1: [*range(20)]}
+    assert seen == {T0: [*range(80)], T1: [*range(80)]}
 
 
 def test_batches_that_fail_midway_come_again(store: Store, clock: VirtualClock) -> None:

@@ -36,15 +36,22 @@ class EventfulClock(VirtualClock):
 
 
 class ListingsCounted(ForwardingStorage):
-    """Counts listings of the topic's log."""
+    """Counts listings of the topic's log; after the next one something may happen."""
+
+    then: Callable[[], object] | None = None
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self.listings = 0
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        self.listings += folder.startswith("topics/t/")
-        return super().list_names(folder, start_after)
+        names = super().list_names(folder, start_after)
+        if folder.startswith("topics/t/"):
+            self.listings += 1
+            then, self.then = self.then, None
+            if then is not None:
+                then()
+        return names
 
 
 @pytest.fixture
@@ -90,6 +97,19 @@ def test_a_writer_of_the_same_process_ends_the_wait(store: Store, eventful: Even
         eventful.happenings = [happening]
         assert [record.value for record in consumer.poll(timeout_ms=60_000)] == [value]
         assert eventful.time_ms == begun_ms
+
+
+def test_what_comes_during_a_look_is_looked_for_at_once(eventful: EventfulClock) -> None:
+    """The listing that has just missed it is no reason to wait."""
+    counted = ListingsCounted(HeapStorage())
+    store = new_store(counted, eventful)
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    assert consumer.poll() == []
+    begun_ms = eventful.time_ms
+    other = another(store, counted.inner)
+    counted.then = lambda: append(other, b"0")
+    assert [record.value for record in consumer.poll(timeout_ms=60_000)] == [b"0"]
+    assert eventful.time_ms - begun_ms == 10  # the first pause, before the look that missed it
 
 
 def test_what_others_write_is_found_by_looking(

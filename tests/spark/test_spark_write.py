@@ -71,6 +71,29 @@ def test_another_partitioner_can_be_chosen(spark: SparkSession, store: Store) ->
     assert ends == [20] * 5
 
 
+def by_length(records: pa.RecordBatch, partitions: int) -> list[int]:
+    """A user's own partitioner."""
+    values = records.column("value").to_pylist()
+    assert {type(value) for value in values} == {bytes}
+    return [len(value) % partitions for value in values]
+
+
+def test_tasks_choose_by_a_function_or_by_a_chance_that_repeats(store: Store) -> None:
+    """A function sees rows as records; a task that runs again gives each row the same partition."""
+    store.create_topic("t", partitions=3)
+    spec, clock = store.topic_spec("t"), store.logs.clock
+    rows = pa.record_batch({"value": ["", "1", "22", "333", "4444"]})
+    named = rows_to_records.TopicRecords(spec, clock, f"{__name__}:by_length")
+    assert named(rows)[1].tolist() == [0, 1, 2, 0, 1]
+    many = pa.record_batch({"value": ["v"] * 1000})
+    for name, different in (("random", 3), ("sticky", 1)):
+        first, again = (
+            rows_to_records.TopicRecords(spec, clock, name)(many)[1].tolist() for _ in range(2)
+        )
+        assert first == again
+        assert len(set(first)) == different
+
+
 def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
     """Work is done on megabytes at once; no row is lost or moved, no large batch copied."""
     column = pa.array([bytes(1000)] * 1000)
