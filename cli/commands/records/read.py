@@ -143,8 +143,8 @@ def read_records(
     snapshot = session.open_store().snapshot([place.topic], isolation_level=isolation_level.value)
     scan = plan_scan(snapshot, place, chosen, as_json=to_file is None)
     if to_file is None:
-        records = read_scanned(wanted.keep(scan.to_batches()))
-        printer.print(session.output, islice(records, max_records))
+        scanned = read_scanned(wanted.keep(scan.to_batches()))
+        printer.print(session.output, islice(scanned, max_records))
         return
     with progress_bar(f"writing {to_file.name}", unit="records") as progress:
         count = scan.to_file(to_file, named_format, encoding=encoding.value, progress=progress)
