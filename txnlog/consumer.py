@@ -26,6 +26,8 @@ from txnlog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
+from txnlog.groups.member import MemberSettings
+from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
@@ -35,6 +37,7 @@ from txnlog.read.segment_ranges import SegmentRange, read_each
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
+from txnlog.state.membership import AssignedTopic, Committer
 
 _RESETS = ("earliest", "latest", "none")
 
@@ -73,6 +76,7 @@ class Consumer:
         isolation_level: str,
         auto_offset_reset: str,
         max_poll_records: int,
+        membership: MemberSettings | None = None,
     ) -> None:
         if auto_offset_reset not in _RESETS:
             raise InvalidOption(
@@ -103,6 +107,12 @@ class Consumer:
         self._before: tuple[dict[TopicPartition, int], dict[str, str]] | None = None
         """What ``_remember_before`` returns; None if this poll has not needed it."""
         self._closed = False
+        self._sharing = (
+            None
+            if self._group_id is None or membership is None
+            else Sharing(logs, self._group_id, membership)
+        )
+        """The share of the group's partitions; None if it reads all of what it subscribes to."""
 
     def __enter__(self) -> Self:
         return self
@@ -111,14 +121,34 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """Forget everything. Nothing is committed by closing."""
-        self._drop_buffered()
-        self._closed = True
+        """Leave the group and forget everything. Nothing is committed by closing.
+
+        The listener's ``on_partitions_revoked`` is called first, and may commit.
+        """
+        try:
+            if self._sharing is not None and not self._closed:
+                self._sharing.close(self)
+        finally:
+            self._drop_buffered()
+            self._closed = True
 
     # -- what is read ----------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Read all partitions of these topics, those that are added later too."""
+    def subscribe(
+        self, topics: Iterable[str], *, listener: ConsumerRebalanceListener | None = None
+    ) -> None:
+        """Read these topics, with the partitions that are added later.
+
+        A consumer with a group shares them with the group's other members: it joins at its first
+        poll, which is when it is told which partitions are its own. Without a group it reads all.
+
+        Args:
+            topics: their names; they must exist.
+            listener: is told in :meth:`poll` what comes and goes; for consumers with a group.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidOption.
+        """
         if isinstance(topics, str):
             topics = [topics]
         self._open()
@@ -129,10 +159,14 @@ class Consumer:
         self._topics = wanted
         self._subscribed = True
         self._recognise(snapshot)
-        self._assign(self._all_partitions(snapshot))
+        if self._sharing is None:
+            self._assign(self._all_partitions(snapshot))
+        else:
+            self._drop([where for where in self._assigned if where.topic not in wanted])
+            self._sharing.subscribe(wanted, listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions."""
+        """Read exactly these partitions, whoever else does: it is no member of its group then."""
         self._open()
         wanted = [TopicPartition(*where) for where in partitions]
         if not wanted:
@@ -141,6 +175,8 @@ class Consumer:
         snapshot = take_snapshot(self._logs, topics, self._isolation_level)
         for where in wanted:
             snapshot.check_partition(where)
+        if self._subscribed and self._sharing is not None:
+            self._sharing.close(self, reason="assign()")
         self._topics = topics
         self._subscribed = False
         self._recognise(snapshot)
@@ -155,8 +191,32 @@ class Consumer:
             self._start_entries.pop(where, None)
         self._paused &= set(self._assigned)
 
+    def _take(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these too, which the group has given to this consumer."""
+        self._drop_buffered()
+        self._assigned |= dict.fromkeys(partitions)
+
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these no more: they are taken away."""
+        self._assign([where for where in self._assigned if where not in {*partitions}])
+
+    @property
+    def _shares(self) -> bool:
+        return self._sharing is not None and self._subscribed
+
+    def _join_in(self) -> None:
+        """Take part in the group: join it, or do what a rebalance asks for."""
+        if self._sharing is not None and self._subscribed and not self._closed:
+            self._sharing.poll(self)
+
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions that are read: of a group, those that are this consumer's own now.
+
+        A consumer that has not polled yet joins its group.
+        """
+        self._open()
+        if not self._assigned:
+            self._join_in()
         return list(self._assigned)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -191,7 +251,8 @@ class Consumer:
             OffsetOutOfRange: the position is gone, and ``auto_offset_reset`` is none.
         """
         self._open()
-        if not self._assigned:
+        self._join_in()
+        if not self._assigned and not self._shares:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
         limit = self._max_poll_records if max_records is None else max_records
         self._moved, self._before = {}, None
@@ -259,17 +320,33 @@ class Consumer:
                 group = self._read_committed(self._group_id)
             snapshot = self._snapshot()
             views = {topic: snapshot.view(topic) for topic in snapshot.topics}
+            if self._shares and self._tell_of(views.values()):
+                group = None
+                continue
             if group is None and self._have_been_read(views.values()):
                 return
-            if self._subscribed:
+            if self._subscribed and not self._shares:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
             partitions = [where for where in self._assigned if where.topic in views]
+            if group is not None and self._shares:
+                # A former owner's transaction is to move them: where to begin is not decided yet.
+                held = group.held().keys() - self._positions.keys()
+                partitions = [where for where in partitions if where not in held]
             if group is not None or self._group_id is None or self._are_located(partitions):
                 break
         self._locate(snapshot, partitions, group)
         self._batches = self._read(self._plan(snapshot, partitions))
         self._read_views = [*views.values()]
+
+    def _tell_of(self, views: Iterable[TopicView]) -> bool:
+        """Tell the group which topics there are; whether that has changed what is assigned."""
+        assert self._sharing is not None
+        before = {*self._assigned}
+        known = {v.topic: AssignedTopic(v.topic_id, len(v.partitions)) for v in views}
+        if self._sharing.saw_topics(known):
+            self._join_in()
+        return before != {*self._assigned}
 
     def _have_been_read(self, views: Collection[TopicView]) -> bool:
         """Whether these very views were read to their ends, and nothing was moved since."""
@@ -453,7 +530,7 @@ class Consumer:
         if not commits:
             return
         log = self._logs.fresh_group(group_id)
-        number = log.commit(commits, refreshed=True)
+        number = log.commit(commits, committer=self._committer(), refreshed=True)
         self._logs.tidy([log])
         for where, at in chosen.items():
             self._start_from(where, Standing(at.offset, number))
@@ -468,12 +545,18 @@ class Consumer:
         return found
 
     def group_metadata(self) -> GroupMetadata:
-        """For ``send_offsets_to_transaction``: the group, and where this consumer began."""
+        """For ``send_offsets_to_transaction``: the group, and where this consumer began.
+
+        Of a member of the group with its id and generation: offsets of partitions that were given
+        to others by then are refused.
+        """
         group_id = self._group()
         for where in self._assigned:
             if where not in self._starts:
                 self._note_start(where)
-        return GroupMetadata(group_id, self._starts, self._topic_ids, self._start_entries)
+        return GroupMetadata(
+            group_id, self._starts, self._topic_ids, self._start_entries, self._committer()
+        )
 
     # -- helpers ---------------------------------------------------------------------------------
 
@@ -481,6 +564,10 @@ class Consumer:
         if self._group_id is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
         return self._group_id
+
+    def _committer(self) -> Committer | None:
+        """The member that commits; None if others may commit the same partitions."""
+        return self._sharing.committer if self._sharing is not None and self._subscribed else None
 
     def _begin_anew(self, where: TopicPartition, offset: int) -> None:
         if where not in self._starts:
@@ -512,6 +599,8 @@ class Consumer:
 
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         self._open()
+        if not self._assigned:
+            self._join_in()
         for where in partitions:
             if where not in self._assigned:
                 raise IllegalState(f"{where} is not assigned to this consumer")
@@ -550,7 +639,7 @@ class Consumer:
             self._starts.pop(where, None)
             self._start_entries.pop(where, None)
             self._looked_up.pop(where, None)
-            if self._subscribed:
+            if self._subscribed and not self._shares:
                 del self._assigned[where]
                 self._paused.discard(where)
 

@@ -18,6 +18,7 @@ FLOORS = (
     ("kafka",),
     ("write",),
     ("read",),
+    ("groups",),
     ("log",),
     ("state",),
     ("storage",),

@@ -9,6 +9,7 @@ from txnlog.clock import Clock
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.names import TopicPartition
+from txnlog.state import envelope
 from txnlog.state import group as kinds
 from txnlog.state.group import (
     GroupDeleted,
@@ -18,6 +19,7 @@ from txnlog.state.group import (
     OffsetsCommitted,
     OffsetsDeleted,
 )
+from txnlog.state.membership import Committer
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import Storage
 
@@ -37,29 +39,53 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             policy=policy,
         )
 
+    def _entry_version(self, entry: GroupEntry) -> int:
+        known = entry if isinstance(entry, OffsetsCommitted) else None
+        plain = isinstance(entry, GroupDeleted | OffsetsDeleted) or (
+            known is not None and known.committer is None and not known.force
+        )
+        return envelope.FORMAT_VERSION if plain else envelope.WITH_MEMBERS
+
+    def _checkpoint_version(self) -> int:
+        has_members = self._state.membership.ever
+        return envelope.WITH_MEMBERS if has_members else envelope.FORMAT_VERSION
+
     def commit(
         self,
         offsets: Sequence[OffsetCommit],
         *,
         transaction: TransactionRef | None = None,
+        committer: Committer | None = None,
+        force: bool = False,
         refreshed: bool = False,
     ) -> int:
         """Add one entry that moves these offsets; returns its number.
 
+        Args:
+            offsets: at least one.
+            transaction: which they are a part of.
+            committer: the member that has read; None if it is somebody who is none.
+            force: move them though the group has members.
+            refreshed: as of :meth:`append`.
+
         Raises:
-            CommitFailed: the group has moved since the offsets were read.
+            CommitFailed: the group has moved since the offsets were read, or the committer does not
+                own one of the partitions; the subclasses tell what has become of it.
+            GroupNotEmpty: the group has members, nobody of them commits, and it is not forced.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             StorageError: the outcome is unknown.
         """
         nonce = self.clock.token()
 
         def build(state: GroupState) -> OffsetsCommitted:
-            state.check_commit(self.name, offsets)
+            state.check_commit(self.name, offsets, committer, force=force)
             return OffsetsCommitted(
                 nonce=nonce,
                 at_ms=self.clock.now_ms(),
                 offsets=tuple(offsets),
                 transaction=transaction,
+                committer=committer,
+                force=force and bool(state.membership.members),
             )
 
         number = self.append(build, refreshed=refreshed)
@@ -71,6 +97,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
 
         Raises:
             GroupIdNotFound: the group has no offsets.
+            GroupNotEmpty: it has members, which read these partitions.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             StorageError: the outcome is unknown; repeating it does no harm.
         """
@@ -94,7 +121,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         nonce = self.clock.token()
 
         def build(state: GroupState) -> GroupDeleted | None:
-            if state.empty or state.pending or state.last_commit_ms >= before_ms:
+            busy = state.pending or state.membership.members
+            if state.empty or busy or state.last_commit_ms >= before_ms:
                 return None
             return GroupDeleted(nonce, self.clock.now_ms())
 
