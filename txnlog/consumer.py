@@ -463,13 +463,13 @@ class Consumer:
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read on from the log start, in all assigned partitions if none are named."""
-        chosen = partitions or tuple(self._assigned)
+        chosen = partitions or tuple(self.assignment())
         for where, offset in self.beginning_offsets(chosen).items():
             self.seek(where, offset)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Read on from the end, in all assigned partitions if none are named."""
-        chosen = partitions or tuple(self._assigned)
+        chosen = partitions or tuple(self.assignment())
         for where, offset in self.end_offsets(chosen).items():
             self.seek(where, offset)
 
@@ -551,7 +551,10 @@ class Consumer:
         to others by then are refused.
         """
         group_id = self._group()
-        for where in self._assigned:
+        read: Iterable[TopicPartition] = self._assigned
+        if self._sharing is not None and self._subscribed and not self._sharing.has_joined:
+            read = self._all_partitions(self._snapshot())
+        for where in read:
             if where not in self._starts:
                 self._note_start(where)
         return GroupMetadata(

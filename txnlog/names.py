@@ -341,7 +341,7 @@ def witness_time_ms(name: str) -> int:
 
 
 def parse_heartbeat(name: str) -> Heartbeat | None:
-    """The heartbeat that the name of a file in ``members/`` tells of; None if it is something else."""
+    """The heartbeat that a name in ``members/`` tells of; None if it is something else."""
     match = _HEARTBEAT.fullmatch(name)
     if match is None:
         return None

@@ -233,8 +233,8 @@ class Producer:
         if found is None or (known is not None and known.member_id != found.member_id):
             if known is not None:
                 raise CommitFailed(
-                    f"offsets of group {metadata.group_id!r} were read by several consumers: commit "
-                    "those of each member of a group in a transaction of its own"
+                    f"offsets of group {metadata.group_id!r} were read by several consumers: "
+                    "commit those of each in a transaction of its own"
                 )
         elif known is None or found.generation < known.generation:
             self._committers[metadata.group_id] = found

@@ -27,8 +27,8 @@ from txnlog.state.membership import (
     Committer,
     GroupMember,
     Held,
-    Membership,
     MembersExpired,
+    Membership,
     MembersJoined,
     MembersLeft,
     PartitionsAssigned,
@@ -176,7 +176,9 @@ class Member:
                 for number, since in numbers.items()
             }
             must_release = bool(held.revoking) and self._followed < held.revoked_in
-            return View(group.generation, owned, must_release=must_release, is_member=not self._left)
+            return View(
+                group.generation, owned, must_release=must_release, is_member=not self._left
+            )
 
     def _check_fenced(self, group: Membership) -> None:
         instance_id = self._settings.instance_id
@@ -477,9 +479,7 @@ class Member:
 
     def _read_topics(self, subscribed: list[str]) -> dict[str, AssignedTopic]:
         """Those of the topics that there are, as they are now."""
-        self._logs.storage.gather(
-            [self._logs.topic(topic).refresh for topic in subscribed]
-        )
+        self._logs.storage.gather([self._logs.topic(topic).refresh for topic in subscribed])
         found = {}
         for topic in subscribed:
             with self._logs.topic(topic).reading() as state:

@@ -40,10 +40,8 @@ def may_assign(group: Membership, followed: Mapping[str, int]) -> bool:
     released = members_that_released(group, followed)
     if not group.changed and not released:
         return False
-    waited_for = [
-        held for member_id, held in group.members.items() if held.revoking and member_id not in released
-    ]
-    return bool(group.members) and (group.cooperative or not waited_for)
+    revoking = {member_id for member_id, held in group.members.items() if held.revoking}
+    return bool(group.members) and (group.cooperative or revoking <= {*released})
 
 
 def plan_assignment(

@@ -73,18 +73,26 @@ class Sharing:
         self._calling = False
 
     @property
-    def committer(self) -> Committer:
-        """As whom the consumer commits. Raises UnknownMemberId if it is no member."""
+    def has_joined(self) -> bool:
+        """Whether it has ever been a member of the group."""
+        return self._process != 0
+
+    @property
+    def committer(self) -> Committer | None:
+        """As whom the consumer commits; None if it has not joined: then there may be no members.
+
+        Raises UnknownMemberId if it is no member any more.
+        """
+        if not self.has_joined:
+            return None
         if self._member is None or self._process != os.getpid():
             raise UnknownMemberId(
-                f"this consumer is no member of group {self._group_id!r} (any more): poll first, "
-                "which joins it"
+                f"this consumer is no member of group {self._group_id!r} any more: poll first, "
+                "which joins it again"
             )
         return self._member.committer
 
-    def subscribe(
-        self, topics: Iterable[str], listener: ConsumerRebalanceListener | None
-    ) -> None:
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None) -> None:
         """Share in these topics: from the next poll on, if it is no member yet."""
         self._topics = tuple(topics)
         self._listener = listener or ConsumerRebalanceListener()
@@ -219,7 +227,7 @@ class _HeartbeatThread:
         if not isinstance(logs.clock, SystemClock):
             return None
         thread = cls(member, owner)
-        thread._thread.start()  # noqa: SLF001 - its own
+        thread._thread.start()
         _RUNNING.add(thread)
         return thread
 

@@ -67,7 +67,9 @@ class _Sharing:
         self._load[member] += 1
 
     def _least_loaded(self, topic: str) -> str:
-        return min(self._readers[topic], key=lambda member: (self._load[member], self._rank[member]))
+        return min(
+            self._readers[topic], key=lambda member: (self._load[member], self._rank[member])
+        )
 
     def give_the_rest(self) -> None:
         """What nobody has goes to whoever has least; topics with few readers first."""

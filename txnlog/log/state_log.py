@@ -112,7 +112,7 @@ class StateLog(Generic[EntryT, StateT]):
 
     @property
     def folded(self) -> int:
-        """The number of the next entry, at once: nobody is waited for who reads the log just now."""
+        """The number of the next entry, at once: no thread is waited for that reads the log."""
         return self._state.next_entry
 
     def looks_stuck(self) -> bool:

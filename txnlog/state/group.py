@@ -8,7 +8,7 @@ offset remembers its entry, and an older one never replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,8 +23,8 @@ from txnlog.names import TopicPartition
 from txnlog.state.folded_state import FoldedState, Unsettled
 from txnlog.state.membership import (
     Committer,
-    Membership,
     MembersExpired,
+    Membership,
     MembersJoined,
     MembersLeft,
     PartitionsAssigned,

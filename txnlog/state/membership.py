@@ -117,9 +117,7 @@ class PartitionsAssigned(msgspec.Struct, frozen=True, tag_field="kind", tag="par
     released: tuple[str, ...] = ()
 
 
-MembershipEntry = (
-    MembersJoined | MembersLeft | MembersExpired | RebalanceBegun | PartitionsAssigned
-)
+MembershipEntry = MembersJoined | MembersLeft | MembersExpired | RebalanceBegun | PartitionsAssigned
 
 
 class Committer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -268,7 +266,8 @@ class Membership(msgspec.Struct, omit_defaults=True):
             self._begin()
 
     def _remove(self, member_ids: Iterable[str]) -> None:
-        if any([self.members.pop(member_id, None) for member_id in member_ids]):
+        gone = [self.members.pop(member_id, None) for member_id in member_ids]
+        if any(gone):
             self._begin()
         if not self.members:
             self.changed, self.assignor, self.topics = False, "", {}
@@ -308,7 +307,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
     # -- what may be put -------------------------------------------------------------------------
 
     def check_join(self, group_id: str, member: GroupMember) -> None:
-        """Raise InconsistentGroupProtocol if the others have no assignor in common with a member."""
+        """Raise InconsistentGroupProtocol if a member has no assignor in common with the others."""
         others = {
             member_id: held
             for member_id, held in self.members.items()
