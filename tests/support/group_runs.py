@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from txnlog.consumer import Consumer
@@ -63,16 +64,14 @@ class GroupRun:
                 producer.send("in", b"%d" % number, partition=number % PARTITIONS)
         self.began_ms = self.simulation.clock.time_ms
         for number in range(self.members):
-            self.simulation.spawn(
-                f"w{number}", lambda process, n=number: self._work(process, n), restart=True
-            )
+            self.simulation.spawn(f"w{number}", partial(self._work, number), restart=True)
         self.simulation.run()
         self._judge_the_end()
 
     def _left_ms(self) -> int:
         return self.began_ms + self.rough_ms + self.calm_ms - self.simulation.clock.time_ms
 
-    def _work(self, process: Process, number: int) -> None:
+    def _work(self, number: int, process: Process) -> None:
         chance = process.chance
         store = consumer = producer = None
         while self._left_ms() > 0:
@@ -167,7 +166,7 @@ class GroupRun:
 
     def _judge_the_end(self) -> None:
         known = read_group(self.entries())
-        ends = {number: RECORDS for number in range(PARTITIONS)}
+        ends = dict.fromkeys(range(PARTITIONS), RECORDS)
         if known.committed != ends:
             raise Violation(f"progress: the group is at {known.committed} in the end")
         store = self.simulation.store()

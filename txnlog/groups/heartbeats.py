@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from txnlog import names
-from txnlog.clock import Clock
 from txnlog.names import Heartbeat
 from txnlog.storage.base import Storage
 
@@ -61,8 +60,7 @@ class Observer:
     Time in which it did not look itself counts in part only: it may have slept.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
         self._looked_at_s: float | None = None
 

@@ -13,12 +13,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from txnlog import names
 from txnlog.config import check_whole_number
-from txnlog.errors import FencedInstanceId, InvalidOption, UnknownMemberId
+from txnlog.errors import FencedInstanceId, InvalidOption, ObjectNotFound, UnknownMemberId
 from txnlog.groups import heartbeats
 from txnlog.groups.assignors import BUILT_IN, DEFAULT, Assignor
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.planning import may_assign, members_that_released, plan_assignment
+from txnlog.log import dead_members
 from txnlog.log.open_logs import Logs
 from txnlog.names import Heartbeat, TopicPartition, check_text
 from txnlog.state.group import GroupState
@@ -127,7 +129,8 @@ class Member:
         self._viewed = -1
         self._viewed_left = False
         self._ready_for = 0
-        self._observer = Observer(logs.clock)
+        self._observer = Observer()
+        self._asked: dict[str, int] = {}
 
     # -- what a consumer asks --------------------------------------------------------------------
 
@@ -202,8 +205,9 @@ class Member:
             self._followed = self._put_joined()
             self._joined = True
             self._observer.forget()
-            self._beat()
             self._look(at_once=True)
+            if not self._beats:
+                self._beat()
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Read other topics from now on. Raises UnknownMemberId if it is no member any more."""
@@ -367,7 +371,7 @@ class Member:
         if is_stale or known != {*newest} or self._beat_number % _REFRESHED_EVERY == 0:
             self._log.refresh()
         self._observe(began_s, newest)
-        expired = self._expire_silent()
+        expired = self._expire_silent(newest)
         if expired or at_once:
             self._delete_strangers(beats)
         assigned = self._assign(newest, at_once=at_once or expired)
@@ -377,9 +381,11 @@ class Member:
                 "PreparingRebalance",
                 "CompletingRebalance",
             )
+            has_others = len(group.members) > 1
         if expired or assigned:
             self._logs.tidy([self._log])
-            self._beat()  # tells the others that there is news
+            if has_others:
+                self._beat()  # tells them that there is news
 
     def _observe(self, began_s: float, newest: Mapping[str, Heartbeat]) -> None:
         with self._log.reading() as state:
@@ -400,10 +406,11 @@ class Member:
                 },
             )
 
-    def _expire_silent(self) -> bool:
+    def _expire_silent(self, newest: Mapping[str, Heartbeat]) -> bool:
         """Put that others are taken for dead, if some are; whether any."""
         with self._log.reading() as state:
-            found = [*filter(None, map(self._judge, state.membership.members.values()))]
+            members = [*state.membership.members.values()]
+        found = [*filter(None, (self._judge(held, newest) for held in members))]
         if not found:
             return False
         nonce = self._clock.token()
@@ -416,13 +423,38 @@ class Member:
 
         return self._log.append(build) is not None
 
-    def _judge(self, held: Held) -> Silence | None:
+    def _is_long_dead(self, beat: Heartbeat, held: Held) -> bool:
+        """Whether the storage says that a heartbeat is older than the session timeout.
+
+        Asked once of a member that was there before, when it has missed two heartbeats: so who
+        begins anew after a crash need not wait for the session of his former self.
+        """
+        _, silent_s = self._observer.silence(beat.member_id)
+        patience_s = 2 * self._settings.heartbeat_interval_ms / 1000
+        was_asked = self._asked.get(beat.member_id) == beat.number
+        if was_asked or silent_s < patience_s or not self._beats:
+            return False
+        self._asked[beat.member_id] = beat.number
+        try:
+            ours, theirs = (
+                self._logs.storage.modified_ms(names.heartbeat(self.group_id, told))
+                for told in (self._beats[-1], beat)
+            )
+        except ObjectNotFound:
+            return False
+        if ours is None or theirs is None:
+            return False
+        return ours - theirs > held.member.session_timeout_ms
+
+    def _judge(self, held: Held, newest: Mapping[str, Heartbeat]) -> Silence | None:
         member = held.member
         if member.member_id == self.member_id:
             return None
         number, silent_s = self._observer.silence(member.member_id)
         if silent_s * 1000 > member.session_timeout_ms:
             return Silence(member.member_id, number, "session.timeout.ms")
+        if member.member_id in newest and self._is_long_dead(newest[member.member_id], held):
+            return Silence(member.member_id, number, dead_members.REASON)
         if self._observer.holds_for(member.member_id) * 1000 > member.rebalance_timeout_ms:
             return Silence(member.member_id, number, "rebalance.timeout.ms")
         return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from txnlog import names
 from txnlog.clock import Clock
+from txnlog.errors import GroupNotEmpty
+from txnlog.log.dead_members import find_dead_members
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.names import TopicPartition
@@ -19,7 +21,7 @@ from txnlog.state.group import (
     OffsetsCommitted,
     OffsetsDeleted,
 )
-from txnlog.state.membership import Committer
+from txnlog.state.membership import Committer, MembersExpired, MembersLeft
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import Storage
 
@@ -88,9 +90,48 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
                 force=force and bool(state.membership.members),
             )
 
-        number = self.append(build, refreshed=refreshed)
+        try:
+            number = self.append(build, refreshed=refreshed)
+        except GroupNotEmpty:
+            if not self.expire_dead_members():
+                raise
+            number = self.append(build)
         assert number is not None
         return number
+
+    def expire_dead_members(self) -> bool:
+        """Put that members are dead whose last heartbeat is too old; whether there were any.
+
+        By the storage's clock alone: for those who cannot watch them.
+        """
+        with self.reading() as state:
+            group = state.membership
+            dead = find_dead_members(self.log.storage, self.clock, self.name, group)
+        nonce = self.clock.token()
+
+        def build(state: GroupState) -> MembersExpired | None:
+            left = tuple(s for s in dead if s.member_id in state.membership.members)
+            return MembersExpired(nonce, self.clock.now_ms(), "", left) if left else None
+
+        return bool(dead) and self.append(build) is not None
+
+    def remove_members(self, member_ids: Collection[str], reason: str) -> tuple[str, ...]:
+        """Put that members have left; returns those that were there. Instance ids do too."""
+        nonce = self.clock.token()
+        removed: tuple[str, ...] = ()
+
+        def build(state: GroupState) -> MembersLeft | None:
+            nonlocal removed
+            removed = tuple(
+                member_id
+                for member_id, held in state.membership.members.items()
+                if {member_id, held.member.instance_id} & {*member_ids}
+            )
+            return MembersLeft(nonce, self.clock.now_ms(), removed, reason) if removed else None
+
+        self.append(build)
+        self.checkpoint_if_due()
+        return removed
 
     def delete(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """End the group's offsets: those of these partitions, or (None) all of them.
@@ -109,7 +150,12 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
                 return GroupDeleted(nonce, self.clock.now_ms())
             return OffsetsDeleted(nonce, self.clock.now_ms(), tuple(partitions))
 
-        self.append(build, refreshed=True)
+        try:
+            self.append(build, refreshed=True)
+        except GroupNotEmpty:
+            if not self.expire_dead_members():
+                raise
+            self.append(build)
         self.checkpoint_if_due()
 
     def expire(self, before_ms: int, *, dry_run: bool = False) -> bool:

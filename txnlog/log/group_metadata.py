@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txnlog.config import check_whole_number
-from txnlog.errors import InvalidOption, OffsetMetadataTooLarge
+from txnlog.errors import IllegalGeneration, InvalidOption, OffsetMetadataTooLarge
 from txnlog.names import TopicPartition
 from txnlog.state.group import GroupState, Standing
 from txnlog.state.membership import Committer
@@ -91,6 +91,11 @@ class GroupMetadata:
     def start_of(self, where: TopicPartition) -> Standing:
         """The committed offset that was started from in one partition, and what moved it there."""
         if where not in self.starting_offsets:
+            if self.committer is not None:
+                raise IllegalGeneration(
+                    f"offsets of {where} cannot be committed: it is not, or no longer, this "
+                    f"member's of group {self.group_id!r}; abort and poll"
+                )
             raise InvalidOption(
                 f"offsets of {where} cannot be committed: the consumer of group "
                 f"{self.group_id!r} was not reading it"
