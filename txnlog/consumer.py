@@ -28,6 +28,7 @@ from txnlog.errors import (
 )
 from txnlog.groups.member import MemberSettings
 from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
+from txnlog.groups.standing import GroupStanding
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
@@ -36,8 +37,8 @@ from txnlog.read.schema import scan_columns
 from txnlog.read.segment_ranges import SegmentRange, read_each
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
-from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
-from txnlog.state.membership import AssignedTopic, Committer
+from txnlog.state.group import CommittedOffset, GroupState
+from txnlog.state.membership import Committer
 
 _RESETS = ("earliest", "latest", "none")
 
@@ -92,11 +93,10 @@ class Consumer:
         self._subscribed = False
         self._assigned: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, int] = {}
-        self._starts: dict[TopicPartition, int | None] = {}
-        self._start_entries: dict[TopicPartition, int] = {}
-        self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
-        """Where the group was when it was asked for, and the start that was known then."""
         self._topic_ids: dict[str, str] = {}
+        self._standing = (
+            None if self._group_id is None else GroupStanding(logs, self._group_id, self._topic_ids)
+        )
         self._paused: set[TopicPartition] = set()
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._rows: deque[ConsumerRecord] = deque()
@@ -107,12 +107,9 @@ class Consumer:
         self._before: tuple[dict[TopicPartition, int], dict[str, str]] | None = None
         """What ``_remember_before`` returns; None if this poll has not needed it."""
         self._closed = False
-        self._sharing = (
-            None
-            if self._group_id is None or membership is None
-            else Sharing(logs, self._group_id, membership)
-        )
-        """The share of the group's partitions; None if it reads all of what it subscribes to."""
+        self._membership = membership
+        self._sharing: Sharing | None = None
+        """Its share of a group's partitions; None if it reads whatever it was told to."""
 
     def __enter__(self) -> Self:
         return self
@@ -139,15 +136,8 @@ class Consumer:
     ) -> None:
         """Read these topics, with the partitions that are added later.
 
-        A consumer with a group shares them with the group's other members: it joins at its first
-        poll, which is when it is told which partitions are its own. Without a group it reads all.
-
-        Args:
-            topics: their names; they must exist.
-            listener: is told in :meth:`poll` what comes and goes; for consumers with a group.
-
-        Raises:
-            UnknownTopicOrPartition, InvalidOption.
+        A consumer with a group shares them with the group's other members: from its first poll on,
+        in which ``listener`` is told what comes and goes. Without a group it reads all.
         """
         if isinstance(topics, str):
             topics = [topics]
@@ -159,11 +149,12 @@ class Consumer:
         self._topics = wanted
         self._subscribed = True
         self._recognise(snapshot)
-        if self._sharing is None:
+        if self._group_id is None or self._membership is None:
             self._assign(self._all_partitions(snapshot))
-        else:
-            self._drop([where for where in self._assigned if where.topic not in wanted])
-            self._sharing.subscribe(wanted, listener)
+            return
+        self._sharing = self._sharing or Sharing(self._logs, self._group_id, self._membership)
+        self._drop([where for where in self._assigned if where.topic not in wanted])
+        self._sharing.subscribe(wanted, listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, whoever else does: it is no member of its group then."""
@@ -175,8 +166,9 @@ class Consumer:
         snapshot = take_snapshot(self._logs, topics, self._isolation_level)
         for where in wanted:
             snapshot.check_partition(where)
-        if self._subscribed and self._sharing is not None:
+        if self._sharing is not None:
             self._sharing.close(self, reason="assign()")
+            self._sharing = None
         self._topics = topics
         self._subscribed = False
         self._recognise(snapshot)
@@ -186,9 +178,8 @@ class Consumer:
         self._drop_buffered()
         self._assigned = dict.fromkeys(partitions)
         self._positions = {w: at for w, at in self._positions.items() if w in self._assigned}
-        for where in set(self._starts) - set(self._assigned):
-            del self._starts[where]
-            self._start_entries.pop(where, None)
+        if self._standing is not None:
+            self._standing.keep(self._assigned.keys())
         self._paused &= set(self._assigned)
 
     def _take(self, partitions: Collection[TopicPartition]) -> None:
@@ -200,20 +191,13 @@ class Consumer:
         """Read these no more: they are taken away."""
         self._assign([where for where in self._assigned if where not in {*partitions}])
 
-    @property
-    def _shares(self) -> bool:
-        return self._sharing is not None and self._subscribed
-
     def _join_in(self) -> None:
         """Take part in the group: join it, or do what a rebalance asks for."""
-        if self._sharing is not None and self._subscribed and not self._closed:
+        if self._sharing is not None:
             self._sharing.poll(self)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read: of a group, those that are this consumer's own now.
-
-        A consumer that has not polled yet joins its group.
-        """
+        """The partitions that are read; a consumer that has not polled yet joins its group."""
         self._open()
         if not self._assigned:
             self._join_in()
@@ -252,7 +236,7 @@ class Consumer:
         """
         self._open()
         self._join_in()
-        if not self._assigned and not self._shares:
+        if not self._assigned and self._sharing is None:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
         limit = self._max_poll_records if max_records is None else max_records
         self._moved, self._before = {}, None
@@ -315,38 +299,33 @@ class Consumer:
         self._remember_before()
         group: GroupState | None = None
         while True:
-            if self._group_id is not None and not self._positions.keys() >= self._assigned.keys():
+            if self._standing is not None and not self._positions.keys() >= self._assigned.keys():
                 # The group first: what it has committed then lies inside the snapshot.
-                group = self._read_committed(self._group_id)
+                group = self._standing.read()
             snapshot = self._snapshot()
             views = {topic: snapshot.view(topic) for topic in snapshot.topics}
-            if self._shares and self._tell_of(views.values()):
+            if self._sharing and self._sharing.saw(self, views.values()):
                 group = None
                 continue
             if group is None and self._have_been_read(views.values()):
                 return
-            if self._subscribed and not self._shares:
+            if self._subscribed and self._sharing is None:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
             partitions = [where for where in self._assigned if where.topic in views]
-            if group is not None and self._shares:
+            if group is not None and self._sharing is not None:
                 # A former owner's transaction is to move them: where to begin is not decided yet.
                 held = group.held().keys() - self._positions.keys()
                 partitions = [where for where in partitions if where not in held]
-            if group is not None or self._group_id is None or self._are_located(partitions):
+            if (
+                group is not None
+                or self._group_id is None
+                or self._positions.keys() >= {*partitions}
+            ):
                 break
         self._locate(snapshot, partitions, group)
         self._batches = self._read(self._plan(snapshot, partitions))
         self._read_views = [*views.values()]
-
-    def _tell_of(self, views: Iterable[TopicView]) -> bool:
-        """Tell the group which topics there are; whether that has changed what is assigned."""
-        assert self._sharing is not None
-        before = {*self._assigned}
-        known = {v.topic: AssignedTopic(v.topic_id, len(v.partitions)) for v in views}
-        if self._sharing.saw_topics(known):
-            self._join_in()
-        return before != {*self._assigned}
 
     def _have_been_read(self, views: Collection[TopicView]) -> bool:
         """Whether these very views were read to their ends, and nothing was moved since."""
@@ -387,14 +366,6 @@ class Consumer:
                     where = TopicPartition(part.topic, part.partition)
                     self._move(where, max(self._positions[where], part.stop_offset))
 
-    def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
-        return all(where in self._positions for where in partitions)
-
-    def _read_committed(self, group_id: str) -> GroupState:
-        """The group's committed offsets as they are now, apart from the state that goes on."""
-        with self._logs.fresh_group(group_id).reading() as state:
-            return state.copy_standing()
-
     def _locate(
         self, snapshot: Snapshot, partitions: Sequence[TopicPartition], group: GroupState | None
     ) -> None:
@@ -409,9 +380,9 @@ class Consumer:
         located = dict(self._positions)
         missing = {where for where in partitions if where not in located}
         for where in missing:
-            if group is not None:
+            if group is not None and self._standing is not None:
                 found = group.standing(*where, self._topic_ids[where.topic])
-                self._start_from(where, found)
+                self._standing.start_from(where, found)
                 if found.offset is not None:
                     located[where] = found.offset
         for where in partitions:
@@ -443,7 +414,7 @@ class Consumer:
         """The offset of the next record that will be read of a partition."""
         self._check_assigned([where])
         if where not in self._positions:
-            group = None if self._group_id is None else self._read_committed(self._group_id)
+            group = None if self._standing is None else self._standing.read()
             self._locate(self._snapshot(), [where], group)
         return self._positions[where]
 
@@ -456,8 +427,8 @@ class Consumer:
         """
         self._check_assigned([where])
         check_whole_number(offset, "the offset to seek to", InvalidOption, least=0)
-        if self._group_id is not None:
-            self._begin_anew(where, offset)
+        if self._standing is not None:
+            self._standing.begin_anew(where, offset)
         self._drop_buffered()
         self._positions[where] = offset
 
@@ -518,31 +489,18 @@ class Consumer:
         Raises:
             InvalidOption, OffsetMetadataTooLarge: see the message.
             UnknownTopicOrPartition: one of the topics does not exist.
+            CommitFailed: a partition was given to somebody else; the subclasses tell more.
+            GroupNotEmpty: the group has members, and this consumer is none: it has not polled yet,
+                or has its partitions by ``assign``.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
-        group_id = self._group()
         given = self._positions if offsets is None else offsets
         chosen = {where: check_offset(where, at, metadata) for where, at in given.items()}
-        commits = [
-            OffsetCommit(*where, at.offset, at.metadata, topic_id=self._topic_id(where.topic))
-            for where, at in sorted(chosen.items())
-        ]
-        if not commits:
-            return
-        log = self._logs.fresh_group(group_id)
-        number = log.commit(commits, committer=self._committer(), refreshed=True)
-        self._logs.tidy([log])
-        for where, at in chosen.items():
-            self._start_from(where, Standing(at.offset, number))
+        self._group().commit(chosen, self._committer())
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
-        topic_id = self._topic_id(where.topic)
-        with self._logs.fresh_group(self._group()).reading() as state:
-            found = state.offset_of(*where, topic_id)
-            standing = state.standing(*where, topic_id)
-        self._looked_up[where] = (standing, self._start(where))
-        return found
+        return self._group().committed(where)
 
     def group_metadata(self) -> GroupMetadata:
         """For ``send_offsets_to_transaction``: the group, and where this consumer began.
@@ -550,51 +508,22 @@ class Consumer:
         Of a member of the group with its id and generation: offsets of partitions that were given
         to others by then are refused.
         """
-        group_id = self._group()
+        standing = self._group()
         read: Iterable[TopicPartition] = self._assigned
-        if self._sharing is not None and self._subscribed and not self._sharing.has_joined:
+        if self._sharing is not None and not self._sharing.has_joined:
             read = self._all_partitions(self._snapshot())
-        for where in read:
-            if where not in self._starts:
-                self._note_start(where)
-        return GroupMetadata(
-            group_id, self._starts, self._topic_ids, self._start_entries, self._committer()
-        )
+        return standing.metadata(read, self._committer())
 
     # -- helpers ---------------------------------------------------------------------------------
 
-    def _group(self) -> str:
-        if self._group_id is None:
+    def _group(self) -> GroupStanding:
+        if self._standing is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
-        return self._group_id
+        return self._standing
 
     def _committer(self) -> Committer | None:
-        """The member that commits; None if others may commit the same partitions."""
-        return self._sharing.committer if self._sharing is not None and self._subscribed else None
-
-    def _begin_anew(self, where: TopicPartition, offset: int) -> None:
-        if where not in self._starts:
-            self._note_start(where)
-        if where not in self._looked_up:
-            return
-        found, known = self._looked_up.pop(where)
-        # Not if a transaction of ours has moved the group since.
-        if found.offset in (None, offset) and self._start(where) == known:
-            self._start_from(where, found)
-
-    def _note_start(self, where: TopicPartition) -> None:
-        self.committed(where)
-        self._start_from(where, self._looked_up[where][0])
-
-    def _start(self, where: TopicPartition) -> Standing:
-        return Standing(self._starts.get(where), self._start_entries.get(where))
-
-    def _start_from(self, where: TopicPartition, found: Standing) -> None:
-        """Begin where the group stands; metadata that was handed out before moves along."""
-        self._starts[where] = found.offset
-        self._start_entries.pop(where, None)
-        if found.entry is not None:
-            self._start_entries[where] = found.entry
+        """The member that commits; None if it is none of its group's."""
+        return None if self._sharing is None else self._sharing.committer
 
     def _open(self) -> None:
         if self._closed:
@@ -607,10 +536,6 @@ class Consumer:
         for where in partitions:
             if where not in self._assigned:
                 raise IllegalState(f"{where} is not assigned to this consumer")
-
-    def _topic_id(self, topic: str) -> str:
-        """The id of the topic as this consumer has read it; of others, as it is now."""
-        return self._topic_ids.get(topic) or self._logs.topic_spec(topic).topic_id
 
     def _snapshot(self) -> Snapshot:
         """Pin what is left of the topics that are read."""
@@ -639,10 +564,9 @@ class Consumer:
         del self._topic_ids[topic]
         for where in [where for where in self._assigned if where.topic == topic]:
             self._positions.pop(where, None)
-            self._starts.pop(where, None)
-            self._start_entries.pop(where, None)
-            self._looked_up.pop(where, None)
-            if self._subscribed and not self._shares:
+            if self._standing is not None:
+                self._standing.forget(where)
+            if self._subscribed and self._sharing is None:
                 del self._assigned[where]
                 self._paused.discard(where)
 

@@ -261,8 +261,6 @@ class RebalanceInProgress(CommitFailed):
     Abort what was done with their records and poll: that takes part in the rebalance.
     """
 
-    retriable = True
-
 
 class UnknownMemberId(CommitFailed):
     """The group does not know this member any more: it was silent, or did not poll, for too long.
@@ -272,9 +270,7 @@ class UnknownMemberId(CommitFailed):
 
 
 class FencedInstanceId(CommitFailed):
-    """Another consumer has joined with the same ``group_instance_id``; this one is finished."""
-
-    fatal = True
+    """Another consumer has joined with the same ``group_instance_id``; close this one."""
 
 
 class GroupNotEmpty(TxnlogError):

@@ -132,7 +132,8 @@ def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None
     assert consumer.committed(T0) is not None
     consumer.seek(T0, 8)
     if unknown:
-        consumer._start_entries.clear()
+        assert consumer._standing is not None
+        consumer._standing._start_entries.clear()
     read(consumer, producer)
     producer.commit_transaction()
     assert committed_offset(store) == 10

@@ -195,8 +195,7 @@ def test_what_a_group_is_about() -> None:
     assert group.status(has_offsets=True) == "Empty"
     group.fold(MembersJoined("n", 0, (member(),)), 0)
     assert group.status(has_offsets=False) == "PreparingRebalance"
-    owners = {"m": {"t": (0, 1)}}
-    group.fold(PartitionsAssigned("n", 0, "m", 1, "range", {}, owners), 1)
+    group.fold(PartitionsAssigned("n", 0, "m", 1, "range", {}, {"m": {"t": (0, 1)}}), 1)
     assert group.status(has_offsets=False) == "Stable"
     group.fold(MembersLeft("n", 0, ("m",), ""), 2)
     assert group.status(has_offsets=False) == "Dead"
@@ -220,13 +219,15 @@ def test_older_versions_refuse_a_group_that_had_members() -> None:
     shared.checkpoint()
     older = envelope.WITH_MEMBERS - 1
     for path in [f"groups/plain/{name}" for name in heap.list_names("groups/plain")]:
-        decoder = kinds.CHECKPOINT_DECODER if path.endswith("checkpoint") else kinds.ENTRY_DECODER
-        envelope.decode(heap.get(path), decoder, path, older)  # type: ignore[arg-type]
+        if path.endswith("checkpoint"):
+            envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)
+        else:
+            envelope.decode(heap.get(path), kinds.ENTRY_DECODER, path, older)
     refused = []
     for name in heap.list_names("groups/shared"):
         path = f"groups/shared/{name}"
         try:
-            envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)  # type: ignore[arg-type]
+            envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)
         except UnsupportedVersion:
             refused.append(name)
         except CorruptEntry:  # an entry is no checkpoint

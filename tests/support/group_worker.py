@@ -77,4 +77,4 @@ def work(url: str, mode: str, name: str, notes: Path) -> None:
 
 
 if __name__ == "__main__":
-    work(*sys.argv[1:4], Path(sys.argv[4]))
+    work(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sized
 from typing import Protocol
 
 from txnlog.clock import SystemClock
@@ -55,6 +55,17 @@ class Reader(Protocol):
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         """Read these no more."""
+
+
+class SeenTopic(Protocol):
+    """A topic as a reader has pinned it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def partitions(self) -> Sized: ...
 
 
 class Sharing:
@@ -172,12 +183,20 @@ class Sharing:
             del self._owned[where]
         reader._drop(partitions)  # noqa: SLF001 - the consumer's own part of this
 
-    def saw_topics(self, topics: Mapping[str, AssignedTopic]) -> bool:
-        """Tell which topics there are; whether partitions may have been assigned anew."""
+    def saw(self, reader: Reader, topics: Iterable[SeenTopic]) -> bool:
+        """Tell the group which topics there are; whether that has changed what is this consumer's.
+
+        Args:
+            reader: what reads the partitions.
+            topics: those that it has subscribed to, as far as there are any.
+        """
         if self._member is None:
             return False
-        self._member.saw_topics(topics)
-        return self._member.has_news()
+        known = {seen.topic: AssignedTopic(seen.topic_id, len(seen.partitions)) for seen in topics}
+        self._member.saw_topics(known)
+        before = dict(self._owned)
+        self.poll(reader)
+        return before != self._owned
 
     def close(self, reader: Reader | None = None, *, reason: str = "closed") -> None:
         """Leave the group; the partitions are revoked first. A static member stays in it.
