@@ -29,7 +29,7 @@ from txnlog.errors import (
 from txnlog.groups.member import MemberSettings
 from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
 from txnlog.groups.standing import GroupStanding
-from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
+from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.read.isolation import check_reading_on
@@ -317,11 +317,8 @@ class Consumer:
                 # A former owner's transaction is to move them: where to begin is not decided yet.
                 held = group.held().keys() - self._positions.keys()
                 partitions = [where for where in partitions if where not in held]
-            if (
-                group is not None
-                or self._group_id is None
-                or self._positions.keys() >= {*partitions}
-            ):
+            located = self._positions.keys() >= {*partitions}
+            if group is not None or self._group_id is None or located:
                 break
         self._locate(snapshot, partitions, group)
         self._batches = self._read(self._plan(snapshot, partitions))
@@ -495,8 +492,7 @@ class Consumer:
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         given = self._positions if offsets is None else offsets
-        chosen = {where: check_offset(where, at, metadata) for where, at in given.items()}
-        self._group().commit(chosen, self._committer())
+        self._group().commit(given, metadata, self._committer())
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""

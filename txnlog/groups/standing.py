@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
+from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
@@ -74,9 +74,13 @@ class GroupStanding:
         return found
 
     def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: Committer | None
+        self,
+        given: Mapping[TopicPartition, int | OffsetAndMetadata],
+        metadata: str,
+        committer: Committer | None,
     ) -> None:
         """Commit these offsets, and go on from them. See :meth:`txnlog.Consumer.commit`."""
+        offsets = {where: check_offset(where, at, metadata) for where, at in given.items()}
         commits = [
             OffsetCommit(*where, at.offset, at.metadata, topic_id=self._topic_id(where.topic))
             for where, at in sorted(offsets.items())
