@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_child import Child
 
+import txnlog
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,
@@ -113,6 +118,7 @@ def test_a_lone_member_has_everything_at_its_first_poll(group: Group, assignor: 
     assert group.heap.list_names("groups/g/members") == []
 
 
+@pytest.mark.condition(57)
 def test_members_that_cooperate_keep_what_is_theirs(group: Group) -> None:
     """Who joins is given what another has let go of, which reads on meanwhile."""
     one, two = group.consumer("one"), group.consumer("two")
@@ -131,6 +137,7 @@ def test_members_that_cooperate_keep_what_is_theirs(group: Group) -> None:
     assert state(group) == "Stable"
 
 
+@pytest.mark.condition(57)
 def test_eager_members_give_up_everything_first(group: Group) -> None:
     one = group.consumer("one", partition_assignment_strategy=EAGER)
     two = group.consumer("two", partition_assignment_strategy=EAGER)
@@ -143,6 +150,7 @@ def test_eager_members_give_up_everything_first(group: Group) -> None:
     assert [what for name, what, _ in group.told if name == "two"] == ["assigned"]
 
 
+@pytest.mark.condition(57)
 @PROTOCOLS
 def test_who_leaves_is_replaced_and_nothing_is_read_twice(group: Group, assignor: str) -> None:
     one = group.consumer("one", partition_assignment_strategy=assignor)
@@ -158,6 +166,7 @@ def test_who_leaves_is_replaced_and_nothing_is_read_twice(group: Group, assignor
     assert len(two.poll(100)) == 4
 
 
+@pytest.mark.condition(57)
 def test_who_crashes_is_missed_after_the_session_timeout(group: Group) -> None:
     """His uncommitted records come to others; back to life, he is told that he has lost them."""
     one, two = group.consumer("one"), group.consumer("two")
@@ -218,6 +227,7 @@ def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Grou
     assert "rebalance.timeout.ms" in expired.detail  # type: ignore[union-attr]
 
 
+@pytest.mark.condition(57)
 def test_a_static_member_comes_back_to_its_partitions(group: Group) -> None:
     one = group.consumer("one", group_instance_id="a")
     two = group.consumer("two", group_instance_id="b")
@@ -298,6 +308,7 @@ def test_an_assignor_of_ones_own(group: Group) -> None:
 # -- fencing ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.condition(58)
 def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
     """Until it has let go of a partition its holder commits it; then nobody but the new owner."""
     one = group.consumer("one", partition_assignment_strategy=EAGER)
@@ -335,6 +346,7 @@ def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
     two.commit({given: 5})
 
 
+@pytest.mark.condition(58)
 def test_a_member_that_cooperates_commits_across_a_rebalance(group: Group) -> None:
     """What it has kept all the time it may commit, whatever generation it began in."""
     one = group.consumer("one")
@@ -352,6 +364,7 @@ def test_a_member_that_cooperates_commits_across_a_rebalance(group: Group) -> No
     two.commit({T[2]: 7})
 
 
+@pytest.mark.condition(58)
 def test_a_new_owner_waits_for_the_former_ones_transaction(group: Group) -> None:
     """It starts where that one has committed, when it is known whether it has."""
     one, two = group.consumer("one"), group.consumer("two")
@@ -371,6 +384,7 @@ def test_a_new_owner_waits_for_the_former_ones_transaction(group: Group) -> None
     assert [record.offset for record in two.poll(100)] == [6, 7, 8, 9]
 
 
+@pytest.mark.condition(56)
 def test_who_is_no_member_moves_a_group_only_with_force(group: Group) -> None:
     one = group.consumer("one")
     one.poll(1)
@@ -434,3 +448,44 @@ def test_what_membership_costs(group: Group) -> None:
     assert took["list"] <= 9 + 1
     assert took["delete"] <= 2
     assert sum(took.values()) <= 9 + 9 + 3
+
+
+# -- threads and processes -------------------------------------------------------------------------
+
+
+def test_a_consumer_that_nobody_uses_any_more_leaves(tmp_path: Path) -> None:
+    """With a real clock: its thread tells that it is there, and leaves when it is collected."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t", partitions=2)
+    consumer = store.consumer("t", group_id="g", heartbeat_interval_ms=20, session_timeout_ms=60)
+    assert len(consumer.assignment()) == 2
+    (thread,) = [t for t in threading.enumerate() if t.name.startswith("txnlog-heartbeat")]
+    assert store.describe_group("g").state == "Stable"
+    del consumer
+    gc.collect()
+    thread.join(30)
+    assert store.groups() == []
+    assert [e.detail for e in store.group_history("g")][-1] == "never closed"  # type: ignore[union-attr]
+    assert store.storage.list_names("groups/g/members") == []
+
+
+def test_a_child_of_a_fork_is_a_member_of_its_own(tmp_path: Path) -> None:
+    """It neither leaves for its parent nor commits as him."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t", partitions=2)
+    consumer = store.consumer("t", group_id="g")
+    assert len(consumer.assignment()) == 2
+    mine = consumer._committer()
+
+    def work() -> tuple[bool, int]:
+        with pytest.raises(UnknownMemberId):
+            consumer.commit({T[0]: 1})
+        consumer.poll()
+        other = consumer._committer()
+        consumer.close()
+        return other != mine, len(store.describe_group("g").members)
+
+    assert Child(work).result() == "(True, 1)"
+    consumer.commit({T[0]: 1})
+    consumer.close()
+    assert store.describe_group("g").state == "Empty"

@@ -38,6 +38,7 @@ def group_run(seed: int, weather: str, **options: Any) -> GroupRun:
     return run
 
 
+@pytest.mark.condition(57)
 @pytest.mark.parametrize("weather", ["rough", "stormy"])
 def test_nothing_is_missed_and_nothing_is_committed_twice(weather: str) -> None:
     """One run of each kind: its members commit, or copy in transactions."""
