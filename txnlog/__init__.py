@@ -22,6 +22,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from txnlog.consumer import Consumer
     from txnlog.errors import TxnlogError
+    from txnlog.groups.assignors import Assignor
+    from txnlog.groups.sharing import ConsumerRebalanceListener
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from txnlog.store import open_store as open
 
 __all__ = [
+    "Assignor",
     "Consumer",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "GroupMetadata",
     "OffsetAndMetadata",
@@ -52,7 +56,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Assignor": "groups.assignors",
     "Consumer": "consumer",
+    "ConsumerRebalanceListener": "groups.sharing",
     "ConsumerRecord": "read.consumer_record",
     "GroupMetadata": "log.group_metadata",
     "OffsetAndMetadata": "log.group_metadata",

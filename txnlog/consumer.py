@@ -19,7 +19,10 @@ from txnlog.errors import (
     NoOffsetForPartition,
     OffsetOutOfRange,
 )
-from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
+from txnlog.groups.member import MemberSettings
+from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
+from txnlog.groups.standing import GroupStanding
+from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.polling import Polling
@@ -29,7 +32,8 @@ from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
-from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
+from txnlog.state.group import CommittedOffset, GroupState
+from txnlog.state.membership import Committer
 
 _RESETS = ("earliest", "latest", "none")
 
@@ -58,6 +62,7 @@ class Consumer(Polling):
         fetch: FetchSettings,
         stop_at_end: bool,
         auto_commit: AutoCommit | None,
+        membership: MemberSettings | None = None,
     ) -> None:
         if auto_offset_reset not in _RESETS:
             raise InvalidOption(
@@ -75,11 +80,13 @@ class Consumer(Polling):
         self._reset: Literal["earliest", "latest", "none"] = auto_offset_reset  # type: ignore[assignment]
         self._topics: tuple[str, ...] = ()
         self._subscribed = False
-        self._starts: dict[TopicPartition, int | None] = {}
-        self._start_entries: dict[TopicPartition, int] = {}
-        self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
-        """Where the group was when it was asked for, and the start that was known then."""
+        self._standing = (
+            None if self._group_id is None else GroupStanding(logs, self._group_id, self._topic_ids)
+        )
         self._paused: set[TopicPartition] = set()
+        self._membership = membership
+        self._sharing: Sharing | None = None
+        """Its share of a group's partitions; None if it reads whatever it was told to."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,16 +95,28 @@ class Consumer(Polling):
         self._close(commit=kind is None)
 
     def close(self) -> None:
-        """Forget everything. Nothing is committed by closing, unless with ``enable_auto_commit``.
+        """Leave the group and forget everything.
 
-        Leaving a ``with`` block by an exception does not even then.
+        Nothing is committed by closing, unless with ``enable_auto_commit``; leaving a ``with``
+        block by an exception does not even then. The listener's ``on_partitions_revoked`` is
+        called before it leaves, and may commit.
         """
         self._close(commit=True)
 
+    def _leave(self) -> None:
+        if self._sharing is not None:
+            self._sharing.close(self)
+
     # -- what is read ----------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Read all partitions of these topics, those that are added later too."""
+    def subscribe(
+        self, topics: Iterable[str], *, listener: ConsumerRebalanceListener | None = None
+    ) -> None:
+        """Read these topics, with the partitions that are added later.
+
+        A consumer with a group shares them with the group's other members: from its first poll on,
+        in which ``listener`` is told what comes and goes. Without a group it reads all.
+        """
         if isinstance(topics, str):
             topics = [topics]
         self._open()
@@ -108,10 +127,15 @@ class Consumer(Polling):
         self._topics = wanted
         self._subscribed = True
         self._recognise(snapshot)
-        self._assign(self._all_partitions(snapshot))
+        if self._group_id is None or self._membership is None:
+            self._assign(self._all_partitions(snapshot))
+            return
+        self._sharing = self._sharing or Sharing(self._logs, self._group_id, self._membership)
+        self._drop([where for where in self._assigned if where.topic not in wanted])
+        self._sharing.subscribe(wanted, listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions."""
+        """Read exactly these partitions, whoever else does: it is no member of its group then."""
         self._open()
         wanted = [TopicPartition(*where) for where in partitions]
         if not wanted:
@@ -120,6 +144,9 @@ class Consumer(Polling):
         snapshot = take_snapshot(self._logs, topics, self._isolation_level)
         for where in wanted:
             snapshot.check_partition(where)
+        if self._sharing is not None:
+            self._sharing.close(self, reason="assign()")
+            self._sharing = None
         self._topics = topics
         self._subscribed = False
         self._recognise(snapshot)
@@ -129,13 +156,44 @@ class Consumer(Polling):
         self._drop_buffered()
         self._assigned = dict.fromkeys(partitions)
         self._positions = {w: at for w, at in self._positions.items() if w in self._assigned}
-        for where in set(self._starts) - set(self._assigned):
-            del self._starts[where]
-            self._start_entries.pop(where, None)
+        if self._standing is not None:
+            self._standing.keep(self._assigned.keys())
         self._paused &= set(self._assigned)
 
+    def _take(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these too, which the group has given to this consumer."""
+        self._drop_buffered()
+        self._assigned |= dict.fromkeys(partitions)
+
+    def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
+        """These are about to be taken away: commit what was returned of them, if asked for."""
+        if self._auto_commit is not None:
+            positions = self._positions
+            self._auto_commit.commit_before(
+                self.commit, {w: positions[w] for w in partitions if w in positions}
+            )
+
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these no more: they are taken away."""
+        if self._auto_commit is not None:
+            self._auto_commit.forget(partitions)
+        self._assign([where for where in self._assigned if where not in {*partitions}])
+
+    def _join_in(self) -> None:
+        """Take part in the group: join it, or do what a rebalance asks for."""
+        if self._sharing is not None:
+            self._sharing.poll(self)
+
+    def _take_part(self) -> None:
+        self._join_in()
+        if not self._assigned and self._sharing is None:
+            raise IllegalState("poll(): subscribe to a topic or assign partitions first")
+
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions that are read; a consumer that has not polled yet joins its group."""
+        self._open()
+        if not self._assigned:
+            self._join_in()
         return list(self._assigned)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -160,18 +218,26 @@ class Consumer(Polling):
         """Pin a new snapshot and begin to read from the positions to its ends."""
         group: GroupState | None = None
         while True:
-            if self._group_id is not None and not self._positions.keys() >= self._assigned.keys():
+            if self._standing is not None and not self._positions.keys() >= self._assigned.keys():
                 # The group first: what it has committed then lies inside the snapshot.
-                group = self._read_committed(self._group_id)
+                group = self._standing.read()
             snapshot = self._snapshot()
             views = {topic: snapshot.view(topic) for topic in snapshot.topics}
+            if self._sharing and self._sharing.saw(self, views.values()):
+                group = None
+                continue
             if group is None and self._have_been_read(views.values()):
                 return
-            if self._subscribed:
+            if self._subscribed and self._sharing is None:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
             partitions = [where for where in self._assigned if where.topic in views]
-            if group is not None or self._group_id is None or self._are_located(partitions):
+            if group is not None and self._sharing is not None:
+                # A former owner's transaction is to move them: where to begin is not decided yet.
+                held = group.held().keys() - self._positions.keys()
+                partitions = [where for where in partitions if where not in held]
+            located = self._positions.keys() >= {*partitions}
+            if group is not None or self._group_id is None or located:
                 break
         self._locate(snapshot, partitions, group)
         ranges = self._plan(snapshot, partitions)
@@ -206,14 +272,6 @@ class Consumer(Polling):
                     self._positions[where] = max(at, ends[where.partition])
         return ranges
 
-    def _are_located(self, partitions: Iterable[TopicPartition]) -> bool:
-        return all(where in self._positions for where in partitions)
-
-    def _read_committed(self, group_id: str) -> GroupState:
-        """The group's committed offsets as they are now, apart from the state that goes on."""
-        with self._logs.fresh_group(group_id).reading() as state:
-            return state.copy_standing()
-
     def _locate(
         self, snapshot: Snapshot, partitions: Sequence[TopicPartition], group: GroupState | None
     ) -> None:
@@ -228,9 +286,9 @@ class Consumer(Polling):
         located = dict(self._positions)
         missing = {where for where in partitions if where not in located}
         for where in missing:
-            if group is not None:
+            if group is not None and self._standing is not None:
                 found = group.standing(*where, self._topic_ids[where.topic])
-                self._start_from(where, found)
+                self._standing.start_from(where, found)
                 if found.offset is not None:
                     located[where] = found.offset
         for where in partitions:
@@ -262,7 +320,7 @@ class Consumer(Polling):
         """The offset of the next record that will be read of a partition."""
         self._check_assigned([where])
         if where not in self._positions:
-            group = None if self._group_id is None else self._read_committed(self._group_id)
+            group = None if self._standing is None else self._standing.read()
             self._locate(self._snapshot(), [where], group)
         return self._positions[where]
 
@@ -275,20 +333,20 @@ class Consumer(Polling):
         """
         self._check_assigned([where])
         check_whole_number(offset, "the offset to seek to", InvalidOption, least=0)
-        if self._group_id is not None:
-            self._begin_anew(where, offset)
+        if self._standing is not None:
+            self._standing.begin_anew(where, offset)
         self._drop_buffered()
         self._positions[where] = offset
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read on from the log start, in all assigned partitions if none are named."""
-        chosen = partitions or tuple(self._assigned)
+        chosen = partitions or tuple(self.assignment())
         for where, offset in self.beginning_offsets(chosen).items():
             self.seek(where, offset)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Read on from the end, in all assigned partitions if none are named."""
-        chosen = partitions or tuple(self._assigned)
+        chosen = partitions or tuple(self.assignment())
         for where, offset in self.end_offsets(chosen).items():
             self.seek(where, offset)
 
@@ -337,80 +395,48 @@ class Consumer(Polling):
         Raises:
             InvalidOption, OffsetMetadataTooLarge: see the message.
             UnknownTopicOrPartition: one of the topics does not exist.
+            CommitFailed: a partition was given to somebody else; the subclasses tell more.
+            GroupNotEmpty: the group has members, and this consumer is none: it has not polled yet,
+                or has its partitions by ``assign``.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
-        group_id = self._group()
         given = self._positions if offsets is None else offsets
-        chosen = {where: check_offset(where, at, metadata) for where, at in given.items()}
-        commits = [
-            OffsetCommit(*where, at.offset, at.metadata, topic_id=self._topic_id(where.topic))
-            for where, at in sorted(chosen.items())
-        ]
-        if not commits:
-            return
-        log = self._logs.fresh_group(group_id)
-        number = log.commit(commits, refreshed=True)
-        self._logs.tidy([log])
-        for where, at in chosen.items():
-            self._start_from(where, Standing(at.offset, number))
+        self._group().commit(given, metadata, self._committer())
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
-        topic_id = self._topic_id(where.topic)
-        with self._logs.fresh_group(self._group()).reading() as state:
-            found = state.offset_of(*where, topic_id)
-            standing = state.standing(*where, topic_id)
-        self._looked_up[where] = (standing, self._start(where))
-        return found
+        return self._group().committed(where)
 
     def group_metadata(self) -> GroupMetadata:
-        """For ``send_offsets_to_transaction``: the group, and where this consumer began."""
-        group_id = self._group()
-        for where in self._assigned:
-            if where not in self._starts:
-                self._note_start(where)
-        return GroupMetadata(group_id, self._starts, self._topic_ids, self._start_entries)
+        """For ``send_offsets_to_transaction``: the group, and where this consumer began.
+
+        Of a member of the group with its id and generation: offsets of partitions that were given
+        to others by then are refused.
+        """
+        standing = self._group()
+        read: Iterable[TopicPartition] = self._assigned
+        if self._sharing is not None and not self._sharing.has_joined:
+            read = self._all_partitions(self._snapshot())
+        return standing.metadata(read, self._committer())
 
     # -- helpers ---------------------------------------------------------------------------------
 
-    def _group(self) -> str:
-        if self._group_id is None:
+    def _group(self) -> GroupStanding:
+        if self._standing is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
-        return self._group_id
+        return self._standing
 
-    def _begin_anew(self, where: TopicPartition, offset: int) -> None:
-        if where not in self._starts:
-            self._note_start(where)
-        if where not in self._looked_up:
-            return
-        found, known = self._looked_up.pop(where)
-        # Not if a transaction of ours has moved the group since.
-        if found.offset in (None, offset) and self._start(where) == known:
-            self._start_from(where, found)
-
-    def _note_start(self, where: TopicPartition) -> None:
-        self.committed(where)
-        self._start_from(where, self._looked_up[where][0])
-
-    def _start(self, where: TopicPartition) -> Standing:
-        return Standing(self._starts.get(where), self._start_entries.get(where))
-
-    def _start_from(self, where: TopicPartition, found: Standing) -> None:
-        """Begin where the group stands; metadata that was handed out before moves along."""
-        self._starts[where] = found.offset
-        self._start_entries.pop(where, None)
-        if found.entry is not None:
-            self._start_entries[where] = found.entry
+    def _committer(self) -> Committer | None:
+        """The member that commits; None if it is none of its group's."""
+        return None if self._sharing is None else self._sharing.committer
 
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         self._open()
+        if not self._assigned:
+            self._join_in()
         for where in partitions:
             if where not in self._assigned:
                 raise IllegalState(f"{where} is not assigned to this consumer")
-
-    def _topic_id(self, topic: str) -> str:
-        """The id of the topic as this consumer has read it; of others, as it is now."""
-        return self._topic_ids.get(topic) or self._logs.topic_spec(topic).topic_id
 
     def _snapshot(self) -> Snapshot:
         """Pin what is left of the topics that are read."""
@@ -439,10 +465,9 @@ class Consumer(Polling):
         del self._topic_ids[topic]
         for where in [where for where in self._assigned if where.topic == topic]:
             self._positions.pop(where, None)
-            self._starts.pop(where, None)
-            self._start_entries.pop(where, None)
-            self._looked_up.pop(where, None)
-            if self._subscribed:
+            if self._standing is not None:
+                self._standing.forget(where)
+            if self._subscribed and self._sharing is None:
                 del self._assigned[where]
                 self._paused.discard(where)
 

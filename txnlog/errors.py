@@ -22,9 +22,13 @@ __all__ = [
     "CorruptEntry",
     "CorruptRecord",
     "CorruptTransactionState",
+    "FencedInstanceId",
     "ForkedProducer",
     "GroupIdNotFound",
+    "GroupNotEmpty",
+    "IllegalGeneration",
     "IllegalState",
+    "InconsistentGroupProtocol",
     "InvalidConfig",
     "InvalidGroupId",
     "InvalidOption",
@@ -45,6 +49,7 @@ __all__ = [
     "OutOfOrderSequence",
     "ProducerFenced",
     "PutIfAbsentBroken",
+    "RebalanceInProgress",
     "RecordTooLarge",
     "SnapshotExpired",
     "StorageError",
@@ -53,6 +58,7 @@ __all__ = [
     "TopicAlreadyExists",
     "TransactionalIdNotFound",
     "TxnlogError",
+    "UnknownMemberId",
     "UnknownTopicOrPartition",
     "UnsupportedCompression",
     "UnsupportedFilesystem",
@@ -241,6 +247,41 @@ class CommitFailed(TxnlogError):
     """
 
     abortable = True
+
+
+class IllegalGeneration(CommitFailed):
+    """The partitions were given to somebody else, or anew, since these records were read.
+
+    Abort what was done with them and poll: the consumer goes on with what it owns now.
+    """
+
+
+class RebalanceInProgress(CommitFailed):
+    """The member has given its partitions up, and waits to be told which are its own next.
+
+    Abort what was done with their records and poll: that takes part in the rebalance.
+    """
+
+
+class UnknownMemberId(CommitFailed):
+    """The group does not know this member any more: it was silent, or did not poll, for too long.
+
+    Abort what was done with the records and poll: the consumer joins again as a new member.
+    """
+
+
+class FencedInstanceId(CommitFailed):
+    """Another consumer has joined with the same ``group_instance_id``; close this one."""
+
+
+class GroupNotEmpty(TxnlogError):
+    """The group has members, and what was asked for is only for groups without, or with force."""
+
+    abortable = True
+
+
+class InconsistentGroupProtocol(TxnlogError):
+    """The group's members have no assignor in common with the one that wants to join."""
 
 
 class OffsetMetadataTooLarge(TxnlogError):

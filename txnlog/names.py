@@ -45,6 +45,7 @@ _SCHEMA_VERSION = re.compile(r"-v([1-9][0-9]{0,8})-[0-9]+\.parquet\Z")
 _MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
 _MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
 _PROPOSAL = re.compile(r"([0-9]{20})-(.+)\.json")
+_HEARTBEAT = re.compile(r"([0-9a-f]{32})\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
 IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 SEGMENT_ENDING: Final = ".log"
 INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
@@ -63,6 +64,19 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}"
+
+
+class Heartbeat(NamedTuple):
+    """What a member of a group has told last, in the name of a file.
+
+    ``number`` counts up. ``followed`` is the generation that it follows: it has let go of all that
+    was taken from it up to there. ``next_entry`` is how far it has read the group's log.
+    """
+
+    member_id: str
+    number: int
+    followed: int
+    next_entry: int
 
 
 class LogFile(Enum):
@@ -283,6 +297,16 @@ def group_log(group_id: str) -> str:
     return f"{GROUPS}/{_encode(check_group_id(group_id))}"
 
 
+def group_members(group_id: str) -> str:
+    """Where the members of a group tell that they are there."""
+    return f"{group_log(group_id)}/members"
+
+
+def heartbeat(group_id: str, beat: Heartbeat) -> str:
+    """The file of a heartbeat: ``<member>.<number>.<generation>.<entry>``."""
+    return f"{group_members(group_id)}/{'.'.join(map(str, beat))}"
+
+
 def decode_names(components: list[str]) -> list[str]:
     """The ids that folders below ``transactions`` or ``groups`` stand for."""
     return [_decode(component) for component in components]
@@ -315,6 +339,14 @@ def witness_file(number: int, at_ms: int) -> str:
 def witness_time_ms(name: str) -> int:
     """The time in the name of a witness."""
     return int(name.rpartition("-")[2])
+
+
+def parse_heartbeat(name: str) -> Heartbeat | None:
+    """The heartbeat that a name in ``members/`` tells of; None if it is something else."""
+    match = _HEARTBEAT.fullmatch(name)
+    if match is None:
+        return None
+    return Heartbeat(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 def manifest_list(number: int) -> str:

@@ -58,6 +58,14 @@ class Polling(ABC):
         self._closed = False
 
     @abstractmethod
+    def _take_part(self) -> None:
+        """Do what its group asks for. Raises IllegalState: there is nothing that it reads."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Leave the group, if it is in one."""
+
+    @abstractmethod
     def _refresh(self) -> None:
         """Pin what there is now, and begin to read from the positions to its ends."""
 
@@ -93,7 +101,8 @@ class Polling(ABC):
             timeout_ms: how long it waits for the first one. With 0 it looks once, and does not
                 wait. Otherwise it looks for what others have written now and then, at least each
                 ``fetch_max_wait_ms``, and at once for what this process has.
-            max_records: so many at most; ``max_poll_records`` if left out.
+            max_records: so many at most; ``max_poll_records`` if left out. With 0 it only takes
+                part in its group, and does not wait.
 
         Raises:
             UnknownTopicOrPartition: all topics were deleted, or an assigned partition is gone.
@@ -105,9 +114,9 @@ class Polling(ABC):
             raise _ambiguous("poll", unnamed[0], "max_records=...")
         limit = self._max_poll_records
         if max_records is not None:
-            limit = check_whole_number(max_records, "max_records", InvalidOption, least=1)
+            limit = check_whole_number(max_records, "max_records", InvalidOption, least=0)
         take = partial(self._reading.take_records, limit)
-        return self._polled(take, [], _check_timeout(timeout_ms))
+        return self._polled(take, [], _check_timeout(timeout_ms) if limit else 0)
 
     def poll_batches(
         self, *unnamed: object, timeout_ms: int = 0
@@ -142,9 +151,8 @@ class Polling(ABC):
     ) -> Taken:
         """What ``take`` finds at hand, or else among what is there or comes in time."""
         self._open()
-        if not self._assigned:
-            raise IllegalState("poll(): subscribe to a topic or assign partitions first")
         self._lookout.check()
+        self._take_part()
         if self._auto_commit is not None:
             self._auto_commit.commit_if_due(self.commit, self._positions)
         if as_records is not self._as_records:
@@ -164,7 +172,8 @@ class Polling(ABC):
             self._positions = {
                 where: at
                 for where, at in before.items()
-                if self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
+                if where in self._assigned
+                and self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
             }
             self._drop_buffered()
             raise
@@ -214,8 +223,12 @@ class Polling(ABC):
             if commit and self._auto_commit is not None and not self._closed:
                 self._auto_commit.commit_at_end(self.commit, self._positions)
         finally:
-            self._drop_buffered()
-            self._closed = True
+            try:
+                if not self._closed:
+                    self._leave()
+            finally:
+                self._drop_buffered()
+                self._closed = True
 
     def _drop_buffered(self) -> None:
         self._reading.drop()

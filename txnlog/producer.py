@@ -15,12 +15,13 @@ from functools import partial
 from typing import Self, TypeVar
 
 from txnlog.config import Acks
-from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
+from txnlog.errors import CommitFailed, CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit
+from txnlog.state.membership import Committer
 from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
@@ -89,6 +90,8 @@ class Producer:
         self._sending = Phase.READY if transactional_id is None else Phase.IN_TRANSACTION
         """The phase in which records may be sent."""
         self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
+        self._committers: dict[str, Committer] = {}
+        """By group, the member whose offsets are committed, in the oldest generation it told."""
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: Outcome | None = None
@@ -224,7 +227,19 @@ class Producer:
                 )
             # All at once, or an interrupt leaves some of them to be committed.
             self._offsets[metadata.group_id] = waiting
+            self._note_committer(metadata)
             self._moves.append((metadata, {where: at.offset for where, at in chosen.items()}))
+
+    def _note_committer(self, metadata: GroupMetadata) -> None:
+        known, found = self._committers.get(metadata.group_id), metadata.committer
+        if found is None or (known is not None and known.member_id != found.member_id):
+            if known is not None:
+                raise CommitFailed(
+                    f"offsets of group {metadata.group_id!r} were read by several consumers: "
+                    "commit those of each in a transaction of its own"
+                )
+        elif known is None or found.generation < known.generation:
+            self._committers[metadata.group_id] = found
 
     def _metadata(
         self, partitions: Iterable[TopicPartition], group: str | GroupMetadata
@@ -285,6 +300,7 @@ class Producer:
         for metadata, offsets in self._moves:
             metadata.moved(offsets, entries.get(metadata.group_id))
         self._moves = []
+        self._committers = {}
         self._last_outcome = Outcome.COMMIT
         self._phase = Phase.READY
 
@@ -320,6 +336,7 @@ class Producer:
                 "unknown, had succeeded"
             )
         self._moves = []
+        self._committers = {}
         self._last_outcome = Outcome.ABORT
         self._phase = Phase.READY
 
@@ -443,7 +460,7 @@ class Producer:
         assert self._coordinator is not None
         try:
             with self._fail_on_error():
-                placed = self._coordinator.place(segments, offsets)
+                placed = self._coordinator.place(segments, offsets, self._committers)
         finally:
             # Also if it failed: perhaps because a topic was made anew.
             self._records.forget_outdated(segments)
@@ -524,6 +541,7 @@ class Producer:
 
     def _discard(self) -> None:
         self._moves = []
+        self._committers = {}
         self._drop_records()
 
     def _drop_records(self) -> None:

@@ -27,6 +27,9 @@ from txnlog.errors import (
     StoreNotFound,
     TxnlogError,
 )
+from txnlog.groups.assignors import DEFAULT as DEFAULT_ASSIGNORS
+from txnlog.groups.assignors import Assign, Assignor, check_assignors
+from txnlog.groups.member import MemberSettings
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
@@ -345,8 +348,21 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin, TableAdmin):
         fetch_max_wait_ms: int = 500,
         enable_auto_commit: bool = False,
         auto_commit_interval_ms: int = 5000,
+        group_instance_id: str | None = None,
+        client_id: str = "",
+        partition_assignment_strategy: str
+        | Assignor
+        | Assign
+        | Sequence[str | Assignor | Assign] = DEFAULT_ASSIGNORS,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
     ) -> Consumer:
-        """A consumer, subscribed to all partitions of ``topics`` if any are named.
+        """A consumer, subscribed to ``topics`` if any are named.
+
+        Consumers of one group share the partitions of the topics that they subscribe to: it joins
+        at its first poll, and leaves when it is closed. A consumer without a group, or with
+        partitions that were given to it by ``assign``, shares nothing. See docs/GROUPS.md.
 
         Args:
             topics: names of topics; with none, call ``subscribe`` or ``assign``.
@@ -367,11 +383,31 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin, TableAdmin):
                 written, at least; one listing for each topic.
             enable_auto_commit: commit what polls have returned, at a later poll and by ``close``.
             auto_commit_interval_ms: how often.
+            group_instance_id: makes it a static member: one that closes or dies, and comes back
+                under this id within the session timeout, has its partitions still. Of two at a
+                time the older one is fenced.
+            client_id: what operators are shown.
+            partition_assignment_strategy: how partitions are shared out: 'cooperative-sticky',
+                'sticky', 'range', 'roundrobin', an :class:`Assignor` or a function of one's own, or
+                several of them, the best first. Members must have one in common.
+            session_timeout_ms: others take it for dead when it was silent for so long.
+            heartbeat_interval_ms: how often it tells that it is there, in a thread of its own.
+            max_poll_interval_ms: it leaves the group if it does not poll for so long; and others
+                wait for so long for it to let go of what is taken from it.
 
         Raises:
             UnknownTopicOrPartition, InvalidGroupId, InvalidOption.
         """
         auto_commit = AutoCommit(self._clock, auto_commit_interval_ms)
+        membership = MemberSettings(
+            assignors=check_assignors(partition_assignment_strategy),
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            rebalance_timeout_ms=max_poll_interval_ms,
+            instance_id=group_instance_id or "",
+            client_id=client_id,
+        )
         consumer = Consumer(
             self._logs,
             group_id=group_id,
@@ -383,6 +419,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin, TableAdmin):
             ),
             stop_at_end=stop_at_end,
             auto_commit=auto_commit if enable_auto_commit else None,
+            membership=membership,
         )
         if topics:
             consumer.subscribe(topics)

@@ -5,17 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txnlog.cli.output.escaping import Json, escape_text
-from txnlog.cli.output.fields import Field, number, text, time, to_json
+from txnlog.cli.output.fields import Field, names, number, text, time, to_json
 from txnlog.cli.output.transaction_fields import REF
 
 if TYPE_CHECKING:
-    from txnlog.inspect.descriptions import GroupDescription, GroupOffset
+    from txnlog.inspect.descriptions import GroupDescription, GroupOffset, MemberDescription
 
 SUMMARY: list[Field[GroupDescription]] = [
     text("group_id", "GROUP", lambda group: group.group_id),
     number("topic_count", "TOPICS", lambda group: len({at.topic for at in group.offsets})),
     number("partition_count", "PARTITIONS", lambda group: len(group.offsets)),
     number("lag", "LAG", lambda group: group.lag),
+    text("state", "STATE", lambda group: group.state),
+    number("member_count", "MEMBERS", lambda group: len(group.members)),
+]
+STATE: list[Field[GroupDescription]] = [
+    text("group_id", "GROUP", lambda group: group.group_id),
+    text("state", "STATE", lambda group: group.state),
+    number("member_count", "MEMBERS", lambda group: len(group.members)),
+    text("assignor", "ASSIGNOR", lambda group: group.assignor or None),
+    number("generation", "GENERATION", lambda group: group.generation),
+]
+MEMBERS: list[Field[MemberDescription]] = [
+    text("member_id", "MEMBER", lambda member: member.member_id),
+    text("instance_id", "INSTANCE", lambda member: member.instance_id or None, wide=True),
+    text("client_id", "CLIENT", lambda member: member.client_id or None),
+    text("host", "HOST", lambda member: member.host),
+    number("partition_count", "PARTITIONS", lambda member: len(member.partitions)),
+]
+MEMBERS_VERBOSE: list[Field[MemberDescription]] = [
+    *MEMBERS,
+    names("topics", "TOPICS", lambda member: member.topics),
+    names("assignors", None, lambda member: member.assignors),
+    names("partitions", "ASSIGNED", lambda member: [*map(str, member.partitions)]),
+    names("revoking", "REVOKING", lambda member: [*map(str, member.revoking)]),
 ]
 
 

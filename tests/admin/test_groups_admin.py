@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alone import read_alone
 from steps import begin, begin_with_offsets, elsewhere, new_store
 
 from txnlog import OffsetAndMetadata
@@ -233,7 +234,7 @@ def test_offsets_are_reset_from_a_file(store: Store, tmp_path: Path) -> None:
 def test_a_job_that_read_before_a_reset_cannot_commit(store: Store, clock: VirtualClock) -> None:
     """Condition 35: the reset stands, and the job's transaction is refused."""
     job = elsewhere(store.storage, clock)
-    consumer = job.consumer("a", group_id="g", auto_offset_reset="earliest")
+    consumer = read_alone(job, "a", group_id="g", auto_offset_reset="earliest")
     consumer.poll()
     producer = begin(job, "job")
     producer.send_offsets_to_transaction({A0: 10}, consumer.group_metadata())

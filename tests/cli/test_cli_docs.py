@@ -103,7 +103,10 @@ KEYS = {
     "records write": keys(*write.FIELDS),
     "tables publish": keys(*publish.FIELDS),
     "groups ls": keys(*group_fields.SUMMARY),
-    "groups describe": keys(*group_fields.OFFSETS),
+    "groups describe": keys(
+        *group_fields.OFFSETS, *group_fields.STATE, *group_fields.MEMBERS_VERBOSE
+    ),
+    "groups remove-members": [],
     "groups seek": keys(*seek.FIELDS),
     "groups delete": [],
     "groups delete-offsets": [],

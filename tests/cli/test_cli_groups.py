@@ -15,7 +15,8 @@ from txnlog import TopicPartition
 def test_groups_show_offsets_and_lag(store_path: Path) -> None:
     """Lag counts to the stable offset; the JSON has the documented keys."""
     known = txnlog.open(str(store_path)).describe_group("etl").offsets[0]
-    summary = {"group_id": "etl", "topic_count": 1, "partition_count": 1, "lag": 6}
+    summary: dict[str, object] = {"group_id": "etl", "topic_count": 1, "partition_count": 1}
+    summary |= {"lag": 6, "state": "Empty", "member_count": 0}
 
     assert cli("groups", "ls", "--store", store_path, "-o", "json").json() == [summary]
     assert cli("groups", "describe", "etl", "--store", store_path, "-o", "json").json() == {

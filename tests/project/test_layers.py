@@ -20,6 +20,7 @@ FLOORS = (
     ("kafka",),
     ("write",),
     ("read",),
+    ("groups",),
     ("log",),
     ("state",),
     ("storage",),

@@ -25,6 +25,7 @@ PUBLIC = (
     "txnlog.testing",
 )
 INTERNAL = {
+    "Committer": "a part of GroupMetadata that is for the producer alone",
     "Logs": "Store.logs is for the parts of txnlog that build on a store, and says so",
     "Storage": "Store.storage is one of the storages, whose interface is txnlog.storage's",
     "TopicSpec": "Store.topic_spec is for uploaders",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from alone import read_alone
 from steps import another, begin, begin_with_offsets, new_store
 
 from txnlog.errors import (
@@ -162,8 +163,8 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
         reset()
         consumer.commit()
         assert committed_offset(store) == (expected, "")
-        again = another(store).consumer(
-            "t", group_id="g", auto_offset_reset="none", stop_at_end=True
+        again = read_alone(
+            another(store), "t", group_id="g", auto_offset_reset="none", stop_at_end=True
         )
         assert [record.offset for record in again] == list(range(expected, 10))
     assert committed_offset(store, T1) == (0, "")

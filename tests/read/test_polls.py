@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from alone import read_alone
 from steps import another, append, new_store
 
 from txnlog.errors import StorageError
@@ -90,8 +91,8 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
         store = new_store(inner, clock)
         append(store, b"0", b"1")
         slow = FaultyStorage(inner)
-        consumer = another(store, slow).consumer(
-            "t", group_id="g", auto_offset_reset="earliest", stop_at_end=True
+        consumer = read_alone(
+            another(store, slow), "t", group_id="g", auto_offset_reset="earliest", stop_at_end=True
         )
         begun = len(slow.requests)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from alone import read_alone
 from steps import begin, new_store
 
 from txnlog.errors import (
@@ -66,13 +67,13 @@ def test_an_assigned_partition_that_is_gone_is_reported(store: Store) -> None:
 def test_a_groups_offsets_do_not_apply_to_the_new_topic(store: Store) -> None:
     """Neither for a new consumer, nor where a transaction compares them."""
     fill(store, b"old 0", b"old 1")
-    old = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    old = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
     old.poll()
     old.commit()
     make_anew(store, b"new 0", b"new 1", b"new 2")
     described = store.describe_group("g").offsets
     assert {(at.partition, at.lag) for at in described} == {(0, None), (1, None), (2, None)}
-    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    consumer = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
     assert consumer.committed(T0) is None
     assert len(consumer.poll(max_records=2)) == 2
     producer = store.producer(transactional_id="p")
@@ -90,12 +91,12 @@ def test_a_groups_offsets_do_not_apply_to_the_new_topic(store: Store) -> None:
 def test_a_late_commit_for_the_old_topic_moves_nobody_in_the_new_one(store: Store) -> None:
     """A consumer commits what it has read of a topic that is another one by now."""
     fill(store, b"old 0", b"old 1")
-    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    consumer = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
     consumer.poll()
     metadata = consumer.group_metadata()
     make_anew(store, b"new 0", b"new 1", b"new 2")
     consumer.commit({T0: 2})
-    fresh = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    fresh = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
     assert len(fresh.poll()) == 3
     fresh.commit()
     producer = store.producer(transactional_id="p")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 
 import pytest
+from alone import read_alone
 from steps import another, append, begin_with, new_store
 
 from txnlog.clock import SystemClock
@@ -219,7 +220,7 @@ def test_what_is_no_timeout(store: Store, call: str) -> None:
         with pytest.raises(InvalidOption, match="timeout_ms must be a whole number"):
             getattr(consumer, call)(timeout_ms=wrong)
     with pytest.raises(InvalidOption, match="max_records must be"):
-        consumer.poll(max_records=0)
+        consumer.poll(max_records=-1)
 
 
 @pytest.mark.parametrize(
@@ -302,9 +303,8 @@ def test_a_commit_that_fails_is_tried_again(
 ) -> None:
     """What the storage refuses is logged, and the poll goes on; an idle group costs no entry."""
     storage = ForwardingStorage(filled.storage)
-    consumer = attach(storage, clock=eventful).consumer(
-        "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=True
-    )
+    options = {"auto_offset_reset": "earliest", "enable_auto_commit": True}
+    consumer = read_alone(attach(storage, clock=eventful), "t", group_id="g", **options)
     consumer.poll(max_records=2)
     eventful.sleep(5)
     with pytest.MonkeyPatch.context() as patched:

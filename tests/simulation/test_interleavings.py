@@ -42,7 +42,8 @@ def copy(store: Store, transactional_id: str, batch: int) -> None:
     with store.producer(transactional_id=transactional_id) as producer:
         producer.init_transactions()
         while True:
-            consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
+            consumer = store.consumer(group_id="g", auto_offset_reset="earliest")
+            consumer.assign([SOURCE])
             records = consumer.poll(max_records=batch)
             if not records:
                 return

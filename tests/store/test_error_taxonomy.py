@@ -25,12 +25,17 @@ FATAL = {"ForkedProducer", "InvalidProducerEpoch", "ProducerFenced"}
 ABORTABLE = {
     "CommitFailed",
     "ConcurrentTransactions",
+    "FencedInstanceId",
+    "GroupNotEmpty",
+    "IllegalGeneration",
     "InvalidRecord",
     "InvalidTimestamp",
     "OffsetMetadataTooLarge",
     "OutOfOrderSequence",
+    "RebalanceInProgress",
     "RecordTooLarge",
     "SegmentTooLarge",
+    "UnknownMemberId",
     "UploadExpired",
 }
 RETRIABLE = {"CommitStateUnknown", "ConcurrentTransactions", "StorageError"}
@@ -40,6 +45,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "CorruptTransactionState",
     "GroupIdNotFound",
     "IllegalState",
+    "InconsistentGroupProtocol",
     "InvalidConfig",
     "InvalidGroupId",
     "InvalidOption",

@@ -272,7 +272,8 @@ class Teller:
         """Let a group go on by some records, together with the transfer."""
         group, topic = self.chance.choice(sorted(SOURCES.items()))
         places = [TopicPartition(topic, number) for number in range(PARTITIONS[topic])]
-        with store.consumer(topic, group_id=group, auto_offset_reset="earliest") as consumer:
+        with store.consumer(group_id=group, auto_offset_reset="earliest") as consumer:
+            consumer.assign(places)
             starts = [consumer.position(place) for place in places]
             consumer.poll(max_records=self.chance.randint(1, 20))
             stops = [consumer.position(place) for place in places]

@@ -41,7 +41,8 @@ def copy_all(store: Store, *, abort_once: bool = False) -> None:
             producer.flush()
             producer.abort_transaction()
         while True:
-            consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
+            consumer = store.consumer(group_id="g", auto_offset_reset="earliest")
+            consumer.assign([TopicPartition("in", 0)])
             records = consumer.poll(max_records=2)
             if not records:
                 return

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from alone import read_alone
 from forked_child import CHILD_S, Child, in_child
 from steps import begin, values
 
@@ -147,7 +148,7 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store
     producer = store.producer()
     producer.send("t", b"1")
     producer.flush()
-    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    consumer = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
     log, group = store.logs.topic("t"), store.logs.group("g")
     held, enough = threading.Event(), threading.Event()
 
@@ -214,7 +215,7 @@ def test_stores_and_consumers_work_in_children_while_the_parent_writes(store: St
 
     def work() -> object:
         before = store.scan("t").record_count
-        consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+        consumer = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
         with store.producer() as mine:
             for _ in range(3):
                 mine.send("t", b"child")

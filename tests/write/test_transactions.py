@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from alone import read_alone
 from steps import begin, begin_with_offsets, elsewhere, new_store, send, values
 from timed_storage import TimedStorage
 
@@ -78,7 +79,7 @@ def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
     producer.init_transactions()
     turn = 0
     while True:
-        consumer = store.consumer("wide", group_id="copy", auto_offset_reset="earliest")
+        consumer = read_alone(store, "wide", group_id="copy", auto_offset_reset="earliest")
         records = consumer.poll(max_records=50)
         if not records:
             break
@@ -173,7 +174,7 @@ def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: Virt
         plain.send("t", b"x", partition=0)
     jobs = []
     for name, process in (("one", store), ("two", elsewhere(store.storage, clock))):
-        consumer = process.consumer("t", group_id="g", auto_offset_reset="earliest")
+        consumer = read_alone(process, "t", group_id="g", auto_offset_reset="earliest")
         records = consumer.poll()
         producer = begin(process, name)
         producer.send("wide", name.encode() + (records[0].value or b""), partition=0)

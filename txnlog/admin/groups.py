@@ -1,7 +1,7 @@
 """What :class:`~txnlog.store.Store` can tell and do about consumer groups.
 
-A group is its log: there are no members, so nobody has to leave before its offsets are changed. A
-job that reads meanwhile notices: its next commit within a transaction is refused.
+A group is its log. Where it has members, offsets are moved or deleted only with force; a job that
+is no member notices by itself: its next commit within a transaction is refused.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ class GroupAdmin:
         shift_by: int | None = None,
         from_file: str | os.PathLike[str] | None = None,
         metadata: str = "",
+        force: bool = False,
         dry_run: bool = False,
     ) -> list[OffsetReset]:
         """Move a group's offsets, all of them at once or none.
@@ -150,6 +151,8 @@ class GroupAdmin:
             from_file: a CSV file of ``topic,partition,offset``, as ``kafka-consumer-groups
                 --export`` writes it (also with the group in front).
             metadata: a note to keep with the offsets.
+            force: also if the group has members. They are not told: commits in transactions that
+                began before are refused, others move the offsets to where their consumers are.
             dry_run: tell, and change nothing.
 
         Returns:
@@ -158,6 +161,7 @@ class GroupAdmin:
         Raises:
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             CommitFailed: the group has moved meanwhile; nothing was changed.
+            GroupNotEmpty: the group has members, and it is not forced.
             InvalidOption, NoOffsetForPartition, UnknownTopicOrPartition: see the message.
         """
         target = ResetTarget(to, timestamp_ms, shift_by, from_file)
@@ -178,7 +182,7 @@ class GroupAdmin:
                 )
             )
         if commits and not dry_run:
-            log.commit(commits)
+            log.commit(commits, force=force)
             log.checkpoint_if_due()
         return list(plan.resets)
 
@@ -187,6 +191,7 @@ class GroupAdmin:
 
         Raises:
             GroupIdNotFound: it has no offsets.
+            GroupNotEmpty: it has members.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         self._logs.fresh_group(group_id).delete()
@@ -200,6 +205,7 @@ class GroupAdmin:
 
         Raises:
             GroupIdNotFound: it has no offsets at all.
+            GroupNotEmpty: it has members that read these topics.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         log = self._logs.fresh_group(group_id)
@@ -212,6 +218,27 @@ class GroupAdmin:
             else:
                 doomed.add(TopicPartition(*item))
         log.delete(sorted(doomed & known))
+
+    def remove_group_members(
+        self, group_id: str, members: Iterable[str] | None = None
+    ) -> tuple[str, ...]:
+        """Take members out of a group: those that died, or hang. One that lives joins again.
+
+        Args:
+            group_id: whose.
+            members: their member or instance ids; None for all.
+
+        Returns:
+            The member ids of those that were removed.
+
+        Raises:
+            GroupIdNotFound: the group has neither members nor offsets.
+        """
+        log = self._existing_group(group_id)
+        with log.reading() as state:
+            everybody = [*state.membership.members]
+        chosen = everybody if members is None else [*members]
+        return log.remove_members([one for one in chosen if one], "removed by an operator")
 
     def expire_groups(
         self, *, older_than_ms: int | None = None, dry_run: bool = False

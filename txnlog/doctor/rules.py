@@ -12,8 +12,16 @@ from msgspec.structs import replace
 
 from txnlog.columns.layouts import has_become
 from txnlog.errors import CommitFailed, TxnlogError
+from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
-from txnlog.state.group import GroupEntry, GroupState, OffsetsCommitted, OffsetsDeleted
+from txnlog.state.group import (
+    GroupDeleted,
+    GroupEntry,
+    GroupState,
+    OffsetsCommitted,
+    OffsetsDeleted,
+)
+from txnlog.state.membership import PartitionsAssigned
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
 from txnlog.state.rewrites import Rewritten, resolve
@@ -238,17 +246,32 @@ def _same_segment(ours: Segment, theirs: Segment) -> bool:
 
 
 def group_violations(group_id: str, state: GroupState, entry: GroupEntry) -> Iterator[Violation]:
-    """G1 and G2: whether ``entry`` was allowed to move or delete what it moves or deletes."""
+    """G1, G2 and M1 to M3: whether ``entry`` was allowed to do what it does."""
     try:
         match entry:
             case OffsetsCommitted(offsets=offsets):
-                state.check_commit(group_id, offsets)
+                yield from _committer_violations(group_id, state, entry)
+                state.check_offsets(group_id, offsets)
             case OffsetsDeleted(partitions=partitions):
                 state.check_deletion(group_id, partitions)
-            case _:
+            case GroupDeleted():
                 state.check_deletion(group_id)
+            case PartitionsAssigned():
+                yield from state.membership.assignment_violations(entry)
+            case _:
+                pass  # whoever joins or leaves, and whoever takes another one for dead, may
     except TxnlogError as error:
         yield ("G1" if isinstance(error, CommitFailed) else "G2"), str(error)
+
+
+def _committer_violations(
+    group_id: str, state: GroupState, entry: OffsetsCommitted
+) -> Iterator[Violation]:
+    partitions = [TopicPartition(moved.topic, moved.partition) for moved in entry.offsets]
+    try:
+        state.membership.check_commit(group_id, entry.committer, partitions, force=entry.force)
+    except TxnlogError as error:
+        yield "M3", str(error)
 
 
 def group_checkpoint_violations(
@@ -267,6 +290,8 @@ def group_checkpoint_violations(
             differs = ours.get(number) != theirs.get(number)
             if differs and (topic, number) not in pending:
                 yield "L7", f"the offset of {topic}:{number} is not what the entries before it say"
+    if replayed.membership != checkpoint.membership:
+        yield "L7", "its members, or what they hold, are not what the entries before it say"
 
 
 # -- transactional ids ---------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from txnlog.log.transaction_log import Head
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.segments.identity import SegmentIdentity
+from txnlog.state.membership import Held
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
 from txnlog.state.transaction import (
@@ -165,11 +166,37 @@ class GroupOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group, and the partitions that it has.
+
+    ``revoking`` are those that it has to let go of; nobody else has them until it does.
+    ``instance_id`` is that of a static member, else empty.
+    """
+
+    member_id: str
+    instance_id: str
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    assignors: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    revoking: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group: its offsets, sorted by topic and partition."""
+    """A consumer group: its offsets, sorted by topic and partition, and its members.
+
+    ``state`` is Kafka's: ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``, ``Stable`` or
+    ``Dead``. ``assignor`` is empty without members.
+    """
 
     group_id: str
     offsets: tuple[GroupOffset, ...]
+    state: str = "Empty"
+    generation: int = 0
+    assignor: str = ""
+    members: tuple[MemberDescription, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -421,6 +448,9 @@ def describe_group(
             for topic, partitions in state.committed.items()
             for partition, offset in partitions.items()
         }
+        group = state.membership
+        status = group.status(has_offsets=bool(pending or committed))
+        members = tuple(_describe_member(held) for held in group.members.values())
     offsets = []
     for where in sorted({*pending, *committed}):
         known = committed.get(where)
@@ -436,7 +466,28 @@ def describe_group(
                 pending=pending.get(where),
             )
         )
-    return GroupDescription(log.name, tuple(offsets))
+    return GroupDescription(
+        log.name,
+        tuple(offsets),
+        state=status,
+        generation=group.generation,
+        assignor=group.chosen_assignor(),
+        members=members,
+    )
+
+
+def _describe_member(held: Held) -> MemberDescription:
+    member = held.member
+    return MemberDescription(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.host,
+        topics=member.topics,
+        assignors=member.assignors,
+        partitions=tuple(sorted(held.owned_partitions())),
+        revoking=tuple(sorted(held.revoking_partitions())),
+    )
 
 
 def describe_transaction(head: Head) -> TransactionDescription:

@@ -7,7 +7,7 @@ checkpoint has made superfluous may have been cleaned up: then a log begins late
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +25,14 @@ from txnlog.state.group import (
     OffsetCommit,
     OffsetsCommitted,
     OffsetsDeleted,
+)
+from txnlog.state.membership import (
+    MembersExpired,
+    MembershipEntry,
+    MembersJoined,
+    MembersLeft,
+    PartitionsAssigned,
+    RebalanceBegun,
 )
 from txnlog.state.transaction import DECODER, TransactionRef
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
@@ -48,7 +56,12 @@ class LoggedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupLogEntry:
-    """An entry of a group's log. ``kind`` is ``offsets``, ``offsets-deleted`` or ``deleted``.
+    """An entry of a group's log.
+
+    ``kind`` is ``offsets``, ``offsets-deleted`` or ``deleted``; or, of members, ``members-joined``,
+    ``members-left``, ``members-expired``, ``rebalance-begun`` or ``partitions-assigned``. Then
+    ``members`` are those that it is about (of ``offsets`` the one that commits, if any),
+    ``generation`` is the one that it begins or was committed in, and ``detail`` is for people.
 
     ``marker`` is ``commit`` or ``abort`` if there is one beside the entry; only an entry of a
     transaction has any, and one without was not decided, or not yet marked.
@@ -60,6 +73,9 @@ class GroupLogEntry:
     transaction: TransactionRef | None
     marker: str | None
     offsets: tuple[LoggedOffset, ...]
+    members: tuple[str, ...] = ()
+    generation: int | None = None
+    detail: str = ""
 
 
 def group_history(
@@ -126,12 +142,42 @@ def _describe_group_entry(number: int, entry: GroupEntry, marker: str | None) ->
     match entry:
         case OffsetsCommitted():
             moved = tuple(_describe_offset(offset) for offset in entry.offsets)
-            return GroupLogEntry(number, "offsets", entry.at_ms, entry.transaction, marker, moved)
+            found = GroupLogEntry(number, "offsets", entry.at_ms, entry.transaction, marker, moved)
+            by = entry.committer
+            if by is not None:
+                return replace(found, members=(by.member_id,), generation=by.generation)
+            return replace(found, detail="forced") if entry.force else found
         case OffsetsDeleted():
             gone = tuple(LoggedOffset(*where, None, None, "") for where in entry.partitions)
             return GroupLogEntry(number, "offsets-deleted", entry.at_ms, None, marker, gone)
         case GroupDeleted():
             return GroupLogEntry(number, "deleted", entry.at_ms, None, marker, ())
+        case _:
+            kind = type(entry).__struct_config__.tag
+            found = GroupLogEntry(number, str(kind), entry.at_ms, None, marker, ())
+            return _describe_rebalance(found, entry)
+
+
+def _describe_rebalance(found: GroupLogEntry, entry: MembershipEntry) -> GroupLogEntry:
+    match entry:
+        case MembersJoined(members=members):
+            told = [f"{m.client_id or '-'} on {m.host}: {', '.join(m.topics)}" for m in members]
+            ids = tuple(member.member_id for member in members)
+            return replace(found, members=ids, detail="; ".join(told))
+        case MembersLeft(member_ids=ids, reason=reason):
+            return replace(found, members=ids, detail=reason)
+        case MembersExpired(expired=expired):
+            ids = tuple(silence.member_id for silence in expired)
+            told = [f"{s.reason}, last heartbeat {s.heartbeat}" for s in expired]
+            return replace(found, members=ids, detail="; ".join(told))
+        case RebalanceBegun(reason=reason):
+            return replace(found, detail=reason)
+        case PartitionsAssigned():
+            counts = [sum(map(len, topics.values())) for topics in entry.owners.values()]
+            detail = f"{entry.assignor}: {', '.join(map(str, counts)) or 'none'}"
+            return replace(
+                found, members=(*entry.owners,), generation=entry.generation, detail=detail
+            )
 
 
 def _describe_offset(offset: OffsetCommit) -> LoggedOffset:

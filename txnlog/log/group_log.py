@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from txnlog import names
 from txnlog.clock import Clock
+from txnlog.errors import GroupNotEmpty
+from txnlog.log.dead_members import find_dead_members
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.names import TopicPartition
+from txnlog.state import envelope
 from txnlog.state import group as kinds
 from txnlog.state.group import (
     GroupDeleted,
@@ -18,6 +21,7 @@ from txnlog.state.group import (
     OffsetsCommitted,
     OffsetsDeleted,
 )
+from txnlog.state.membership import Committer, MembersExpired, MembersLeft
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import Storage
 
@@ -37,40 +41,104 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             policy=policy,
         )
 
+    def _entry_version(self, entry: GroupEntry) -> int:
+        known = entry if isinstance(entry, OffsetsCommitted) else None
+        plain = isinstance(entry, GroupDeleted | OffsetsDeleted) or (
+            known is not None and known.committer is None and not known.force
+        )
+        return envelope.FORMAT_VERSION if plain else envelope.WITH_MEMBERS
+
+    def _checkpoint_version(self) -> int:
+        has_members = self._state.membership.ever
+        return envelope.WITH_MEMBERS if has_members else envelope.FORMAT_VERSION
+
     def commit(
         self,
         offsets: Sequence[OffsetCommit],
         *,
         transaction: TransactionRef | None = None,
+        committer: Committer | None = None,
+        force: bool = False,
         refreshed: bool = False,
     ) -> int:
         """Add one entry that moves these offsets; returns its number.
 
+        Args:
+            offsets: at least one.
+            transaction: which they are a part of.
+            committer: the member that has read; None if it is somebody who is none.
+            force: move them though the group has members.
+            refreshed: as of :meth:`append`.
+
         Raises:
-            CommitFailed: the group has moved since the offsets were read.
+            CommitFailed: the group has moved since the offsets were read, or the committer does not
+                own one of the partitions; the subclasses tell what has become of it.
+            GroupNotEmpty: the group has members, nobody of them commits, and it is not forced.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             StorageError: the outcome is unknown.
         """
         nonce = self.clock.token()
 
         def build(state: GroupState) -> OffsetsCommitted:
-            state.check_commit(self.name, offsets)
+            state.check_commit(self.name, offsets, committer, force=force)
             return OffsetsCommitted(
                 nonce=nonce,
                 at_ms=self.clock.now_ms(),
                 offsets=tuple(offsets),
                 transaction=transaction,
+                committer=committer,
+                force=force and bool(state.membership.members),
             )
 
-        number = self.append(build, refreshed=refreshed)
+        try:
+            number = self.append(build, refreshed=refreshed)
+        except GroupNotEmpty:
+            if not self.expire_dead_members():
+                raise
+            number = self.append(build)
         assert number is not None
         return number
+
+    def expire_dead_members(self) -> bool:
+        """Put that members are dead whose last heartbeat is too old; whether there were any.
+
+        By the storage's clock alone: for those who cannot watch them.
+        """
+        with self.reading() as state:
+            group = state.membership
+            dead = find_dead_members(self.log.storage, self.clock, self.name, group)
+        nonce = self.clock.token()
+
+        def build(state: GroupState) -> MembersExpired | None:
+            left = tuple(s for s in dead if s.member_id in state.membership.members)
+            return MembersExpired(nonce, self.clock.now_ms(), "", left) if left else None
+
+        return bool(dead) and self.append(build) is not None
+
+    def remove_members(self, member_ids: Collection[str], reason: str) -> tuple[str, ...]:
+        """Put that members have left; returns those that were there. Instance ids do too."""
+        nonce = self.clock.token()
+        removed: tuple[str, ...] = ()
+
+        def build(state: GroupState) -> MembersLeft | None:
+            nonlocal removed
+            removed = tuple(
+                member_id
+                for member_id, held in state.membership.members.items()
+                if {member_id, held.member.instance_id} & {*member_ids}
+            )
+            return MembersLeft(nonce, self.clock.now_ms(), removed, reason) if removed else None
+
+        self.append(build)
+        self.checkpoint_if_due()
+        return removed
 
     def delete(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """End the group's offsets: those of these partitions, or (None) all of them.
 
         Raises:
             GroupIdNotFound: the group has no offsets.
+            GroupNotEmpty: it has members, which read these partitions.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             StorageError: the outcome is unknown; repeating it does no harm.
         """
@@ -82,7 +150,12 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
                 return GroupDeleted(nonce, self.clock.now_ms())
             return OffsetsDeleted(nonce, self.clock.now_ms(), tuple(partitions))
 
-        self.append(build, refreshed=True)
+        try:
+            self.append(build, refreshed=True)
+        except GroupNotEmpty:
+            if not self.expire_dead_members():
+                raise
+            self.append(build)
         self.checkpoint_if_due()
 
     def expire(self, before_ms: int, *, dry_run: bool = False) -> bool:
@@ -94,7 +167,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         nonce = self.clock.token()
 
         def build(state: GroupState) -> GroupDeleted | None:
-            if state.empty or state.pending or state.last_commit_ms >= before_ms:
+            busy = state.pending or state.membership.members
+            if state.empty or busy or state.last_commit_ms >= before_ms:
                 return None
             return GroupDeleted(nonce, self.clock.now_ms())
 

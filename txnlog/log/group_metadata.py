@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txnlog.config import check_whole_number
-from txnlog.errors import InvalidOption, OffsetMetadataTooLarge
+from txnlog.errors import IllegalGeneration, InvalidOption, OffsetMetadataTooLarge
 from txnlog.names import TopicPartition
 from txnlog.state.group import GroupState, Standing
+from txnlog.state.membership import Committer
 
 MAX_METADATA_BYTES = 4096
 """What may be noted with an offset: Kafka's offset.metadata.max.bytes."""
@@ -55,13 +56,15 @@ class GroupMetadata:
     if they have come back to where they were. None stands for a partition without a committed
     offset. ``topic_ids`` distinguish the topics that were read from others of the same names.
     ``starting_entries`` are the entries of the group's log that had moved the offsets last; where
-    one is not known, offsets are compared.
+    one is not known, offsets are compared. ``committer`` is the member that has read, and in which
+    generation; None if the consumer is no member of the group.
     """
 
     group_id: str
     starting_offsets: dict[TopicPartition, int | None]
     topic_ids: dict[str, str] = field(default_factory=dict)
     starting_entries: dict[TopicPartition, int] = field(default_factory=dict)
+    committer: Committer | None = None
 
     @classmethod
     def of(
@@ -88,6 +91,11 @@ class GroupMetadata:
     def start_of(self, where: TopicPartition) -> Standing:
         """The committed offset that was started from in one partition, and what moved it there."""
         if where not in self.starting_offsets:
+            if self.committer is not None:
+                raise IllegalGeneration(
+                    f"offsets of {where} cannot be committed: it is not, or no longer, this "
+                    f"member's of group {self.group_id!r}; abort and poll"
+                )
             raise InvalidOption(
                 f"offsets of {where} cannot be committed: the consumer of group "
                 f"{self.group_id!r} was not reading it"

@@ -110,6 +110,11 @@ class StateLog(Generic[EntryT, StateT]):
         with self.lock:
             return self._state.next_entry
 
+    @property
+    def folded(self) -> int:
+        """The number of the next entry, at once: no thread is waited for that reads the log."""
+        return self._state.next_entry
+
     def looks_stuck(self) -> bool:
         """True if the oldest undecided entry is so old that its writer may be dead.
 

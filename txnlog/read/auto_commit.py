@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from txnlog.clock import Clock
@@ -51,3 +51,18 @@ class AutoCommit:
         if moved:
             commit(moved)
             self._committed.update(moved)
+
+    def commit_before(self, commit: Callable[[Offsets], object], positions: Offsets) -> None:
+        """Commit what has moved of partitions that are about to be taken away.
+
+        What fails is logged: whoever is given them reads on from where was committed before.
+        """
+        try:
+            self.commit_at_end(commit, positions)
+        except TxnlogError as error:
+            _logger.warning("offsets were not committed before a rebalance: %s", error)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others may move these from now on."""
+        for where in partitions:
+            self._committed.pop(where, None)

@@ -38,6 +38,9 @@ in one undecided: older versions would take the numbers without a file for lost 
 WITH_SCHEMA = 5
 """Of the entries and checkpoints of typed topics, whose columns may have been renamed, and may have
 defaults: older versions would find neither, nor tell by what schema a segment was written."""
+WITH_MEMBERS = 5
+"""Of entries about the members of a group, of offsets that one commits, and of checkpoints of a
+group that ever had any: older versions would commit what is a member's."""
 NEWEST = 5
 """The newest version of any kind that is read here."""
 

@@ -8,14 +8,28 @@ offset remembers its entry, and an older one never replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from txnlog.errors import CommitFailed, ConcurrentTransactions, GroupIdNotFound
+from txnlog.errors import (
+    CommitFailed,
+    ConcurrentTransactions,
+    GroupIdNotFound,
+    GroupNotEmpty,
+)
 from txnlog.names import TopicPartition
 from txnlog.state.folded_state import FoldedState, Unsettled
+from txnlog.state.membership import (
+    Committer,
+    MembersExpired,
+    Membership,
+    MembersJoined,
+    MembersLeft,
+    PartitionsAssigned,
+    RebalanceBegun,
+)
 from txnlog.state.transaction import Outcome, TransactionRef
 
 
@@ -39,13 +53,21 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     start_entry: int | None = None
 
 
-class OffsetsCommitted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets"):
-    """Offsets of any number of partitions move, alone or as a part of a transaction."""
+class OffsetsCommitted(
+    msgspec.Struct, frozen=True, tag_field="kind", tag="offsets", omit_defaults=True
+):
+    """Offsets of any number of partitions move, alone or as a part of a transaction.
+
+    ``committer`` is the member that moves them; None if it is somebody who is none. ``force``: an
+    operator said that they are to move though the group has members.
+    """
 
     nonce: str
     at_ms: int
     offsets: tuple[OffsetCommit, ...]
     transaction: TransactionRef | None = None
+    committer: Committer | None = None
+    force: bool = False
 
 
 class OffsetsDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets-deleted"):
@@ -63,7 +85,16 @@ class GroupDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted")
     at_ms: int
 
 
-GroupEntry = OffsetsCommitted | GroupDeleted | OffsetsDeleted
+GroupEntry = (
+    OffsetsCommitted
+    | GroupDeleted
+    | OffsetsDeleted
+    | MembersJoined
+    | MembersLeft
+    | MembersExpired
+    | RebalanceBegun
+    | PartitionsAssigned
+)
 ENTRY_DECODER: msgspec.json.Decoder[GroupEntry] = msgspec.json.Decoder(GroupEntry)
 
 
@@ -88,7 +119,7 @@ class Standing(NamedTuple):
 
 
 class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
-    """A group as its log has it: committed offsets, and those of undecided transactions.
+    """A group as its log has it: committed offsets, those of undecided transactions, and members.
 
     ``deleted`` holds the entries that deleted the offsets of partitions which have none since, and
     ``emptied`` is the last one that deleted all; -1 for none.
@@ -98,6 +129,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
     pending: dict[int, OffsetsCommitted] = {}
     deleted: dict[str, dict[int, int]] = {}
     emptied: int = -1
+    membership: Membership = msgspec.field(default_factory=Membership)
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
         return {
@@ -124,6 +156,8 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
                 self.pending = {}
                 self.deleted = {}
                 self.emptied = number
+            case _:
+                self.membership.fold(entry, number)
         return entry.at_ms
 
     def _drop(self, partitions: set[TopicPartition]) -> None:
@@ -183,6 +217,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             committed={topic: dict(at) for topic, at in self.committed.items()},
             deleted={topic: dict(at) for topic, at in self.deleted.items()},
             emptied=self.emptied,
+            pending=dict(self.pending),
         )
 
     def standing(self, topic: str, partition: int, topic_id: str = "") -> Standing:
@@ -202,13 +237,13 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
 
     @property
     def empty(self) -> bool:
-        """True if the group has no offset, and no undecided transaction is about to give it one."""
-        return not self.committed and not self.pending
+        """True if the group has no members, no offset, and no transaction that may give it one."""
+        return not self.committed and not self.pending and not self.membership.members
 
     def partitions(self) -> set[TopicPartition]:
         """The partitions that have an offset, or are about to have one."""
         committed = {TopicPartition(t, p) for t, offsets in self.committed.items() for p in offsets}
-        return committed | {*self._held()}
+        return committed | {*self.held()}
 
     @property
     def last_commit_ms(self) -> int:
@@ -216,7 +251,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         times = [at.at_ms for offsets in self.committed.values() for at in offsets.values()]
         return max(times, default=0)
 
-    def _held(self) -> dict[TopicPartition, TransactionRef]:
+    def held(self) -> dict[TopicPartition, TransactionRef]:
         """The partitions whose offsets an undecided transaction is about to move."""
         return {
             TopicPartition(moved.topic, moved.partition): entry.transaction
@@ -226,17 +261,26 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         }
 
     def check_deletion(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self, group_id: str, partitions: Sequence[TopicPartition] | None = None
     ) -> None:
         """Raise unless the offsets of these partitions (None: all) may be deleted (invariant G2).
 
         Raises:
             GroupIdNotFound: the group has no offsets.
+            GroupNotEmpty: it has members, which read these partitions.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
+        members = self.membership.members
+        read = {topic for held in members.values() for topic in held.member.topics}
+        if members and (partitions is None or read & {where.topic for where in partitions}):
+            raise GroupNotEmpty(
+                f"offsets of group {group_id!r} cannot be deleted: it has {len(members)} live "
+                "member(s) that read there; close its consumers, or remove those that are dead "
+                "with `txnlog groups remove-members`"
+            )
         if self.empty:
             raise GroupIdNotFound(f"group {group_id!r} has no offsets; there is nothing to delete")
-        held = self._held()
+        held = self.held()
         for where in sorted(held) if partitions is None else partitions:
             if where in held:
                 raise ConcurrentTransactions(
@@ -245,14 +289,29 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
                     "has ended"
                 )
 
-    def check_commit(self, group_id: str, offsets: Iterable[OffsetCommit]) -> None:
-        """Raise unless these offsets may be committed now (invariants G1 and G2).
+    def check_commit(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetCommit],
+        committer: Committer | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        """Raise unless these offsets may be committed now (invariants G1, G2 and M3).
 
         Raises:
             ConcurrentTransactions: an undecided transaction holds one of the partitions.
-            CommitFailed: the group has moved since the offsets were read.
+            CommitFailed: the group has moved since the offsets were read, or the committer does not
+                own a partition: one of the subclasses tells why.
+            GroupNotEmpty: it has members, and nobody of them commits.
         """
-        held = self._held()
+        partitions = [TopicPartition(moved.topic, moved.partition) for moved in offsets]
+        self.membership.check_commit(group_id, committer, partitions, force=force)
+        self.check_offsets(group_id, offsets)
+
+    def check_offsets(self, group_id: str, offsets: Sequence[OffsetCommit]) -> None:
+        """The same, whoever commits (invariants G1 and G2)."""
+        held = self.held()
         for moved in offsets:
             where = TopicPartition(moved.topic, moved.partition)
             if where in held:

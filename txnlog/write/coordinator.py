@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 from txnlog.clock import Moment
@@ -35,6 +36,7 @@ from txnlog.log.uploads import Appended, UploadedSegment
 from txnlog.names import TopicPartition, check_transactional_id
 from txnlog.state import transaction as transitions
 from txnlog.state.group import OffsetCommit
+from txnlog.state.membership import Committer
 from txnlog.state.transaction import (
     ConsumedOffset,
     EntryRef,
@@ -234,22 +236,30 @@ class Coordinator:
         """Put Ongoing at once, for a transaction that another process will go on with."""
         self._participate(topics, {c.group_id for c in consumed}, consumed)
 
-    def place(self, segments: Segments, offsets: Offsets | None = None) -> Placed:
+    def place(
+        self,
+        segments: Segments,
+        offsets: Offsets | None = None,
+        committers: Mapping[str, Committer] | None = None,
+    ) -> Placed:
         """Append to the logs of topics and groups, joining them to the transaction first.
 
         Args:
             segments: by topic, the uploaded segments, at least one each.
             offsets: by group, the offsets to commit, at least one each.
+            committers: by group, the member that has read; others may not move a group with
+                members.
 
         Returns:
             By partition, the offsets that its segments were given.
 
         Raises:
             ProducerFenced: a newer instance has taken over, or the transaction has timed out.
-            CommitFailed, ConcurrentTransactions: the group's offsets cannot be moved.
+            CommitFailed, ConcurrentTransactions, GroupNotEmpty: the group's offsets cannot be
+                moved.
             TxnlogError: anything else that leaves only abort.
         """
-        offsets = offsets or {}
+        offsets, committers = offsets or {}, committers or {}
         topics = {name: self._logs.topic(name) for name in segments}
         groups = {name: self._logs.group(name) for name in offsets}
         if not topics and not groups:
@@ -280,7 +290,10 @@ class Coordinator:
                     )
                     for name, log in topics.items()
                 ],
-                *[lambda name=name: self._move(name, offsets[name]) for name in groups],
+                *[
+                    lambda name=name: self._move(name, offsets[name], committers.get(name))
+                    for name in groups
+                ],
             ]
         )
         placed: Placed = {}
@@ -298,14 +311,17 @@ class Coordinator:
                 placed.setdefault(where, []).append(places)
         return placed
 
-    def _move(self, group_id: str, offsets: Sequence[OffsetCommit]) -> EntryRef:
+    def _move(
+        self, group_id: str, offsets: Sequence[OffsetCommit], committer: Committer | None
+    ) -> EntryRef:
         log = self._logs.group(group_id)
+        move = partial(log.commit, offsets, transaction=self.state.ref, committer=committer)
         try:
-            number = log.commit(offsets, transaction=self.state.ref, refreshed=True)
+            number = move(refreshed=True)
         except ConcurrentTransactions:
             # It may have been decided since the log was settled; a second look is final.
             self._logs.settlement.settle([log])
-            number = log.commit(offsets, transaction=self.state.ref)
+            number = move()
         return log.ref(number)
 
     def _participate(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from txnlog.cli.input.options import GroupArgument
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.escaping import Json
-from txnlog.cli.output.fields import Field, number, text, time, to_json
+from txnlog.cli.output.fields import Field, names, number, text, time, to_json
 from txnlog.cli.output.transaction_fields import transaction_ref
 from txnlog.cli.session import Session
 
@@ -44,6 +44,9 @@ FIELDS: list[Field[GroupLogEntry]] = [
     transaction_ref("transaction", "TRANSACTION", lambda entry: entry.transaction, wide=True),
     text("marker", "MARKER", lambda entry: entry.marker),
     Field("offsets", "OFFSETS", _get_moves, _show_moves),
+    number("generation", "GENERATION", lambda entry: entry.generation),
+    names("members", "MEMBERS", lambda entry: entry.members, wide=True),
+    text("detail", "DETAIL", lambda entry: entry.detail or None, wide=True),
 ]
 
 
@@ -54,8 +57,8 @@ def show_log(
     """Show the entries of a group's log as they lie, oldest first. Changes nothing.
 
     An entry of a TRANSACTION counts if its MARKER is commit. OFFSETS shows where each
-    partition went, and from where if the writer said it. Old entries are cleaned away behind
-    checkpoints.
+    partition went, and from where if the writer said it. GENERATION is what an assignment begins,
+    and in which a member has committed. Old entries are cleaned away behind checkpoints.
 
     \b
     Example:

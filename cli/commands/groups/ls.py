@@ -1,4 +1,4 @@
-"""``txnlog groups ls``: consumer groups with their lag."""
+"""``txnlog groups ls``: consumer groups with their lag, state and members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txnlog.cli.session import Session
 
 
 def list_groups(session: Session) -> None:
-    """List the groups that have offsets, with their lag.
+    """List the groups that have offsets or members, with their lag and state.
 
     LAG counts the records up to the last stable offsets, over the partitions for which the
     group has an offset.

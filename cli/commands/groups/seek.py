@@ -67,6 +67,9 @@ def seek_group(
     metadata: Annotated[
         str, typer.Option("--metadata", metavar="TEXT", help="A note to keep with the offsets.")
     ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if the group has members: they are not told.")
+    ] = False,
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without it this only shows what would be.")
     ] = False,
@@ -76,7 +79,7 @@ def seek_group(
     A PLACE is earliest, latest, an offset, or the first record at or after a time (@ and
     milliseconds, or @ and ISO 8601). Offsets outside of a partition become its nearest end.
     A group that does not exist yet is made. A job that reads meanwhile notices: its next
-    commit in a transaction is refused.
+    commit in a transaction is refused. A group with members is moved only with --force.
 
     \b
     Example:
@@ -89,7 +92,7 @@ def seek_group(
     if from_file is not None and chosen:
         raise typer.BadParameter("--from-file names the partitions itself")
     resets = session.open_store().reset_group_offsets(
-        group, chosen or None, metadata=metadata, dry_run=not execute, **target
+        group, chosen or None, metadata=metadata, force=force, dry_run=not execute, **target
     )
     session.output.rows(FIELDS, resets)
     if not execute:

@@ -29,6 +29,8 @@ from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.store import Store
 from txnlog.testing import Process
 
+_INPUT = [TopicPartition("in", number) for number in range(PARTITIONS["in"])]
+
 
 def attempt(
     world: World, process: Process, producer: Producer, intent: Intent, fill: Callable[[], None]
@@ -121,7 +123,8 @@ def copy(world: World, process: Process, transactional_id: str = "") -> None:
     chance, judge = process.chance, world.judge
 
     def turn(store: Store, producer: Producer) -> None:
-        consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")
+        consumer = store.consumer(group_id="g", auto_offset_reset="earliest")
+        consumer.assign(_INPUT)
         records = consumer.poll(max_records=chance.randint(1, 8))
         if not records:
             process.clock.sleep(1)
@@ -223,7 +226,8 @@ def recopy(world: World, process: Process) -> None:
     chance, judge = process.chance, world.judge
 
     def turns(store: Store, producer: Producer) -> None:
-        consumer = store.consumer("in", group_id="r", auto_offset_reset="earliest")
+        consumer = store.consumer(group_id="r", auto_offset_reset="earliest")
+        consumer.assign(_INPUT)
         learnt: int | None = None
         while world.left_for(process):
             records = consumer.poll(max_records=chance.randint(1, 8))

@@ -1,0 +1,518 @@
+"""Consumers that share a group, step by step, over virtual time: Kafka's rebalance scenarios."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_child import Child
+
+import txnlog
+from txnlog.consumer import Consumer
+from txnlog.errors import (
+    CommitFailed,
+    FencedInstanceId,
+    GroupNotEmpty,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidOption,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.names import TopicPartition
+from txnlog.state.group import OffsetCommit
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing.heap_storage import HeapStorage
+from txnlog.testing.virtual_clock import VirtualClock
+
+EAGER, COOPERATIVE = "range", "cooperative-sticky"
+PROTOCOLS = pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
+T = [TopicPartition("t", number) for number in range(4)]
+
+
+class Group:
+    """Consumers of one group, each in a process of its own, with a common clock."""
+
+    def __init__(self) -> None:
+        self.heap = HeapStorage()
+        self.clock = VirtualClock(seed=3)
+        self.heap.time_ms = lambda: self.clock.time_ms
+        self.store = attach(self.heap, create=True, clock=self.clock)
+        self.store.create_topic("t", partitions=4)
+        self.store.create_topic("out", partitions=1)
+        self.send(10)
+        self.told: list[tuple[str, str, list[int]]] = []
+
+    def send(self, each: int) -> None:
+        with self.store.producer() as producer:
+            for number in range(each * 4):
+                producer.send("t", b"%d" % number, partition=number % 4)
+
+    def process(self, storage: Any = None) -> Store:
+        return attach(storage or self.heap, clock=self.clock)
+
+    def consumer(self, name: str = "", storage: Any = None, **options: Any) -> Consumer:
+        chosen = {"partition_assignment_strategy": COOPERATIVE, "auto_offset_reset": "earliest"}
+        consumer = self.process(storage).consumer(group_id="g", **{**chosen, **options})
+        consumer.subscribe(["t"], listener=Told(self, name, consumer))
+        return consumer
+
+    def rounds(self, *consumers: Consumer, count: int = 6, records: int = 0) -> None:
+        """Each polls now and then, as time passes."""
+        for _ in range(count):
+            for consumer in consumers:
+                consumer.poll(max_records=records)
+            self.clock.time_ms += 3_000
+
+
+class Told(ConsumerRebalanceListener):
+    """Notes what it is told; commits what is revoked."""
+
+    def __init__(self, group: Group, name: str, consumer: Consumer) -> None:
+        self._group, self._name, self._consumer = group, name, consumer
+
+    def _note(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        numbers = sorted(where.partition for where in partitions)
+        self._group.told.append((self._name, what, numbers))
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._note("revoked", partitions)
+        self._consumer.commit()
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._note("assigned", partitions)
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._note("lost", partitions)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def numbers(consumer: Consumer) -> list[int]:
+    return sorted(where.partition for where in consumer.assignment())
+
+
+def state(group: Group) -> str:
+    return group.store.describe_group("g").state
+
+
+@PROTOCOLS
+def test_a_lone_member_has_everything_at_its_first_poll(group: Group, assignor: str) -> None:
+    one = group.consumer("one", partition_assignment_strategy=assignor)
+    assert len(one.poll(max_records=100)) == 40
+    assert numbers(one) == [0, 1, 2, 3]
+    assert group.told == [("one", "assigned", [0, 1, 2, 3])]
+    assert state(group) == "Stable"
+    one.close()
+    assert group.told[1:] == [("one", "revoked", [0, 1, 2, 3])]
+    assert state(group) == "Empty"
+    assert group.heap.list_names("groups/g/members") == []
+
+
+@pytest.mark.condition(57)
+def test_members_that_cooperate_keep_what_is_theirs(group: Group) -> None:
+    """Who joins is given what another has let go of, which reads on meanwhile."""
+    one, two = group.consumer("one"), group.consumer("two")
+    one.poll(max_records=1)
+    assert two.poll() == []
+    assert numbers(two) == []
+    assert state(group) == "CompletingRebalance"
+    group.rounds(one, two)
+    assert numbers(one) == [0, 1]
+    assert numbers(two) == [2, 3]
+    assert group.told == [
+        ("one", "assigned", [0, 1, 2, 3]),
+        ("one", "revoked", [2, 3]),
+        ("two", "assigned", [2, 3]),
+    ]
+    assert state(group) == "Stable"
+
+
+@pytest.mark.condition(57)
+def test_eager_members_give_up_everything_first(group: Group) -> None:
+    one = group.consumer("one", partition_assignment_strategy=EAGER)
+    two = group.consumer("two", partition_assignment_strategy=EAGER)
+    one.poll(max_records=1)
+    two.poll()
+    assert state(group) == "PreparingRebalance"
+    group.rounds(one, two)
+    assert sorted([numbers(one), numbers(two)]) == [[0, 1], [2, 3]]
+    assert group.told[1] == ("one", "revoked", [0, 1, 2, 3])
+    assert [what for name, what, _ in group.told if name == "two"] == ["assigned"]
+
+
+@pytest.mark.condition(57)
+@PROTOCOLS
+def test_who_leaves_is_replaced_and_nothing_is_read_twice(group: Group, assignor: str) -> None:
+    one = group.consumer("one", partition_assignment_strategy=assignor)
+    two = group.consumer("two", partition_assignment_strategy=assignor)
+    group.rounds(one, two)
+    mine = one.poll(max_records=100)
+    theirs = two.poll(max_records=100)
+    assert len(mine) == len(theirs) == 20
+    one.close()  # commits: the listener does
+    group.rounds(two)
+    assert numbers(two) == [0, 1, 2, 3]
+    group.send(1)
+    assert len(two.poll(max_records=100)) == 4
+
+
+@pytest.mark.condition(57)
+def test_who_crashes_is_missed_after_the_session_timeout(group: Group) -> None:
+    """His uncommitted records come to others; back to life, he is told that he has lost them."""
+    one, two = group.consumer("one"), group.consumer("two")
+    group.rounds(one, two)
+    assert len(one.poll(max_records=100)) == 20
+    before = group.clock.time_ms
+    while numbers(two) != [0, 1, 2, 3]:
+        group.rounds(two, count=1)
+    assert 45_000 <= group.clock.time_ms - before <= 55_000
+    found = two.poll(max_records=100)
+    assert {record.offset for record in found if record.partition < 2} == {*range(10)}
+    with pytest.raises(UnknownMemberId, match="does not know member"):
+        one.commit({T[0]: 10})
+    assert ("one", "lost", [0, 1]) not in group.told
+    group.rounds(one, two)
+    assert ("one", "lost", [0, 1]) in group.told
+    assert sorted(numbers(one) + numbers(two)) == [0, 1, 2, 3]
+
+
+def test_who_begins_anew_after_a_crash_does_not_wait_for_his_former_self(group: Group) -> None:
+    """The storage tells that the old heartbeat is older than the session."""
+    group.consumer("one").poll()
+    group.clock.time_ms += 3_600_000
+    again = group.consumer("again")
+    group.rounds(again, count=12)
+    assert numbers(again) == [0, 1, 2, 3]
+
+
+def test_who_does_not_poll_leaves(group: Group) -> None:
+    one = group.consumer("one", max_poll_interval_ms=60_000)
+    two = group.consumer("two")
+    group.rounds(one, two)
+    member = one._sharing._member  # type: ignore[union-attr]
+    assert member is not None
+    for _ in range(25):  # what its thread would do
+        group.clock.time_ms += 3_000
+        member.tick()
+        two.poll(max_records=0)
+    assert numbers(two) == [0, 1, 2, 3]
+    assert group.store.describe_group("g").members[0].member_id != member.member_id
+    one.poll(max_records=0)
+    assert ("one", "lost", [0, 1]) in group.told
+
+
+def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Group) -> None:
+    """It tells that it lives, and never polls."""
+    one = group.consumer("one", max_poll_interval_ms=100_000)
+    two = group.consumer("two")
+    one.poll(max_records=1)
+    member = one._sharing._member  # type: ignore[union-attr]
+    assert member is not None
+    member._settings = type(member._settings)(max_poll_interval_ms=10_000_000)
+    for _ in range(60):
+        two.poll(max_records=0)
+        member.tick()
+        group.clock.time_ms += 3_000
+    assert numbers(two) == [0, 1, 2, 3]
+    (expired,) = [e for e in group.store.group_history("g") if e.kind == "members-expired"]  # type: ignore[union-attr]
+    assert "rebalance.timeout.ms" in expired.detail  # type: ignore[union-attr]
+
+
+@pytest.mark.condition(57)
+def test_a_static_member_comes_back_to_its_partitions(group: Group) -> None:
+    one = group.consumer("one", group_instance_id="a")
+    two = group.consumer("two", group_instance_id="b")
+    group.rounds(one, two)
+    generation = group.store.describe_group("g").generation
+    mine = numbers(one)
+    one.close()
+    group.rounds(two, count=2)
+    again = group.consumer("again", group_instance_id="a")
+    again.poll(max_records=0)
+    assert numbers(again) == mine
+    assert group.store.describe_group("g").generation == generation
+    newer = group.consumer("newer", group_instance_id="b")
+    newer.poll(max_records=0)
+    with pytest.raises(FencedInstanceId, match="'b'"):
+        two.commit({T[3]: 1})
+    with pytest.raises(FencedInstanceId):
+        group.rounds(two)
+    assert numbers(newer) == numbers(two)
+
+
+def test_topics_that_grow_and_go(group: Group) -> None:
+    group.store.create_topic("u", partitions=1)
+    one, two = group.consumer("one"), group.consumer("two")
+    one.subscribe(["t", "u"])
+    two.subscribe(["t", "u"])
+    group.rounds(one, two)
+    assert len(one.assignment()) + len(two.assignment()) == 5
+    group.store.alter_topic("t", partitions=6)
+    group.rounds(one, two, records=100)
+    assert sorted(map(len, (one.assignment(), two.assignment()))) == [3, 4]
+    group.store.delete_topic("t")
+    group.rounds(one, two, records=100)
+    assert sorted([*one.assignment(), *two.assignment()]) == [TopicPartition("u", 0)]
+
+
+def test_a_subscription_that_changes(group: Group) -> None:
+    group.store.create_topic("u", partitions=2)
+    one, two = group.consumer("one"), group.consumer("two")
+    group.rounds(one, two)
+    two.subscribe(["u"])
+    group.rounds(one, two)
+    assert {where.topic for where in one.assignment()} == {"t"}
+    assert len(one.assignment()) == 4
+    assert two.assignment() == [TopicPartition("u", 0), TopicPartition("u", 1)]
+
+
+def test_members_without_an_assignor_in_common(group: Group) -> None:
+    one = group.consumer("one", partition_assignment_strategy=["range", "sticky"])
+    one.poll(max_records=0)
+    two = group.consumer("two", partition_assignment_strategy="roundrobin")
+    with pytest.raises(InconsistentGroupProtocol, match="range or sticky, this consumer only by"):
+        two.poll()
+    three = group.consumer("three", partition_assignment_strategy=["roundrobin", "sticky"])
+    group.rounds(one, three)
+    assert group.store.describe_group("g").assignor == "sticky"
+
+
+def test_an_assignor_of_ones_own(group: Group) -> None:
+    """All to the member that joined last; and one that breaks the rules is refused."""
+
+    def last(counts: Any, subscriptions: Any, owned: Any) -> Any:
+        return {[*subscriptions][-1]: [TopicPartition("t", n) for n in range(counts["t"])]}
+
+    def twice(counts: Any, subscriptions: Any, owned: Any) -> Any:
+        return {member: [T[0]] for member in [*subscriptions, "nobody"]}
+
+    one = group.consumer("one", partition_assignment_strategy=last)
+    two = group.consumer("two", partition_assignment_strategy=last)
+    group.rounds(one, two)
+    assert sorted(map(len, (one.assignment(), two.assignment()))) == [0, 4]
+    one.close()
+    two.close()
+    with pytest.raises(InvalidOption, match="'twice' gives t:0"):
+        group.consumer("x", partition_assignment_strategy=twice).poll(max_records=0)
+
+
+# -- fencing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.condition(58)
+def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
+    """Until it has let go of a partition its holder commits it; then nobody but the new owner."""
+    one = group.consumer("one", partition_assignment_strategy=EAGER)
+    one.poll(max_records=100)
+    stale = one.group_metadata()
+    two = group.consumer("two", partition_assignment_strategy=EAGER)
+    two.poll(max_records=0)
+    one.commit({T[0]: 3})
+    producer = group.process().producer(transactional_id="p")
+    producer.init_transactions()
+    assert stale.committer is not None
+    log = group.store.logs.fresh_group("g")
+    member = one._sharing._member  # type: ignore[union-attr]
+    assert member is not None
+    group.clock.time_ms += 3_000
+    # It has let go of all; nobody else's turn has come yet.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(member), "_assign", lambda *_, **__: False)
+        one.poll(max_records=0)
+    with pytest.raises(RebalanceInProgress):
+        two.commit({T[0]: 4})
+    group.rounds(one, two, records=1)
+    with log.reading() as known:
+        assert known.membership.generation > stale.committer.generation
+    kept = one.assignment()[0]
+    with pytest.raises(IllegalGeneration, match="anew"), producer.transaction():
+        producer.send_offsets_to_transaction({kept: 5}, stale)
+    given = two.assignment()[0]
+    with pytest.raises(IllegalGeneration, match="no longer"), producer.transaction():
+        producer.send_offsets_to_transaction({given: 5}, stale)
+    with pytest.raises(IllegalGeneration, match="in which"):
+        log.commit([OffsetCommit(*given, 5)], committer=stale.committer)
+    with pytest.raises(CommitFailed, match="is assigned to"):
+        one.commit({given: 5})
+    two.commit({given: 5})
+
+
+@pytest.mark.condition(58)
+def test_a_member_that_cooperates_commits_across_a_rebalance(group: Group) -> None:
+    """What it has kept all the time it may commit, whatever generation it began in."""
+    one = group.consumer("one")
+    records = one.poll(max_records=100)
+    metadata = one.group_metadata()
+    two = group.consumer("two")
+    group.rounds(one, two)
+    producer = group.process().producer(transactional_id="p")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send("out", records[0].value)
+        producer.send_offsets_to_transaction({T[0]: 10}, metadata)
+    with pytest.raises(IllegalGeneration), producer.transaction():
+        producer.send_offsets_to_transaction({T[2]: 10}, metadata)
+    two.commit({T[2]: 7})
+
+
+@pytest.mark.condition(58)
+def test_a_new_owner_waits_for_the_former_ones_transaction(group: Group) -> None:
+    """It starts where that one has committed, when it is known whether it has."""
+    one, two = group.consumer("one"), group.consumer("two")
+    one.poll(max_records=100)
+    producer = group.process().producer(transactional_id="p", transaction_timeout_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({T[3]: 6}, one.group_metadata())
+    producer._place_all(with_offsets=True)
+    two.poll(max_records=0)
+    group.told.clear()
+    one._sharing._listener = ConsumerRebalanceListener()  # type: ignore[union-attr]
+    group.rounds(one, two)
+    assert numbers(two) == [2, 3]
+    assert {record.partition for record in two.poll(max_records=100)} == {2}
+    producer.commit_transaction()
+    assert [record.offset for record in two.poll(max_records=100)] == [6, 7, 8, 9]
+
+
+@pytest.mark.condition(56)
+def test_who_is_no_member_moves_a_group_only_with_force(group: Group) -> None:
+    one = group.consumer("one")
+    one.poll(max_records=1)
+    job = group.process()
+    alone = job.consumer(group_id="g")
+    alone.assign([T[0]])
+    with pytest.raises(GroupNotEmpty, match="remove-members"):
+        alone.commit({T[0]: 5})
+    producer = job.producer(transactional_id="p")
+    producer.init_transactions()
+    with pytest.raises(GroupNotEmpty), producer.transaction():
+        producer.send_offsets_to_transaction({T[0]: 5}, "g")
+    with pytest.raises(GroupNotEmpty):
+        job.reset_group_offsets("g", ["t"], to=5)
+    with pytest.raises(GroupNotEmpty):
+        job.delete_group("g")
+    one.commit()
+    with pytest.raises(GroupNotEmpty):
+        job.delete_group_offsets("g", ["t"])
+    job.reset_group_offsets("g", ["t"], to=5, force=True)
+    assert [found.offset for found in job.describe_group("g").offsets] == [5, 5, 5, 5]
+    assert job.remove_group_members("g") != ()
+    alone.commit({T[0]: 6})
+    assert [f.rule for f in job.examine() if f.rule] == []
+
+
+def test_who_is_no_member_need_not_wait_for_the_dead(group: Group) -> None:
+    """All died an hour ago: the storage's clock tells."""
+    group.consumer("one").poll(max_records=1)
+    group.clock.time_ms += 30_000
+    with pytest.raises(GroupNotEmpty):
+        group.process().reset_group_offsets("g", ["t"], to=5)
+    group.clock.time_ms += 30_000
+    group.process().reset_group_offsets("g", ["t"], to=5)
+    assert state(group) == "Empty"
+    group.heap.time_ms = None
+    group.consumer("two").poll(max_records=1)
+    group.clock.time_ms += 3_600_000
+    with pytest.raises(GroupNotEmpty):
+        group.process().reset_group_offsets("g", ["t"], to=5)
+
+
+# -- what it costs ---------------------------------------------------------------------------------
+
+
+def test_what_membership_costs(group: Group) -> None:
+    """A join is three puts; a steady member puts and lists once in a heartbeat interval."""
+    counting = CountingStorage(group.heap)
+    one = group.consumer("one", counting)
+    counting.take()
+    one._join_in()
+    assert counting.take()["put_if_absent"] == 3
+    group.clock.time_ms += 3_000
+    one._join_in()  # the first tick after a rebalance looks whether it is over
+    counting.take()
+    for _ in range(9):
+        group.clock.time_ms += 3_000
+        one._join_in()
+    took = counting.take()
+    assert took["put_if_absent"] == 9
+    assert took["list"] <= 9 + 1
+    assert took["delete"] <= 2
+    assert sum(took.values()) <= 9 + 9 + 3
+
+
+# -- threads and processes -------------------------------------------------------------------------
+
+
+def test_a_consumer_that_nobody_uses_any_more_leaves(tmp_path: Path) -> None:
+    """With a real clock: its thread tells that it is there, and leaves when it is collected."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t", partitions=2)
+    consumer = store.consumer("t", group_id="g", heartbeat_interval_ms=20, session_timeout_ms=60)
+    assert len(consumer.assignment()) == 2
+    (thread,) = [t for t in threading.enumerate() if t.name.startswith("txnlog-heartbeat")]
+    assert store.describe_group("g").state == "Stable"
+    del consumer
+    gc.collect()
+    thread.join(30)
+    assert store.groups() == []
+    assert [e.detail for e in store.group_history("g")][-1] == "never closed"  # type: ignore[union-attr]
+    assert store.storage.list_names("groups/g/members") == []
+
+
+def test_a_child_of_a_fork_is_a_member_of_its_own(tmp_path: Path) -> None:
+    """It neither leaves for its parent nor commits as him."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t", partitions=2)
+    consumer = store.consumer("t", group_id="g")
+    assert len(consumer.assignment()) == 2
+    mine = consumer._committer()
+
+    def work() -> tuple[bool, int]:
+        with pytest.raises(UnknownMemberId):
+            consumer.commit({T[0]: 1})
+        consumer.poll()
+        other = consumer._committer()
+        consumer.close()
+        return other != mine, len(store.describe_group("g").members)
+
+    assert Child(work).result() == "(True, 1)"
+    consumer.commit({T[0]: 1})
+    consumer.close()
+    assert store.describe_group("g").state == "Empty"
+
+
+@PROTOCOLS
+def test_what_a_member_hands_over_is_committed_if_it_commits_by_itself(
+    group: Group, assignor: str
+) -> None:
+    """Whoever is given the partitions goes on behind it; and what comes back counts anew."""
+    options = {"partition_assignment_strategy": assignor, "enable_auto_commit": True}
+    one, two = (
+        group.process().consumer(group_id="g", auto_offset_reset="earliest", **options)
+        for _ in range(2)
+    )
+    for consumer in (one, two):
+        consumer.subscribe(["t"])
+    assert len(one.poll(max_records=100)) == 40
+    group.rounds(one, two)
+    assert len(numbers(two)) == 2
+    assert two.poll(max_records=100) == []
+    group.send(1)
+    assert len(two.poll(max_records=100)) == 2
+    two.close()
+    group.rounds(one)
+    assert len(one.poll(max_records=100)) == 2
+    one.close()
+    offsets = {at.partition: at.offset for at in group.store.describe_group("g").offsets}
+    assert offsets == dict.fromkeys(range(4), 11)

@@ -1,0 +1,158 @@
+"""Members that join, stall, crash, come back and leave, at random; and a judge that can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from group_runs import GroupRun, Violation
+from long_runs.run import CALM, ROUGH, STALLING, STORMY
+
+from txnlog.groups import member, planning, sharing
+from txnlog.groups.heartbeats import Observer
+from txnlog.groups.member import Member
+from txnlog.state.membership import Held, Membership
+
+WEATHERS = {"calm": CALM, "rough": ROUGH, "stormy": STORMY, "stalling": STALLING}
+COOPERATIVE = (("cooperative-sticky",),)
+EAGER = (("sticky",),)
+MIXED = (("cooperative-sticky", "range"), ("range",), ("range", "cooperative-sticky"))
+
+Patch = pytest.MonkeyPatch
+
+
+def group_run(seed: int, weather: str, **options: Any) -> GroupRun:
+    """A run whose members are as the seed says."""
+    run = GroupRun(
+        seed,
+        WEATHERS[weather],
+        **{
+            "transactional": seed % 2 == 0,
+            "assignors": [COOPERATIVE, EAGER, MIXED][seed % 3],
+            "static": seed % 5 == 0,
+            **options,
+        },
+    )
+    run.run()
+    return run
+
+
+@pytest.mark.condition(57)
+@pytest.mark.parametrize("weather", ["rough", "stormy"])
+def test_nothing_is_missed_and_nothing_is_committed_twice(weather: str) -> None:
+    """One run of each kind: its members commit, or copy in transactions."""
+    for seed in range(2):
+        run = group_run(seed, weather)
+        assert run.rebalances >= 3
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("weather", WEATHERS)
+def test_many_runs(weather: str) -> None:
+    """Both protocols and members that have several; static ones; with and without transactions."""
+    refused = sum(group_run(seed, weather).refused for seed in range(2, 32))
+    assert refused > 0, "no run in which a commit was fenced shows that fencing works"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weather", WEATHERS)
+def test_soak(weather: str) -> None:
+    for seed in range(1000, 1300):
+        group_run(seed, weather)
+
+
+# -- what the judge would notice -------------------------------------------------------------------
+
+
+def check_caught(
+    monkeypatch: Patch,
+    mutate: Callable[[Patch], None],
+    *checks: str,
+    most: int = 40,
+    **options: Any,
+) -> None:
+    """One of a few runs fails by one of these checks, and none without the mutation."""
+    for seed in range(most):
+        with monkeypatch.context() as patch:
+            mutate(patch)
+            try:
+                group_run(seed, "stormy", **options)
+            except (Violation, AssertionError) as violation:
+                found = str(violation)
+                break
+    else:
+        raise AssertionError(f"none of {most} runs notices")
+    assert found.partition(":")[0] in checks, f"seed {seed}: {found}"
+    group_run(seed, "stormy", **options)
+
+
+@pytest.mark.more
+def test_commits_that_nobody_judges(monkeypatch: Patch) -> None:
+    """A member that was taken for dead moves the group back over what others have read."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(Membership, "check_commit", lambda *_, **__: None)
+
+    check_caught(monkeypatch, mutate, "fenced", "backwards", transactional=False)
+
+
+@pytest.mark.more
+def test_partitions_that_are_given_away_before_they_are_let_go_of(monkeypatch: Patch) -> None:
+    """The holder was not asked yet: two members believe that a partition is their own."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(planning, "members_that_released", lambda group, _: (*group.members,))
+        patch.setattr(Held, "owned_partitions", lambda _: set())
+        patch.setattr(Membership, "assignment_violations", lambda *_: [])
+
+    check_caught(monkeypatch, mutate, "held twice", "taken", "fenced")
+
+
+@pytest.mark.more
+def test_a_member_that_tells_too_early_that_it_has_let_go(monkeypatch: Patch) -> None:
+    """It says so when it is asked, not when its application was told."""
+    look = Member._look
+
+    def hasty(self: Member, *, at_once: bool) -> None:
+        self._followed = 1 << 40
+        look(self, at_once=at_once)
+
+    check_caught(
+        monkeypatch, lambda patch: patch.setattr(Member, "_look", hasty), "held twice", "fenced"
+    )
+
+
+@pytest.mark.more
+def test_nobody_expels_the_dead(monkeypatch: Patch) -> None:
+    """Their partitions are read by nobody."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(Observer, "look", lambda *_: None)
+
+    check_caught(monkeypatch, mutate, "progress", static=False)
+
+
+@pytest.mark.more
+def test_nobody_assigns_what_the_dead_had(monkeypatch: Patch) -> None:
+    """An expired member's partitions must be assigned anew by whoever is left."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(member, "may_assign", lambda group, _: group.generation == 0)
+
+    check_caught(monkeypatch, mutate, "progress")
+
+
+@pytest.mark.more
+def test_a_consumer_reads_on_what_was_taken_from_it(monkeypatch: Patch) -> None:
+    """It lets go in the log, and not of its positions."""
+
+    def let_go(self: sharing.Sharing, reader: object, partitions: Any) -> None:
+        for where in partitions:
+            del self._owned[where]
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(sharing.Sharing, "_let_go", let_go)
+        patch.setattr(Membership, "check_commit", lambda *_, **__: None)
+
+    check_caught(monkeypatch, mutate, "fenced", "backwards", transactional=False)

@@ -1,0 +1,257 @@
+"""The fold of members and owners: a random model of it, and what others must not do with it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from txnlog.errors import CorruptEntry, TxnlogError, UnsupportedVersion
+from txnlog.groups.assignors import BUILT_IN
+from txnlog.groups.planning import plan_assignment
+from txnlog.log.group_log import GroupLog
+from txnlog.log.state_log import LogPolicy
+from txnlog.names import TopicPartition
+from txnlog.state import envelope
+from txnlog.state import group as kinds
+from txnlog.state.group import GroupState, OffsetCommit
+from txnlog.state.membership import (
+    AssignedTopic,
+    Committer,
+    GroupMember,
+    MembersExpired,
+    Membership,
+    MembersJoined,
+    MembersLeft,
+    PartitionsAssigned,
+    RebalanceBegun,
+    Silence,
+)
+from txnlog.testing.heap_storage import HeapStorage
+from txnlog.testing.virtual_clock import VirtualClock
+
+TOPICS = {"t": AssignedTopic("id-t", 5), "u": AssignedTopic("id-u", 3)}
+
+
+class Believer:
+    """A member as it goes: it reads the log late, and believes what it has read last."""
+
+    def __init__(self, member: GroupMember) -> None:
+        self.member = member
+        self.owned: dict[TopicPartition, int] = {}
+        self.followed = 0
+
+    def read(self, group: Membership) -> None:
+        held = group.members.get(self.member.member_id)
+        if held is None:
+            self.owned = {}
+            return
+        self.owned = {
+            TopicPartition(topic, number): since
+            for topic, numbers in held.owned.items()
+            for number, since in numbers.items()
+        }
+        self.followed = group.generation
+
+
+class Model:
+    """A group whose members do what they may, in an order that chance gives."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.state = GroupState()
+        self.believers: dict[str, Believer] = {}
+        self.assignors = self.chance.choice(
+            [("range",), ("sticky",), ("cooperative-sticky",), ("cooperative-sticky", "range")]
+        )
+        self.assigned = 0
+
+    @property
+    def group(self) -> Membership:
+        return self.state.membership
+
+    def put(self, entry: Any) -> None:
+        # As it travels: through the bytes of the log.
+        data = envelope.encode(entry, envelope.WITH_MEMBERS)
+        self.state.apply(
+            self.state.next_entry, envelope.decode(data, kinds.ENTRY_DECODER, "an entry")
+        )
+
+    def join(self) -> None:
+        number = len(self.believers)
+        member = GroupMember(
+            member_id=f"{number:032x}",
+            topics=tuple(sorted(self.chance.sample(["t", "u"], self.chance.randint(1, 2)))),
+            assignors=self.assignors,
+            session_timeout_ms=1,
+            rebalance_timeout_ms=1,
+            cooperative=tuple(name for name in self.assignors if BUILT_IN[name].cooperative),
+            instance_id=self.chance.choice(["", "", f"i{number % 3}"]),
+        )
+        believer = Believer(member)
+        self.put(MembersJoined("n", 0, (member,)))
+        believer.followed = self.group.generation
+        self.believers[member.member_id] = believer
+
+    def subscribe(self) -> None:
+        if self.group.members:
+            member_id = self.chance.choice([*self.group.members])
+            before = self.group.members[member_id].member
+            self.put(MembersJoined("n", 0, (msgspec.structs.replace(before, topics=("t",)),)))
+
+    def remove(self) -> None:
+        if self.group.members:
+            member_id = self.chance.choice([*self.group.members])
+            if self.chance.random() < 0.5:
+                self.put(MembersLeft("n", 0, (member_id,), "closed"))
+            else:
+                self.put(MembersExpired("n", 0, "", (Silence(member_id, 3, "silent"),)))
+
+    def begin(self) -> None:
+        self.put(RebalanceBegun("n", 0, "", "topics have changed"))
+
+    def read(self) -> None:
+        if self.believers:
+            self.chance.choice([*self.believers.values()]).read(self.group)
+
+    def assign(self) -> None:
+        told = {
+            member_id: believer.followed
+            for member_id, believer in self.believers.items()
+            if self.chance.random() < 0.8
+        }
+        assignors = [BUILT_IN[name] for name in self.assignors]
+        plan = plan_assignment(self.group, told, TOPICS, assignors)
+        if plan is None:
+            return
+        entry = PartitionsAssigned(
+            "n", 0, "", self.group.generation + 1, plan.assignor, plan.topics, plan.owners,
+            plan.released,
+        )  # fmt: skip
+        assert [*self.group.assignment_violations(entry)] == []
+        self.put(entry)
+        self.assigned += 1
+
+    def check(self) -> None:
+        """Each partition has one holder; who believes in one that is another's cannot commit it."""
+        holders: dict[TopicPartition, str] = {}
+        for member_id, held in self.group.members.items():
+            for where in held.owned_partitions() | held.revoking_partitions():
+                assert where not in holders
+                holders[where] = member_id
+        for member_id, believer in self.believers.items():
+            committer = Committer(member_id, believer.followed, believer.member.instance_id)
+            is_fenced = believer.member.instance_id and member_id not in self.group.members
+            for where in believer.owned:
+                try:
+                    self.group.check_commit("g", committer, [where])
+                except TxnlogError:
+                    continue
+                assert holders[where] == member_id
+                assert not is_fenced
+        copied = msgspec.json.decode(msgspec.json.encode(self.state), type=GroupState)
+        assert copied == self.state
+
+    def settle(self) -> None:
+        """When everybody reads and tells, it comes to rest, and everything is somebody's."""
+        for _ in range(4):
+            for believer in self.believers.values():
+                believer.read(self.group)
+            self.chance = random.Random(1)
+            self.chance.random = lambda: 0.0  # type: ignore[method-assign]
+            self.assign()
+        if self.group.members:
+            assert self.group.status(has_offsets=False) == "Stable"
+            read = {t for held in self.group.members.values() for t in held.member.topics}
+            wanted = {TopicPartition(t, n) for t in read for n in range(TOPICS[t].partitions)}
+            owned = [held.owned_partitions() for held in self.group.members.values()]
+            assert set().union(*owned) == wanted
+
+
+def test_a_random_model() -> None:
+    """Whatever the order: disjoint owners, fenced commits, and rest in the end."""
+    assigned = 0
+    for seed in range(120):
+        model = Model(seed)
+        steps = [model.join, model.remove, model.begin, model.subscribe, model.read, model.assign]
+        for _ in range(40):
+            model.chance.choices(steps, [3, 1, 1, 1, 8, 8])[0]()
+            model.check()
+        model.settle()
+        model.check()
+        assigned += model.assigned
+    assert assigned > 500
+
+
+def member(member_id: str = "m") -> GroupMember:
+    return GroupMember(member_id, ("t",), ("range",), 1, 1)
+
+
+def test_what_a_group_is_about() -> None:
+    group = Membership()
+    assert group.status(has_offsets=False) == "Dead"
+    assert group.status(has_offsets=True) == "Empty"
+    group.fold(MembersJoined("n", 0, (member(),)), 0)
+    assert group.status(has_offsets=False) == "PreparingRebalance"
+    group.fold(PartitionsAssigned("n", 0, "m", 1, "range", {}, {"m": {"t": (0, 1)}}), 1)
+    assert group.status(has_offsets=False) == "Stable"
+    group.fold(MembersLeft("n", 0, ("m",), ""), 2)
+    assert group.status(has_offsets=False) == "Dead"
+    assert group.generation == 1
+    assert group.ever
+
+
+def test_older_versions_refuse_a_group_that_had_members() -> None:
+    """Its entries, and its checkpoints for ever; a group without stays as it was."""
+    heap, clock = HeapStorage(), VirtualClock()
+    policy = LogPolicy(1 << 40, 1 << 40)
+    plain = GroupLog(heap, "plain", clock, policy)
+    plain.commit([OffsetCommit("t", 0, 1)])
+    plain.checkpoint()
+    shared = GroupLog(heap, "shared", clock, policy)
+    shared.append(lambda _: MembersJoined("n", 0, (member(),)))
+    shared.append(lambda _: PartitionsAssigned("n", 0, "", 1, "range", {}, {"m": {"t": (0,)}}))
+    shared.commit([OffsetCommit("t", 0, 1)], committer=Committer("m", 1))
+    shared.append(lambda _: MembersLeft("n", 0, ("m",), ""))
+    shared.commit([OffsetCommit("t", 0, 2)])
+    shared.checkpoint()
+    older = envelope.WITH_MEMBERS - 1
+    for path in [f"groups/plain/{name}" for name in heap.list_names("groups/plain")]:
+        if path.endswith("checkpoint"):
+            envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)
+        else:
+            envelope.decode(heap.get(path), kinds.ENTRY_DECODER, path, older)
+    refused = []
+    for name in heap.list_names("groups/shared"):
+        path = f"groups/shared/{name}"
+        try:
+            envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)
+        except UnsupportedVersion:
+            refused.append(name)
+        except CorruptEntry:  # an entry is no checkpoint
+            assert name == f"{4:020d}.json"
+    assert refused == [f"{n:020d}.json" for n in range(4)] + [f"{4:020d}.checkpoint"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        PartitionsAssigned("n", 0, "", 1, "range", {}, {"m": {"t": (0,)}, "o": {"t": (0,)}}),
+        PartitionsAssigned("n", 0, "", 1, "range", {}, {"x": {"t": (0,)}}),
+        PartitionsAssigned("n", 0, "", 3, "range", {}, {"m": {"t": (0,)}}),
+    ],
+)
+def test_assignments_that_break_the_first_rule(entry: PartitionsAssigned) -> None:
+    group = Membership()
+    group.fold(MembersJoined("n", 0, (member("m"), member("o"))), 0)
+    assert [rule for rule, _ in group.assignment_violations(entry)] == ["M1"]
+
+
+def test_an_assignment_that_takes_what_is_held() -> None:
+    group = Membership()
+    group.fold(MembersJoined("n", 0, (member("m"), member("o"))), 0)
+    group.fold(PartitionsAssigned("n", 0, "", 1, "range", {}, {"m": {"t": (0,)}}), 1)
+    stolen = PartitionsAssigned("n", 0, "", 2, "range", {}, {"o": {"t": (0,)}})
+    assert [rule for rule, _ in group.assignment_violations(stolen)] == ["M2"]

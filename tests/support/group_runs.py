@@ -1,0 +1,285 @@
+"""Random runs of a group whose members join, stall, crash, come back and leave, with a judge.
+
+The judge shares no code with the library: it reads the group's log as JSON, and is told by the
+members' listeners what they believe they have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from txnlog.consumer import Consumer
+from txnlog.errors import CommitFailed, FencedInstanceId, TxnlogError
+from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.names import TopicPartition
+from txnlog.store import Store
+from txnlog.testing import FaultRates, Process, Simulation
+
+PARTITIONS, RECORDS = 6, 12
+SESSION_MS = 10_000
+CALM = FaultRates()
+
+
+class Violation(AssertionError):
+    """Something that must never be; it begins with the name of the check."""
+
+
+@dataclass
+class GroupRun:
+    """One run: what its members do, and what is known of it.
+
+    Attributes:
+        transactional: members copy in transactions; else they commit by themselves.
+        assignors: of the members, in turn.
+        static: whether members have instance ids.
+        rough_ms, calm_ms: for how long faults happen, and how long it goes on after that.
+    """
+
+    seed: int
+    rates: FaultRates
+    transactional: bool
+    assignors: tuple[tuple[str, ...], ...]
+    static: bool = False
+    members: int = 3
+    rough_ms: int = 120_000
+    calm_ms: int = 240_000
+    processed: Counter[int] = field(default_factory=Counter)
+    holding: dict[str, set[int]] = field(default_factory=dict)
+    rebalances: int = 0
+    refused: int = 0
+
+    def run(self) -> None:
+        """Do it, and judge it. Raises Violation."""
+        self.simulation = Simulation(self.seed, rates=self.rates, step_ms=(1, 20))
+        store = self.simulation.store()
+        store.create_topic("in", partitions=PARTITIONS)
+        store.create_topic("out", partitions=1)
+        with store.producer() as producer:
+            for number in range(PARTITIONS * RECORDS):
+                producer.send("in", b"%d" % number, partition=number % PARTITIONS)
+        self.began_ms = self.simulation.clock.time_ms
+        for number in range(self.members):
+            self.simulation.spawn(f"w{number}", partial(self._work, number), restart=True)
+        self.simulation.run()
+        self._judge_the_end()
+
+    def _left_ms(self) -> int:
+        return self.began_ms + self.rough_ms + self.calm_ms - self.simulation.clock.time_ms
+
+    def _work(self, number: int, process: Process) -> None:
+        chance = process.chance
+        store = consumer = producer = None
+        while self._left_ms() > 0:
+            if self._left_ms() < self.calm_ms:
+                self.simulation._actors[number].rates = CALM
+            try:
+                store = store or process.store()
+                if consumer is None:
+                    consumer = self._consumer(store, number)
+                if self.transactional and producer is None:
+                    producer = store.producer(
+                        transactional_id=f"w{number}", transaction_timeout_ms=20_000
+                    )
+                    producer.init_transactions()
+                records = consumer.poll(max_records=chance.randint(1, 5))
+                begun = [int(record.value or b"") for record in records]
+                if chance.random() < 0.1 and self._left_ms() > self.calm_ms:
+                    process.clock.sleep(chance.choice([2, 8, 15, 40]))
+                if producer is not None and records:
+                    with producer.transaction():
+                        for value in begun:
+                            producer.send("out", b"%d" % value)
+                        producer.send_offsets_to_transaction(
+                            {w: consumer.position(w) for w in positions_of(records)},
+                            consumer.group_metadata(),
+                        )
+                elif records:
+                    self.processed.update(begun)
+                    consumer.commit()
+                if chance.random() < 0.03 and self._left_ms() > self.calm_ms:
+                    closed, consumer = consumer, None
+                    closed.close()
+            except FencedInstanceId:
+                consumer = producer = None
+            except TxnlogError as error:
+                self.refused += isinstance(error, CommitFailed)
+                producer = None
+                # What was read and not committed is read again from where the group is.
+                if consumer is not None and self.transactional:
+                    consumer = self._start_over(consumer)
+            process.clock.sleep(chance.uniform(0.2, 2.0))
+        self.simulation._actors[number].rates = CALM
+        if consumer is not None:
+            consumer.close()
+
+    def _consumer(self, store: Store, number: int) -> Consumer:
+        consumer = store.consumer(
+            group_id="g",
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=self.assignors[number % len(self.assignors)],
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=3_000,
+            max_poll_interval_ms=30_000,
+            group_instance_id=f"i{number}" if self.static else None,
+        )
+        consumer.subscribe(["in"], listener=_Listener(self, consumer))
+        return consumer
+
+    def _start_over(self, consumer: Consumer) -> Consumer | None:
+        try:
+            for where in consumer.assignment():
+                found = consumer.committed(where)
+                consumer.seek(where, found.offset if found else 0)
+        except TxnlogError:
+            return None  # it goes on as another member; this one falls silent
+        return consumer
+
+    # -- the judge -------------------------------------------------------------------------------
+
+    def assigned(self, member_id: str, partitions: set[int]) -> None:
+        """A member believes from now on that these are its own."""
+        self.rebalances += 1
+        known = read_group(self.entries())
+        if member_id in known.members:
+            for other, held in self.holding.items():
+                if other != member_id and other in known.members and held & partitions:
+                    raise Violation(f"held twice: {held & partitions} by {other} and {member_id}")
+        self.holding.setdefault(member_id, set()).update(partitions)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The group's log as it lies; entries of transactions with whether they were committed."""
+        storage = self.simulation.storage
+        names = storage.list_names("groups/g")
+        found = []
+        for name in names:
+            if name.endswith(".json"):
+                entry = json.loads(storage.get(f"groups/g/{name}"))
+                stem = name.removesuffix(".json")
+                entry["counts"] = not entry.get("transaction") or f"{stem}.commit" in names
+                found.append(entry)
+        return found
+
+    def _judge_the_end(self) -> None:
+        known = read_group(self.entries())
+        ends = dict.fromkeys(range(PARTITIONS), RECORDS)
+        if known.committed != ends:
+            raise Violation(f"progress: the group is at {known.committed} in the end")
+        store = self.simulation.store()
+        table = store.scan("out").to_arrow()
+        seen = Counter(int(value) for value in table["value"].to_pylist())
+        seen = seen if self.transactional else self.processed
+        missed = {*range(PARTITIONS * RECORDS)} - {*seen}
+        if missed:
+            raise Violation(f"missed: {missed}")
+        twice = {value: count for value, count in seen.items() if count > 1}
+        if self.transactional and twice:
+            raise Violation(f"twice: {twice}")
+        files = self.simulation.storage.list_names("groups/g/members")
+        left = [name for name in files if name.partition(".")[0] not in known.members]
+        if left and not known.members:
+            raise Violation(f"left behind: {left}")
+        findings = [found for found in store.examine() if found.rule is not None]
+        if findings:
+            raise Violation(f"doctor: {findings}")
+
+
+def positions_of(records: Collection[Any]) -> set[TopicPartition]:
+    """The partitions of some records."""
+    return {TopicPartition(record.topic, record.partition) for record in records}
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, run: GroupRun, consumer: Consumer) -> None:
+        self._run = run
+        self._consumer = consumer
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        committer = self._consumer._committer()
+        assert committer is not None
+        self._member_id = committer.member_id
+        self._run.assigned(self._member_id, {where.partition for where in partitions})
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._run.holding[self._member_id] -= {where.partition for where in partitions}
+
+
+@dataclass
+class KnownGroup:
+    """What the judge makes of a group's log."""
+
+    members: dict[str, str] = field(default_factory=dict)
+    """With their instance ids."""
+    holder: dict[int, str] = field(default_factory=dict)
+    inherited: set[int] = field(default_factory=set)
+    """Held by who has taken a fenced instance's place: it had let go of them, or will be asked."""
+    committed: dict[int, int] = field(default_factory=dict)
+    generation: int = 0
+
+
+def read_group(entries: list[dict[str, Any]]) -> KnownGroup:
+    """Read a log of a group that reads one topic. Raises Violation."""
+    known = KnownGroup()
+    for entry in entries:
+        match entry["kind"]:
+            case "members-joined":
+                for member in entry["members"]:
+                    instance = member.get("instance_id", "")
+                    for old in [m for m, i in known.members.items() if i and i == instance]:
+                        del known.members[old]
+                        for number in [n for n, m in known.holder.items() if m == old]:
+                            known.holder[number] = member["member_id"]
+                            known.inherited.add(number)
+                    known.members[member["member_id"]] = instance
+            case "members-left":
+                _remove(known, entry["member_ids"])
+            case "members-expired":
+                _remove(known, [silence["member_id"] for silence in entry["expired"]])
+            case "partitions-assigned":
+                _assign(known, entry)
+            case "offsets":
+                _commit(known, entry)
+    return known
+
+
+def _remove(known: KnownGroup, member_ids: list[str]) -> None:
+    for member_id in member_ids:
+        known.members.pop(member_id, None)
+        for number in [n for n, holder in known.holder.items() if holder == member_id]:
+            del known.holder[number]
+
+
+def _assign(known: KnownGroup, entry: dict[str, Any]) -> None:
+    if entry["generation"] <= known.generation:
+        raise Violation(f"generation: {entry['generation']} follows {known.generation}")
+    known.generation = entry["generation"]
+    given: dict[int, str] = {}
+    for member_id, topics in entry["owners"].items():
+        for number in topics["in"]:
+            if number in given or member_id not in known.members:
+                raise Violation(f"owners: {number} is given to {member_id} of {given}")
+            given[number] = member_id
+    for number, holder in [*known.holder.items()]:
+        let_go = holder in entry["released"] or number in known.inherited
+        if given.get(number, holder) != holder and not let_go:
+            raise Violation(f"taken: {number} is {holder}'s, and given to {given[number]}")
+        if holder in entry["released"] and number not in given:
+            del known.holder[number]
+    known.holder |= given
+    known.inherited -= {*given}
+
+
+def _commit(known: KnownGroup, entry: dict[str, Any]) -> None:
+    committer = entry["committer"]["member_id"]
+    for moved in entry["offsets"]:
+        number = moved["partition"]
+        if known.holder.get(number) != committer:
+            raise Violation(f"fenced: {committer} commits {number} of {known.holder.get(number)}")
+        if entry["counts"]:
+            if moved["offset"] < known.committed.get(number, 0):
+                raise Violation(f"backwards: {number} to {moved['offset']}")
+            known.committed[number] = moved["offset"]

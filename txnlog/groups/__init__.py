@@ -1,0 +1,1 @@
+"""How consumers share a group's partitions: assignors, heartbeats, members."""

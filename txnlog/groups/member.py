@@ -1,0 +1,520 @@
+"""A consumer's place in its group: it joins, tells that it is there, and shares in assigning.
+
+Nobody leads. Whoever sees that partitions are to be assigned, and that nobody has to be waited
+for, puts the next assignment; the first one counts. Whoever sees another one silent for too long
+puts that; a wrong guess costs a rebalance, since commits are judged in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from txnlog import names
+from txnlog.config import check_whole_number
+from txnlog.errors import FencedInstanceId, InvalidOption, ObjectNotFound, UnknownMemberId
+from txnlog.groups import heartbeats
+from txnlog.groups.assignors import BUILT_IN, DEFAULT, Assignor
+from txnlog.groups.heartbeats import Observer
+from txnlog.groups.planning import may_assign, members_that_released, plan_assignment
+from txnlog.log import dead_members
+from txnlog.log.open_logs import Logs
+from txnlog.names import Heartbeat, TopicPartition, check_text
+from txnlog.state.group import GroupState
+from txnlog.state.membership import (
+    AssignedTopic,
+    Committer,
+    GroupMember,
+    Held,
+    MembersExpired,
+    Membership,
+    MembersJoined,
+    MembersLeft,
+    PartitionsAssigned,
+    RebalanceBegun,
+    Silence,
+)
+
+_DELETED_TOGETHER = 8
+"""So many heartbeats of its own a member leaves behind, before it deletes them in one request."""
+_REFRESHED_EVERY = 10
+"""Heartbeats between looks at the group's log, though no other member has told of news."""
+_PATIENCE = 2
+"""Heartbeats for which a member leaves the next assignment to those who joined before it."""
+_HURRY = 4
+"""So much more often a member looks while a rebalance is under way."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """How a consumer takes part in its group. Times in ms, as of :meth:`Store.consumer`."""
+
+    assignors: tuple[Assignor, ...] = field(
+        default_factory=lambda: tuple(BUILT_IN[name] for name in DEFAULT)
+    )
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    rebalance_timeout_ms: int = 300_000
+    instance_id: str = ""
+    client_id: str = ""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "session_timeout_ms",
+            "heartbeat_interval_ms",
+            "max_poll_interval_ms",
+            "rebalance_timeout_ms",
+        ):
+            check_whole_number(getattr(self, name), name, InvalidOption, least=1)
+        if self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
+            raise InvalidOption(
+                f"heartbeat_interval_ms {self.heartbeat_interval_ms} is more than half of "
+                f"session_timeout_ms {self.session_timeout_ms}: a third of it is usual"
+            )
+        for name, value in (
+            ("group_instance_id", self.instance_id),
+            ("client_id", self.client_id),
+        ):
+            if not isinstance(value, str) or len(value) > 249:
+                raise InvalidOption(f"{name} must be a string of at most 249 characters")
+            check_text(value, name, InvalidOption)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the group's log says of a member: what it owns, and since which generation.
+
+    ``must_release`` is whether others wait for it to let go of something. ``is_member`` False: it
+    was taken for dead, was removed, or has left.
+    """
+
+    generation: int
+    owned: Mapping[TopicPartition, int]
+    must_release: bool
+    is_member: bool
+
+
+class Member:
+    """One member of a group, under an id that nobody uses again. Safe to use from several threads.
+
+    Attributes:
+        is_rebalancing: a rebalance was under way when the log was last looked at.
+    """
+
+    def __init__(
+        self, logs: Logs, group_id: str, settings: MemberSettings, topics: tuple[str, ...]
+    ) -> None:
+        self.group_id = group_id
+        self.member_id = logs.clock.token()
+        self.is_rebalancing = True
+        self._logs = logs
+        self._clock = logs.clock
+        self._log = logs.group(group_id)
+        self._settings = settings
+        self._topics = topics
+        self._lock = threading.RLock()
+        self._joined = False
+        self._left = False
+        self._followed = 0
+        self._beats: list[Heartbeat] = []
+        self._beat_number = 0
+        self._beaten_at_s = 0.0
+        self._polled_at_s = 0.0
+        self._viewed = -1
+        self._viewed_left = False
+        self._ready_for = 0
+        self._observer = Observer()
+        self._asked: dict[str, int] = {}
+
+    # -- what a consumer asks --------------------------------------------------------------------
+
+    @property
+    def committer(self) -> Committer:
+        """As whom it commits what it reads now."""
+        return Committer(self.member_id, self._followed, self._settings.instance_id)
+
+    @property
+    def followed(self) -> int:
+        """The generation that it follows."""
+        return self._followed
+
+    def polled(self) -> None:
+        """Take note that the application polls."""
+        self._polled_at_s = self._clock.monotonic_s()
+
+    def due_in_s(self) -> float:
+        """How long it is until the next heartbeat, in s; 0 or less: it is time."""
+        return self._beaten_at_s + self.pause_s() - self._clock.monotonic_s()
+
+    def pause_s(self) -> float:
+        """How long to wait between two heartbeats, as things are."""
+        pause_s = self._settings.heartbeat_interval_ms / 1000
+        return pause_s / _HURRY if self.is_rebalancing else pause_s
+
+    def has_news(self) -> bool:
+        """Whether something has come in the group's log, or has left it, since :meth:`view`."""
+        return self._log.folded != self._viewed or self._left != self._viewed_left
+
+    def view(self) -> View:
+        """What is this member's, as far as the log was read.
+
+        Raises FencedInstanceId if a newer consumer has taken its instance id over.
+        """
+        with self._lock, self._log.reading() as state:
+            group = state.membership
+            self._viewed, self._viewed_left = state.next_entry, self._left
+            held = group.members.get(self.member_id)
+            if held is None:
+                self._check_fenced(group)
+                return View(group.generation, {}, must_release=False, is_member=False)
+            owned = {
+                TopicPartition(topic, number): since
+                for topic, numbers in held.owned.items()
+                for number, since in numbers.items()
+            }
+            must_release = bool(held.revoking) and self._followed < held.revoked_in
+            return View(
+                group.generation, owned, must_release=must_release, is_member=not self._left
+            )
+
+    def _check_fenced(self, group: Membership) -> None:
+        instance_id = self._settings.instance_id
+        if self._joined and group.instance(instance_id) is not None:
+            raise FencedInstanceId(
+                f"group {self.group_id!r}: a newer consumer has joined with group_instance_id "
+                f"{instance_id!r}; close this one, or give each consumer an id of its own"
+            )
+
+    # -- joining and leaving ---------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Join the group, and assign partitions if nobody has to be waited for.
+
+        May be repeated after an error.
+
+        Raises:
+            InconsistentGroupProtocol: the other members have no assignor in common with this one.
+        """
+        with self._lock:
+            self._followed = self._put_joined()
+            self._joined = True
+            self._observer.forget()
+            self._look(at_once=True)
+            if not self._beats:
+                self._beat()
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Read other topics from now on. Raises UnknownMemberId if it is no member any more."""
+        with self._lock:
+            self._topics = topics
+            if self._joined and not self._left:
+                self._put_joined()
+                self._look(at_once=True)
+
+    def _put_joined(self) -> int:
+        """Put that it joins, unless that is there; returns the generation then."""
+        member = GroupMember(
+            member_id=self.member_id,
+            topics=self._topics,
+            assignors=tuple(assignor.name for assignor in self._settings.assignors),
+            cooperative=tuple(a.name for a in self._settings.assignors if a.cooperative),
+            session_timeout_ms=self._settings.session_timeout_ms,
+            rebalance_timeout_ms=self._settings.rebalance_timeout_ms,
+            instance_id=self._settings.instance_id,
+            client_id=self._settings.client_id,
+            host=socket.gethostname(),
+        )
+        nonce = self._clock.token()
+
+        def build(state: GroupState) -> MembersJoined | None:
+            known = state.membership.members.get(self.member_id)
+            if known is not None and known.member == member:
+                return None
+            if known is None and self._joined:
+                self._check_fenced(state.membership)
+                raise UnknownMemberId(
+                    f"group {self.group_id!r} does not know this consumer any more; poll again"
+                )
+            state.membership.check_join(self.group_id, member)
+            return MembersJoined(nonce, self._clock.now_ms(), (member,))
+
+        self._log.append(build)
+        self._logs.tidy([self._log])
+        with self._log.reading() as state:
+            return state.membership.generation
+
+    def close(self, reason: str) -> None:
+        """Leave the group; a static member only falls silent, since it may come back in time."""
+        with self._lock:
+            if not self._settings.instance_id:
+                self.leave(reason)
+            elif self._joined and not self._left:
+                self._left = True
+                heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
+
+    def leave(self, reason: str) -> None:
+        """Leave the group, and nothing behind."""
+        with self._lock:
+            if not self._joined or self._left:
+                return
+            self._left = True
+            nonce = self._clock.token()
+
+            def build(state: GroupState) -> MembersLeft | None:
+                if self.member_id not in state.membership.members:
+                    return None
+                return MembersLeft(nonce, self._clock.now_ms(), (self.member_id,), reason)
+
+            self._log.append(build)
+            heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats)
+            self._beats = []
+            self._logs.tidy([self._log])
+            with self._log.reading() as state:
+                is_last = not state.membership.members
+            if is_last:
+                left = heartbeats.list_heartbeats(self._logs.storage, self.group_id)
+                self._log.refresh()
+                self._delete_strangers(left)
+
+    # -- telling and looking ---------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Tell that it is there, and look what others tell. Once in a heartbeat interval.
+
+        Leaves the group if the application has not polled for ``max_poll_interval_ms``.
+        """
+        with self._lock:
+            if not self._joined or self._left:
+                return
+            silent_ms = (self._clock.monotonic_s() - self._polled_at_s) * 1000
+            if silent_ms > self._settings.max_poll_interval_ms:
+                _logger.warning(
+                    "a consumer of group %r did not poll for max_poll_interval_ms (%d): it leaves "
+                    "the group; poll more often, with fewer records at a time",
+                    self.group_id,
+                    self._settings.max_poll_interval_ms,
+                )
+                self.leave("max.poll.interval.ms")
+                return
+            self._beat()
+            self._look(at_once=False)
+
+    def follow(self, generation: int, *, at_once: bool) -> None:
+        """Tell that all is let go of that was taken away up to a generation.
+
+        ``at_once``: others wait for it.
+        """
+        with self._lock:
+            self._followed = max(self._followed, generation)
+            if at_once and not self._left:
+                self._beat()
+                self._look(at_once=True)
+
+    def saw_topics(self, topics: Mapping[str, AssignedTopic]) -> None:
+        """Have partitions assigned anew if topics are others than when that was done last.
+
+        Args:
+            topics: those there are, of all that this member has subscribed to.
+        """
+
+        def differs(group: Membership) -> bool:
+            return not group.changed and any(
+                topics.get(topic) != group.topics.get(topic) for topic in self._topics
+            )
+
+        with self._log.reading() as state:
+            if self.member_id not in state.membership.members or not differs(state.membership):
+                return
+        with self._lock:
+            nonce = self._clock.token()
+
+            def build(state: GroupState) -> RebalanceBegun | None:
+                if not differs(state.membership):
+                    return None
+                return RebalanceBegun(
+                    nonce, self._clock.now_ms(), self.member_id, "topics have changed"
+                )
+
+            self._log.append(build)
+            self._look(at_once=True)
+
+    def _beat(self) -> None:
+        """Put the next heartbeat, and delete older ones now and then."""
+        self._beaten_at_s = self._clock.monotonic_s()
+        self._beat_number += 1
+        next_entry = self._log.next_entry
+        beat = Heartbeat(self.member_id, self._beat_number, self._followed, next_entry)
+        self._beats.append(beat)
+        now_ms = self._clock.now_ms()
+        heartbeats.put_heartbeat(self._logs.storage, self.group_id, beat, now_ms)
+        if len(self._beats) > _DELETED_TOGETHER:
+            heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
+            self._beats = self._beats[-1:]
+
+    def _look(self, *, at_once: bool) -> None:
+        """Look at the heartbeats of all, and at the log if there is news; do what is to be done.
+
+        ``at_once``: something was just done that may have been the last that others waited for.
+        """
+        began_s = self._clock.monotonic_s()
+        beats = heartbeats.list_heartbeats(self._logs.storage, self.group_id)
+        newest = heartbeats.newest_of(beats)
+        with self._log.reading() as state:
+            known = {*state.membership.members}
+            is_stale = any(beat.next_entry > state.next_entry for beat in newest.values())
+        if is_stale or known != {*newest} or self._beat_number % _REFRESHED_EVERY == 0:
+            self._log.refresh()
+        self._observe(began_s, newest)
+        expired = self._expire_silent(newest)
+        if expired or at_once:
+            self._delete_strangers(beats)
+        assigned = self._assign(newest, at_once=at_once or expired)
+        with self._log.reading() as state:
+            group = state.membership
+            self.is_rebalancing = group.status(has_offsets=True) in (
+                "PreparingRebalance",
+                "CompletingRebalance",
+            )
+            has_others = len(group.members) > 1
+        if expired or assigned:
+            self._logs.tidy([self._log])
+            if has_others:
+                self._beat()  # tells them that there is news
+
+    def _observe(self, began_s: float, newest: Mapping[str, Heartbeat]) -> None:
+        with self._log.reading() as state:
+            group = state.membership
+            followed = {member_id: beat.followed for member_id, beat in newest.items()}
+            released = members_that_released(group, followed)
+            self._observer.look(
+                began_s,
+                newest,
+                {
+                    member_id: held.revoked_in
+                    for member_id, held in group.members.items()
+                    if held.revoking and member_id not in released
+                },
+                {
+                    member_id: held.member.session_timeout_ms / 1000
+                    for member_id, held in group.members.items()
+                },
+            )
+
+    def _expire_silent(self, newest: Mapping[str, Heartbeat]) -> bool:
+        """Put that others are taken for dead, if some are; whether any."""
+        with self._log.reading() as state:
+            members = [*state.membership.members.values()]
+        found = [*filter(None, (self._judge(held, newest) for held in members))]
+        if not found:
+            return False
+        nonce = self._clock.token()
+
+        def build(state: GroupState) -> MembersExpired | None:
+            left = tuple(s for s in found if s.member_id in state.membership.members)
+            if not left:
+                return None
+            return MembersExpired(nonce, self._clock.now_ms(), self.member_id, left)
+
+        return self._log.append(build) is not None
+
+    def _is_long_dead(self, beat: Heartbeat, held: Held) -> bool:
+        """Whether the storage says that a heartbeat is older than the session timeout.
+
+        Asked once of a member that was there before, when it has missed two heartbeats: so who
+        begins anew after a crash need not wait for the session of his former self.
+        """
+        _, silent_s = self._observer.silence(beat.member_id)
+        patience_s = 2 * self._settings.heartbeat_interval_ms / 1000
+        was_asked = self._asked.get(beat.member_id) == beat.number
+        if was_asked or silent_s < patience_s or not self._beats:
+            return False
+        self._asked[beat.member_id] = beat.number
+        try:
+            ours, theirs = (
+                self._logs.storage.modified_ms(names.heartbeat(self.group_id, told))
+                for told in (self._beats[-1], beat)
+            )
+        except ObjectNotFound:
+            return False
+        if ours is None or theirs is None:
+            return False
+        return ours - theirs > held.member.session_timeout_ms
+
+    def _judge(self, held: Held, newest: Mapping[str, Heartbeat]) -> Silence | None:
+        member = held.member
+        if member.member_id == self.member_id:
+            return None
+        number, silent_s = self._observer.silence(member.member_id)
+        if silent_s * 1000 > member.session_timeout_ms:
+            return Silence(member.member_id, number, "session.timeout.ms")
+        if member.member_id in newest and self._is_long_dead(newest[member.member_id], held):
+            return Silence(member.member_id, number, dead_members.REASON)
+        if self._observer.holds_for(member.member_id) * 1000 > member.rebalance_timeout_ms:
+            return Silence(member.member_id, number, "rebalance.timeout.ms")
+        return None
+
+    def _delete_strangers(self, beats: list[Heartbeat]) -> None:
+        """Delete what members have left that are none any more.
+
+        The log was read behind the listing, and a member's first heartbeat comes behind its entry:
+        so whoever the log does not know is no member any more, and will not be one.
+        """
+        with self._log.reading() as state:
+            strangers = [b for b in beats if b.member_id not in state.membership.members]
+        heartbeats.delete_heartbeats(self._logs.storage, self.group_id, strangers)
+
+    # -- assigning -------------------------------------------------------------------------------
+
+    def _assign(self, newest: Mapping[str, Heartbeat], *, at_once: bool) -> bool:
+        """Put the next assignment if it is time and this member's turn; whether it was put."""
+        followed = {member_id: beat.followed for member_id, beat in newest.items()}
+        followed[self.member_id] = self._followed
+        with self._log.reading() as state:
+            group = state.membership
+            is_first = next(iter(group.members), None) == self.member_id
+            is_ready = self.member_id in group.members and may_assign(group, followed)
+            subscribed = {t for held in group.members.values() for t in held.member.topics}
+        self._ready_for = self._ready_for + 1 if is_ready else 0
+        if not is_ready or not (at_once or is_first or self._ready_for > _PATIENCE):
+            return False
+        topics = self._read_topics(sorted(subscribed))
+        nonce = self._clock.token()
+
+        def build(state: GroupState) -> PartitionsAssigned | None:
+            group = state.membership
+            if not {t for h in group.members.values() for t in h.member.topics} <= subscribed:
+                return None  # somebody has joined, who assigns or is waited for
+            plan = plan_assignment(group, followed, topics, self._settings.assignors)
+            if plan is None:
+                return None
+            entry = PartitionsAssigned(
+                nonce=nonce,
+                at_ms=self._clock.now_ms(),
+                by=self.member_id,
+                generation=group.generation + 1,
+                assignor=plan.assignor,
+                topics=plan.topics,
+                owners=plan.owners,
+                released=plan.released,
+            )
+            violations = [*group.assignment_violations(entry)]
+            assert not violations, violations
+            return entry
+
+        return self._log.append(build) is not None
+
+    def _read_topics(self, subscribed: list[str]) -> dict[str, AssignedTopic]:
+        """Those of the topics that there are, as they are now."""
+        self._logs.storage.gather([self._logs.topic(topic).refresh for topic in subscribed])
+        found = {}
+        for topic in subscribed:
+            with self._logs.topic(topic).reading() as state:
+                if state.topic_id is not None:
+                    found[topic] = AssignedTopic(state.topic_id, len(state.partitions))
+        return found

@@ -1,0 +1,132 @@
+"""The next assignment of a group, from what its log says and what its members have told: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from txnlog.errors import InvalidOption
+from txnlog.groups.assignors import Assignor
+from txnlog.names import TopicPartition
+from txnlog.state.membership import AssignedTopic, Held, Membership, Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next generation assigns; see :class:`PartitionsAssigned`."""
+
+    assignor: str
+    topics: dict[str, AssignedTopic]
+    owners: dict[str, Partitions]
+    released: tuple[str, ...]
+
+
+def members_that_released(group: Membership, followed: Mapping[str, int]) -> tuple[str, ...]:
+    """The members that have let go of all that was taken from them.
+
+    Args:
+        group: as its log has it.
+        followed: by member, the generation that it has told it follows.
+    """
+    return tuple(
+        member_id
+        for member_id, held in group.members.items()
+        if held.has_released(followed.get(member_id, -1))
+    )
+
+
+def may_assign(group: Membership, followed: Mapping[str, int]) -> bool:
+    """Whether there is something to assign, and nobody has to be waited for."""
+    released = members_that_released(group, followed)
+    if not group.changed and not released:
+        return False
+    revoking = {member_id for member_id, held in group.members.items() if held.revoking}
+    return bool(group.members) and (group.cooperative or revoking <= {*released})
+
+
+def plan_assignment(
+    group: Membership,
+    followed: Mapping[str, int],
+    topics: Mapping[str, AssignedTopic],
+    assignors: Iterable[Assignor],
+) -> Plan | None:
+    """Assign the partitions anew; None if there is no reason to, or somebody is waited for.
+
+    A partition that goes from one member to another takes two assignments where members keep what
+    they have: the first takes it from its owner, the second, when he has let go of it, gives it
+    away. Where all give up everything, one that waits for all of them.
+
+    Args:
+        group: as its log has it.
+        followed: by member, the generation that it has told it follows.
+        topics: those there are, of all that members have subscribed to.
+        assignors: those that this process has.
+    """
+    if not may_assign(group, followed):
+        return None
+    chosen = group.chosen_assignor()
+    assignor = next((found for found in assignors if found.name == chosen), None)
+    if assignor is None:
+        return None  # the members that have it assign
+    released = members_that_released(group, followed)
+    ordered = sorted(group.members.items(), key=_in_order)
+    subscriptions = {
+        member_id: [topic for topic in held.member.topics if topic in topics]
+        for member_id, held in ordered
+    }
+    read = {topic for mine in subscriptions.values() for topic in mine}
+    known = {topic: topics[topic] for topic in sorted(read)}
+    # Eager members have just given up what they had: it is what a sticky assignor goes by.
+    owned = {
+        member_id: held.owned_partitions()
+        | (set() if group.cooperative else held.revoking_partitions())
+        for member_id, held in ordered
+    }
+    counts = {topic: at.partitions for topic, at in known.items()}
+    shares = {
+        member_id: [TopicPartition(*where) for where in share]
+        for member_id, share in assignor.assign(counts, subscriptions, owned).items()
+    }
+    _check_shares(assignor, counts, subscriptions, shares)
+    kept = {
+        where: member_id
+        for member_id, held in ordered
+        for where in held.owned_partitions()
+        | (set() if member_id in released else held.revoking_partitions())
+    }
+    owners: dict[str, Partitions] = {}
+    for member_id, share in shares.items():
+        mine: dict[str, list[int]] = {}
+        for where in sorted(share):
+            if kept.get(where, member_id) == member_id:
+                mine.setdefault(where.topic, []).append(where.partition)
+        if mine:
+            owners[member_id] = {topic: tuple(numbers) for topic, numbers in mine.items()}
+    return Plan(chosen, known, owners, released)
+
+
+def _in_order(named: tuple[str, Held]) -> tuple[bool, str]:
+    """Static members first, by their instance ids, as Kafka has it: so their shares stay."""
+    member_id, held = named
+    instance_id = held.member.instance_id
+    return not instance_id, instance_id or member_id
+
+
+def _check_shares(
+    assignor: Assignor,
+    counts: Mapping[str, int],
+    subscriptions: Mapping[str, list[str]],
+    shares: Mapping[str, list[TopicPartition]],
+) -> None:
+    """Raise InvalidOption if an assignor of the user's own breaks the rules."""
+    given: set[TopicPartition] = set()
+    for member_id, share in shares.items():
+        for where in share:
+            known = 0 <= where.partition < counts.get(where.topic, 0)
+            if not known or where in given or where.topic not in subscriptions.get(member_id, ()):
+                raise InvalidOption(
+                    f"assignor {assignor.name!r} gives {where} to {member_id}: it gave it to "
+                    "another member too, or there is no such partition, or no such member that "
+                    "has subscribed to the topic; nothing was assigned"
+                )
+            given.add(where)

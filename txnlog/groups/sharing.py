@@ -1,0 +1,298 @@
+"""A consumer's share of its group's partitions: what is taken from it and given to it, in `poll`.
+
+A thread of its own tells the group that the consumer is there. What a rebalance changes for the
+application is done where the application polls: its listener is called there, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Collection, Iterable, Sized
+from typing import Protocol
+
+from txnlog.clock import SystemClock
+from txnlog.errors import StorageError, TxnlogError, UnknownMemberId
+from txnlog.groups.member import Member, MemberSettings
+from txnlog.log.open_logs import Logs
+from txnlog.names import TopicPartition
+from txnlog.state.membership import AssignedTopic, Committer
+
+_ROUNDS = 8
+"""Rebalances in one poll: each gives something up, which lets the next one begin."""
+_LEAVING_S = 5.0
+"""For so long the end of a process waits for consumers that were not closed to leave."""
+
+_logger = logging.getLogger(__name__)
+
+
+class ConsumerRebalanceListener:
+    """What an application does when partitions come and go. Called by the consumer's own calls.
+
+    Subclass it and override what is of interest. What a method raises leaves the call that it was
+    called from, and the rebalance goes on in the next one.
+    """
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """These are taken away: commit what was read of them. Others are given them behind it."""
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """These were given to this consumer, beside those that it has: it may seek in them."""
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """These may be somebody else's already, so nothing of them can be committed any more."""
+        self.on_partitions_revoked(partitions)
+
+
+class Reader(Protocol):
+    """What reads the partitions: the consumer."""
+
+    def _take(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these, too, from where the group is."""
+
+    def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
+        """These are about to go: commit what was read of them, if it does that by itself."""
+
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these no more."""
+
+
+class SeenTopic(Protocol):
+    """A topic as a reader has pinned it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def partitions(self) -> Sized: ...
+
+
+class Sharing:
+    """The partitions of a group that are one consumer's."""
+
+    def __init__(self, logs: Logs, group_id: str, settings: MemberSettings) -> None:
+        self._logs = logs
+        self._group_id = group_id
+        self._settings = settings
+        self._topics: tuple[str, ...] = ()
+        self._listener = ConsumerRebalanceListener()
+        self._owned: dict[TopicPartition, int] = {}
+        self._member: Member | None = None
+        self._thread: _HeartbeatThread | None = None
+        self._process = 0
+        self._calling = False
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has ever been a member of the group."""
+        return self._process != 0
+
+    @property
+    def committer(self) -> Committer | None:
+        """As whom the consumer commits; None if it has not joined: then there may be no members.
+
+        Raises UnknownMemberId if it is no member any more.
+        """
+        if not self.has_joined:
+            return None
+        if self._member is None or self._process != os.getpid():
+            raise UnknownMemberId(
+                f"this consumer is no member of group {self._group_id!r} any more: poll first, "
+                "which joins it again"
+            )
+        return self._member.committer
+
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None) -> None:
+        """Share in these topics: from the next poll on, if it is no member yet."""
+        self._topics = tuple(topics)
+        self._listener = listener or ConsumerRebalanceListener()
+        if self._member is not None and self._process == os.getpid():
+            self._member.subscribe(self._topics)
+
+    def poll(self, reader: Reader) -> None:
+        """Join the group, or do what a rebalance asks of this consumer. Costs nothing if nothing.
+
+        Raises:
+            FencedInstanceId: a newer consumer has taken its ``group_instance_id`` over.
+            InconsistentGroupProtocol: the members have no assignor in common.
+        """
+        if self._calling:
+            return  # a listener asks for something of the consumer
+        member = self._member
+        if member is not None and self._process == os.getpid():
+            member.polled()
+            if self._must_tick(member):
+                member.tick()
+            if not member.has_news():
+                return
+        self._calling = True
+        try:
+            for _ in range(_ROUNDS):
+                if not self._take_part(reader):
+                    return
+        finally:
+            self._calling = False
+
+    def _must_tick(self, member: Member) -> bool:
+        """Whether no thread tells that it is there, or was held up as long as this process was."""
+        late_s = -member.due_in_s()
+        return late_s >= (0 if self._thread is None else member.pause_s())
+
+    def _take_part(self, reader: Reader) -> bool:
+        """One step; whether there may be another one."""
+        member = self._member
+        if member is None or self._process != os.getpid():
+            # A child of a fork is another consumer: what it has inherited is its parent's.
+            self._lose(reader)
+            member = Member(self._logs, self._group_id, self._settings, self._topics)
+            member.polled()
+            member.join()
+            self._member, self._process = member, os.getpid()
+            self._thread = _HeartbeatThread.begin(member, self, self._logs)
+        if not member.has_news():
+            return False
+        view = member.view()
+        if not view.is_member:
+            self._stop()
+            member.leave("lost")
+            self._member = None
+            self._lose(reader)
+            return True
+        gone = [where for where, since in self._owned.items() if view.owned.get(where) != since]
+        if gone:
+            reader._hand_over(gone)  # noqa: SLF001 - the consumer's own part of this
+            self._listener.on_partitions_revoked(gone)
+            self._let_go(reader, gone)
+        if view.generation > member.followed:
+            member.follow(view.generation, at_once=view.must_release)
+        come = [where for where in view.owned if where not in self._owned]
+        if come:
+            self._owned |= {where: view.owned[where] for where in come}
+            reader._take(come)  # noqa: SLF001 - the consumer's own part of this
+            self._listener.on_partitions_assigned(come)
+        return True
+
+    def _lose(self, reader: Reader) -> None:
+        lost = [*self._owned]
+        self._let_go(reader, lost)
+        if lost:
+            self._listener.on_partitions_lost(lost)
+
+    def _let_go(self, reader: Reader, partitions: Collection[TopicPartition]) -> None:
+        for where in partitions:
+            del self._owned[where]
+        reader._drop(partitions)  # noqa: SLF001 - the consumer's own part of this
+
+    def saw(self, reader: Reader, topics: Iterable[SeenTopic]) -> bool:
+        """Tell the group which topics there are; whether that has changed what is this consumer's.
+
+        Args:
+            reader: what reads the partitions.
+            topics: those that it has subscribed to, as far as there are any.
+        """
+        if self._member is None:
+            return False
+        known = {seen.topic: AssignedTopic(seen.topic_id, len(seen.partitions)) for seen in topics}
+        self._member.saw_topics(known)
+        before = dict(self._owned)
+        self.poll(reader)
+        return before != self._owned
+
+    def close(self, reader: Reader | None = None, *, reason: str = "closed") -> None:
+        """Leave the group; the partitions are revoked first. A static member stays in it.
+
+        Args:
+            reader: what reads them; None if it is gone.
+            reason: for those who read the group's log.
+        """
+        member, inherited = self._member, self._process != os.getpid()
+        self._stop()
+        self._member = None
+        if member is None or inherited:
+            return
+        try:
+            if reader is not None and self._owned:
+                gone = [*self._owned]
+                self._member = member  # what the listener commits is the member's
+                self._listener.on_partitions_revoked(gone)
+                self._let_go(reader, gone)
+        finally:
+            self._member = None
+            member.close(reason)
+
+    def _stop(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+
+class _HeartbeatThread:
+    """Ticks while its owner lives, and leaves the group when that is collected, or at exit."""
+
+    def __init__(self, member: Member, owner: Sharing) -> None:
+        self._member = member
+        self._woken = threading.Event()
+        self._abandoned = False
+        # Collected anywhere, also while this very group's log is read: so only the thread leaves.
+        self._end = weakref.finalize(owner, self.abandon)
+        self._end.atexit = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"txnlog-heartbeat-{member.member_id[:8]}", daemon=True
+        )
+
+    @classmethod
+    def begin(cls, member: Member, owner: Sharing, logs: Logs) -> _HeartbeatThread | None:
+        """Start one; None with a clock that is not the machine's: there polls tell all."""
+        if not isinstance(logs.clock, SystemClock):
+            return None
+        thread = cls(member, owner)
+        thread._thread.start()
+        _RUNNING.add(thread)
+        return thread
+
+    def stop(self) -> None:
+        """End it."""
+        self._end.detach()
+        self._woken.set()
+
+    def abandon(self) -> None:
+        """End it, and have it leave the group: its consumer was never closed."""
+        self._abandoned = True
+        self._woken.set()
+
+    def join(self) -> None:
+        """Wait for its end, but not for long."""
+        self._thread.join(_LEAVING_S)
+
+    def _run(self) -> None:
+        while not self._woken.wait(max(self._member.due_in_s(), 0)):
+            try:
+                self._member.tick()
+            except StorageError as error:
+                # The beat that failed counts as one: the next one is due an interval later.
+                _logger.warning("a heartbeat of group %r failed: %s", self._member.group_id, error)
+            except TxnlogError:
+                # The next poll finds it late, beats itself, and raises the same error.
+                _logger.exception("the heartbeats of group %r ended", self._member.group_id)
+                return
+        if self._abandoned:
+            try:
+                self._member.close("never closed")
+            except TxnlogError as error:
+                _logger.warning("a consumer of %r did not leave: %s", self._member.group_id, error)
+
+
+_RUNNING: weakref.WeakSet[_HeartbeatThread] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    running = [*_RUNNING]
+    for thread in running:
+        thread.abandon()
+    for thread in running:
+        thread.join()

@@ -1,0 +1,61 @@
+"""Members of a group that fell silent long ago, for those who do not watch them: by one clock.
+
+Members watch each other by their own monotonic clocks. Whoever comes for a moment, when all members
+may be dead, can only ask the storage when their last heartbeats were put, and what time it is now.
+"""
+
+from __future__ import annotations
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import ObjectNotFound
+from txnlog.names import Heartbeat, LogFile
+from txnlog.state.membership import Membership, Silence
+from txnlog.storage.base import Storage
+
+REASON = "session.timeout.ms, by the storage's clock"
+
+
+def find_dead_members(
+    storage: Storage, clock: Clock, group_id: str, group: Membership
+) -> list[Silence]:
+    """The members whose last heartbeat is older than their session timeout.
+
+    None where the storage does not tell when its objects were put.
+    """
+    newest = _newest_heartbeats(storage, group_id)
+    if not {*group.members} <= {*newest}:
+        # A listing is not one instant: it may have missed a heartbeat and the one behind it.
+        newest = {**_newest_heartbeats(storage, group_id), **newest}
+    probe = names.heartbeat(group_id, Heartbeat(clock.token(), 0, 0, 0))
+    storage.put_if_absent(probe, b"now\n")
+    try:
+        now_ms = storage.modified_ms(probe)
+    finally:
+        storage.delete([probe])
+    if now_ms is None:
+        return []
+    found = []
+    for member_id, held in group.members.items():
+        beat = newest.get(member_id)
+        path = f"{names.group_log(group_id)}/{names.log_file(held.joined_entry, LogFile.ENTRY)}"
+        if beat is not None:
+            path = names.heartbeat(group_id, beat)
+        try:
+            told_ms = storage.modified_ms(path)
+        except ObjectNotFound:
+            if beat is not None:
+                continue  # it has put another one meanwhile
+            told_ms = 0  # its entry was cleaned up, which takes much longer than any session
+        if told_ms is not None and now_ms - told_ms > held.member.session_timeout_ms:
+            found.append(Silence(member_id, -1 if beat is None else beat.number, REASON))
+    return found
+
+
+def _newest_heartbeats(storage: Storage, group_id: str) -> dict[str, Heartbeat]:
+    newest: dict[str, Heartbeat] = {}
+    for name in storage.list_names(names.group_members(group_id)):
+        beat = names.parse_heartbeat(name)
+        if beat is not None and beat.number >= newest.get(beat.member_id, beat).number:
+            newest[beat.member_id] = beat
+    return newest

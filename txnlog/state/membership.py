@@ -1,0 +1,423 @@
+"""Who is a member of a consumer group, and which partitions are whose: entries and their fold.
+
+Everything about it follows from the group's log: members, the generation, owners. So nobody
+coordinates, and a commit is judged where it stands, against those that own the partitions there.
+
+A partition has one holder at any time. Its owner may read and commit it. When it is taken from an
+owner it is *revoking*: its holder may still commit what it has read, and nobody else is given the
+partition before the holder was seen to have let go, or is no member any more (invariant M2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal, NoReturn
+
+import msgspec
+
+from txnlog.errors import (
+    CommitFailed,
+    FencedInstanceId,
+    GroupNotEmpty,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from txnlog.names import TopicPartition
+
+GroupStatus = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"]
+"""Kafka's names for what a group is about."""
+
+Partitions = dict[str, tuple[int, ...]]
+"""Numbers of partitions, by topic."""
+
+
+class GroupMember(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a member says of itself when it joins. A member's id is used once, ever.
+
+    ``cooperative`` are those of its ``assignors`` under which partitions that stay with a member
+    are never revoked. Times in ms. ``instance_id`` is that of a static member; empty: none.
+    """
+
+    member_id: str
+    topics: tuple[str, ...]
+    assignors: tuple[str, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    cooperative: tuple[str, ...] = ()
+    instance_id: str = ""
+    client_id: str = ""
+    host: str = ""
+
+
+class MembersJoined(msgspec.Struct, frozen=True, tag_field="kind", tag="members-joined"):
+    """Members join, or those that are there subscribe to something else."""
+
+    nonce: str
+    at_ms: int
+    members: tuple[GroupMember, ...]
+
+
+class MembersLeft(msgspec.Struct, frozen=True, tag_field="kind", tag="members-left"):
+    """Members have left by themselves, or an operator has removed them."""
+
+    nonce: str
+    at_ms: int
+    member_ids: tuple[str, ...]
+    reason: str
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Why somebody took a member for dead: it had not gone on from this heartbeat (-1: none)."""
+
+    member_id: str
+    heartbeat: int
+    reason: str
+
+
+class MembersExpired(msgspec.Struct, frozen=True, tag_field="kind", tag="members-expired"):
+    """Somebody has not heard of these members for too long. It may be wrong: they join again."""
+
+    nonce: str
+    at_ms: int
+    by: str
+    expired: tuple[Silence, ...]
+
+
+class RebalanceBegun(msgspec.Struct, frozen=True, tag_field="kind", tag="rebalance-begun"):
+    """Partitions are to be assigned anew, though the members are the same: topics have changed."""
+
+    nonce: str
+    at_ms: int
+    by: str
+    reason: str
+
+
+class AssignedTopic(msgspec.Struct, frozen=True):
+    """A topic as it was when its partitions were assigned."""
+
+    topic_id: str
+    partitions: int
+
+
+class PartitionsAssigned(msgspec.Struct, frozen=True, tag_field="kind", tag="partitions-assigned"):
+    """From here on, in a new generation, these partitions are these members'.
+
+    ``released`` are members that were seen to have let go of all that was taken from them.
+    """
+
+    nonce: str
+    at_ms: int
+    by: str
+    generation: int
+    assignor: str
+    topics: dict[str, AssignedTopic]
+    owners: dict[str, Partitions]
+    released: tuple[str, ...] = ()
+
+
+MembershipEntry = MembersJoined | MembersLeft | MembersExpired | RebalanceBegun | PartitionsAssigned
+
+
+class Committer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A member that commits offsets, and the generation in which it has read."""
+
+    member_id: str
+    generation: int
+    instance_id: str = ""
+
+
+class Held(msgspec.Struct, omit_defaults=True):
+    """A member as the log has it, with what it holds.
+
+    Of each partition that it owns, or that is revoking: the generation since which it holds it.
+    It has let go of what is revoking when it has told that it follows generation ``revoked_in``.
+    """
+
+    member: GroupMember
+    joined_entry: int = -1
+    owned: dict[str, dict[int, int]] = {}
+    revoking: dict[str, dict[int, int]] = {}
+    revoked_in: int = 0
+
+    def since(self, where: TopicPartition) -> int | None:
+        """The generation since which it holds a partition; None if it does not."""
+        for held in (self.owned, self.revoking):
+            found = held.get(where.topic, {}).get(where.partition)
+            if found is not None:
+                return found
+        return None
+
+    def has_released(self, followed: int) -> bool:
+        """Whether who follows generation ``followed`` has let go of what is revoking here."""
+        return bool(self.revoking) and followed >= self.revoked_in
+
+    def owned_partitions(self) -> set[TopicPartition]:
+        """What it may read."""
+        return {*partitions_in(self.owned)}
+
+    def revoking_partitions(self) -> set[TopicPartition]:
+        """What it has to let go of."""
+        return {*partitions_in(self.revoking)}
+
+
+def partitions_in(held: Mapping[str, Iterable[int]]) -> Iterator[TopicPartition]:
+    """The partitions in a mapping by topic."""
+    for topic, numbers in held.items():
+        for number in numbers:
+            yield TopicPartition(topic, number)
+
+
+class Membership(msgspec.Struct, omit_defaults=True):
+    """The members of a group, in the order in which they have joined, and what they hold.
+
+    ``changed`` is whether something asks for a new assignment since the last one. ``topics`` are
+    those that were assigned.
+    """
+
+    generation: int = 0
+    changed: bool = False
+    assignor: str = ""
+    members: dict[str, Held] = {}
+    topics: dict[str, AssignedTopic] = {}
+
+    # -- what it says ----------------------------------------------------------------------------
+
+    @property
+    def ever(self) -> bool:
+        """Whether the group ever had a member: then versions that know of none must refuse it."""
+        return self.generation > 0 or bool(self.members)
+
+    def status(self, *, has_offsets: bool) -> GroupStatus:
+        """What the group is about, in Kafka's words."""
+        if not self.members:
+            return "Empty" if has_offsets else "Dead"
+        if self.changed:
+            return "PreparingRebalance"
+        if any(held.revoking for held in self.members.values()):
+            return "CompletingRebalance"
+        return "Stable"
+
+    def instance(self, instance_id: str) -> Held | None:
+        """The static member of an instance id; None if there is none."""
+        if not instance_id:
+            return None
+        members = self.members.values()
+        return next((held for held in members if held.member.instance_id == instance_id), None)
+
+    def common_assignors(self) -> set[str]:
+        """The assignors that all members have."""
+        offered = [{*held.member.assignors} for held in self.members.values()]
+        return set.intersection(*offered) if offered else set()
+
+    def chosen_assignor(self) -> str:
+        """The assignor that most members like best of those that all have; "" without members."""
+        common = self.common_assignors()
+        votes: dict[str, int] = {}
+        for held in self.members.values():
+            best = next((name for name in held.member.assignors if name in common), None)
+            if best is not None:
+                votes[best] = votes.get(best, 0) + 1
+        # Of equals the one that was named first, by who joined first.
+        return max(votes, key=votes.__getitem__, default="")
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether members keep what stays theirs in a rebalance."""
+        chosen = self.chosen_assignor()
+        return all(chosen in held.member.cooperative for held in self.members.values())
+
+    def holder(self, where: TopicPartition) -> str | None:
+        """The member that holds a partition; None if nobody does."""
+        for member_id, held in self.members.items():
+            if held.since(where) is not None:
+                return member_id
+        return None
+
+    # -- what entries do -------------------------------------------------------------------------
+
+    def fold(self, entry: MembershipEntry, number: int) -> None:
+        """Fold an entry in."""
+        match entry:
+            case MembersJoined():
+                for member in entry.members:
+                    self._join(member, number)
+            case MembersLeft():
+                self._remove(entry.member_ids)
+            case MembersExpired():
+                self._remove([silence.member_id for silence in entry.expired])
+            case RebalanceBegun():
+                self._begin()
+            case PartitionsAssigned():
+                self._assign(entry)
+
+    def _join(self, member: GroupMember, number: int) -> None:
+        before = self.members.get(member.member_id)
+        if before is None and (older := self.instance(member.instance_id)) is not None:
+            # What the older instance holds is the newer one's: nobody else need notice. It is
+            # fenced, so that nobody waits for it to let go of anything.
+            before = Held(older.member, owned=older.owned)
+            del self.members[older.member.member_id]
+        held = before or Held(member)
+        known, held.member, held.joined_entry = held.member, member, number
+        self.members[member.member_id] = held
+        if before is None or _asks_differently(known, member):
+            self._begin()
+
+    def _remove(self, member_ids: Iterable[str]) -> None:
+        gone = [self.members.pop(member_id, None) for member_id in member_ids]
+        if any(gone):
+            self._begin()
+        if not self.members:
+            self.changed, self.assignor, self.topics = False, "", {}
+
+    def _begin(self) -> None:
+        """Partitions are to be assigned anew; where members are eager, all give up theirs now."""
+        self.changed = True
+        owners = [held for held in self.members.values() if held.owned]
+        if self.cooperative or not owners:
+            return
+        self.generation += 1
+        for held in owners:
+            for topic, numbers in held.owned.items():
+                held.revoking.setdefault(topic, {}).update(numbers)
+            held.owned, held.revoked_in = {}, self.generation
+
+    def _assign(self, entry: PartitionsAssigned) -> None:
+        self.generation, self.changed = entry.generation, False
+        self.assignor, self.topics = entry.assignor, entry.topics
+        for member_id, held in self.members.items():
+            if member_id in entry.released:
+                held.revoking = {}
+            before = [*_held_with_since(held.revoking), *_held_with_since(held.owned)]
+            since = dict(before)
+            owned: dict[str, dict[int, int]] = {}
+            for where in partitions_in(entry.owners.get(member_id, {})):
+                owned.setdefault(where.topic, {})[where.partition] = since.pop(
+                    where, entry.generation
+                )
+            taken = any(where in since for where in held.owned_partitions())
+            held.owned, held.revoking = owned, {}
+            for where, generation in since.items():
+                held.revoking.setdefault(where.topic, {})[where.partition] = generation
+            if taken:
+                held.revoked_in = entry.generation
+
+    # -- what may be put -------------------------------------------------------------------------
+
+    def check_join(self, group_id: str, member: GroupMember) -> None:
+        """Raise InconsistentGroupProtocol if a member has no assignor in common with the others."""
+        others = {
+            member_id: held
+            for member_id, held in self.members.items()
+            if member_id != member.member_id
+            and not (member.instance_id and held.member.instance_id == member.instance_id)
+        }
+        common = Membership(members=others).common_assignors()
+        if others and not common & {*member.assignors}:
+            raise InconsistentGroupProtocol(
+                f"group {group_id!r}: its members assign partitions by "
+                f"{' or '.join(sorted(common))}, this consumer only by "
+                f"{' or '.join(member.assignors)}; give it one of theirs as an assignor"
+            )
+
+    def assignment_violations(self, entry: PartitionsAssigned) -> Iterator[tuple[str, str]]:
+        """What is wrong with an assignment, each with the invariant that it violates: M1 or M2."""
+        if entry.generation != self.generation + 1:
+            yield "M1", f"generation {entry.generation} follows {self.generation}"
+        owners: dict[TopicPartition, str] = {}
+        for member_id, partitions in entry.owners.items():
+            if member_id not in self.members:
+                yield "M1", f"{member_id} is given partitions and is no member"
+            for where in partitions_in(partitions):
+                if where in owners:
+                    yield "M1", f"{where} is given to {owners[where]} and to {member_id}"
+                owners[where] = member_id
+        for member_id, held in self.members.items():
+            kept = held.owned_partitions()
+            if member_id not in entry.released:
+                kept |= held.revoking_partitions()
+            for where in sorted(kept & owners.keys()):
+                if owners[where] != member_id:
+                    yield "M2", f"{where} is given to {owners[where]} while {member_id} holds it"
+
+    def check_commit(
+        self,
+        group_id: str,
+        committer: Committer | None,
+        partitions: Collection[TopicPartition],
+        *,
+        force: bool = False,
+    ) -> None:
+        """Raise unless somebody may move the offsets of these partitions (invariant M3).
+
+        Raises:
+            GroupNotEmpty: there are members, ``committer`` is none, and nothing forces it.
+            UnknownMemberId, FencedInstanceId: the committer is no member any more.
+            IllegalGeneration: a partition was given to another member, or anew, since.
+            RebalanceInProgress: the partitions are about to be assigned.
+            CommitFailed: a partition is not the committer's.
+        """
+        if committer is None:
+            if self.members and not force:
+                raise GroupNotEmpty(
+                    f"group {group_id!r} has {len(self.members)} live member(s), and these offsets "
+                    "are committed by somebody who is none: close its consumers first, or use "
+                    "another group; `txnlog groups seek --force` moves it all the same, and "
+                    "`txnlog groups remove-members` removes members that are dead"
+                )
+            return
+        held = self.members.get(committer.member_id)
+        if held is None:
+            self._refuse_stranger(group_id, committer)
+        for where in partitions:
+            since = held.since(where)
+            if since is None:
+                self._refuse_partition(group_id, committer, where)
+            elif since > committer.generation:
+                raise IllegalGeneration(
+                    f"group {group_id!r}: {where} was given to this member anew in generation "
+                    f"{since}, and this was read in generation {committer.generation}; abort, "
+                    "poll, and read on from the group's offset"
+                )
+
+    def _refuse_stranger(self, group_id: str, committer: Committer) -> NoReturn:
+        if self.instance(committer.instance_id) is not None:
+            raise FencedInstanceId(
+                f"group {group_id!r}: a newer consumer has joined with group_instance_id "
+                f"{committer.instance_id!r}; close this one"
+            )
+        raise UnknownMemberId(
+            f"group {group_id!r} does not know member {committer.member_id} any more: it has left, "
+            "was silent for longer than session_timeout_ms, did not poll for max_poll_interval_ms, "
+            "or was removed; abort and poll, which joins again"
+        )
+
+    def _refuse_partition(
+        self, group_id: str, committer: Committer, where: TopicPartition
+    ) -> NoReturn:
+        what = f"group {group_id!r}: {where} cannot be committed by {committer.member_id}"
+        if committer.generation < self.generation:
+            raise IllegalGeneration(
+                f"{what} in generation {committer.generation}: the group is in generation "
+                f"{self.generation}, in which {self.holder(where) or 'nobody'} holds it; abort "
+                "and poll"
+            )
+        if self.changed:
+            raise RebalanceInProgress(f"{what}: a rebalance is under way; abort, poll, redo")
+        raise CommitFailed(f"{what}: it is assigned to {self.holder(where) or 'nobody'}")
+
+
+def _held_with_since(held: dict[str, dict[int, int]]) -> Iterator[tuple[TopicPartition, int]]:
+    for topic, numbers in held.items():
+        for number, since in numbers.items():
+            yield TopicPartition(topic, number), since
+
+
+def _asks_differently(before: GroupMember, after: GroupMember) -> bool:
+    return (before.topics, before.assignors, before.cooperative) != (
+        after.topics,
+        after.assignors,
+        after.cooperative,
+    )
