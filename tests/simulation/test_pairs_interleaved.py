@@ -26,6 +26,9 @@ CLEANUP_AGE_MS = 20_000
 TIMEOUT_MS = 20_000
 
 
+pytestmark = pytest.mark.usefixtures("short_chapters")
+
+
 def strides(test: int, more: int) -> pytest.MarkDecorator:
     """How far apart the points of two preemptions are, in each of the two tiers."""
     return pytest.mark.parametrize(

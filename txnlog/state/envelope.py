@@ -35,7 +35,10 @@ would neither find nor write them."""
 WITH_BUNDLES = 4
 """Of files that hold several entries, of proposals for such, and of checkpoints that call an entry
 in one undecided: older versions would take the numbers without a file for lost entries."""
-NEWEST = 4
+WITH_CHAPTERS = 5
+"""Of stores in which names of closed chapters are freed early, and of the marks that close them:
+older versions put entries without a look for these marks."""
+NEWEST = 5
 """The newest version of any kind that is read here."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
