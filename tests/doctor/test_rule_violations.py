@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from broken_store import A_LOG, B_LOG, G_LOG, BrokenStore, offsets, violated_rules, wrong_offset
 
+from txnlog.log.chapters import CHAPTER, Chapters, ClosingMark
 from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
@@ -15,6 +16,7 @@ from txnlog.state import topic as topic_state
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Trimmed
 from txnlog.state.transaction import EntryRef, Outcome, Status
+from txnlog.testing import VirtualClock
 
 
 def lost_entry(broken: BrokenStore) -> None:
@@ -126,11 +128,17 @@ def moved_while_held(broken: BrokenStore) -> None:
     broken.put_entry(G_LOG, end + 1, moved)
 
 
+def closed_too_far(broken: BrokenStore) -> None:
+    path = Chapters(broken.storage, A_LOG, VirtualClock()).path(CHAPTER, 1)
+    broken.storage.put(path, envelope.encode(ClosingMark(1)))
+
+
 BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     lost_entry: {"L1"},
     flipped_bit: {"L1"},
     wrong_offset: {"L2"},
     two_outcomes: {"L3"},
+    closed_too_far: {"L16"},
     wrong_sequence: {"L4"},
     trimmed_too_far: {"L5"},
     wrong_checkpoint: {"L7"},

@@ -140,7 +140,7 @@ def narrow_goes_first(self: Chapters, marks: chapters._Marks, freed_end: int) ->
                 break
             gone = [n for n in marks.firsts[level] if first <= n < first + wide]
             self._storage.delete([self.path(n, level) for n in gone])
-            self._clock.sleep(1.0)
+            self._clock.sleep(20.0)
             self._put(first, level + 1)
             marks.firsts[level + 1].add(first)
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFenced
-from txnlog.log.chapters import FreeingRule
 from txnlog.log.deadlines import CLOCK_MARGIN_MS, Deadlines
 from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.names import check_transactional_id
@@ -210,8 +209,7 @@ def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) ->
 def test_only_ongoing_times_out() -> None:
     """Past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
     clock = VirtualClock(20 + 1000 + CLOCK_MARGIN_MS)
-    log = TransactionLog(HeapStorage(), clock, FreeingRule(10**9), has_older_writers=False)
-    deadlines = Deadlines(log, clock)
+    deadlines = Deadlines(TransactionLog(HeapStorage(), clock), clock)
     assert not deadlines.overdue(Head(1, ongoing_state()))
     clock.time_ms += 1
     assert deadlines.overdue(Head(1, ongoing_state()))

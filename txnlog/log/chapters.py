@@ -93,6 +93,11 @@ class _Marks:
         return None
 
 
+def closed_end(listed: Sequence[str]) -> int:
+    """The first entry that is not closed, by a listing of a log's folder."""
+    return _Marks(listed).end
+
+
 class Chapters:
     """The chapters of one log folder."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
+from txnlog.config import DAY_MS
 from txnlog.errors import (
     CorruptEntry,
     CorruptTransactionState,
@@ -30,6 +31,7 @@ from txnlog.storage.base import Storage
 _KEPT_ENTRIES = 64
 """So many of the newest entries of an id's log stay, whatever their age."""
 _ATTEMPTS = 20
+_READ_ONLY = FreeingRule(DAY_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,12 @@ class TransactionLog:
     """The states of all transactional ids of a store."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, freeing: FreeingRule, *, has_older_writers: bool
+        self,
+        storage: Storage,
+        clock: Clock,
+        freeing: FreeingRule = _READ_ONLY,
+        *,
+        has_older_writers: bool = False,
     ) -> None:
         self._storage = storage
         self._clock = clock
