@@ -194,7 +194,10 @@ class Chapters:
             return 0
         first, end = closed[0] - closed[0] % CHAPTER, marks.end
         waiting = range(first, end, CHAPTER)
-        now_ms = self._storage.modified_ms(self.path(*newest))
+        try:
+            now_ms = self._storage.modified_ms(self.path(*newest))
+        except ObjectNotFound:
+            return 0  # widened since, by somebody who frees what is old
         freed = 0 if rule.most_closed is None else max(len(waiting) - rule.most_closed, 0)
         # Usually one has come of age since the last time.
         while freed < len(waiting):
