@@ -146,3 +146,10 @@ def memory_storage() -> Storage:
 def clock() -> VirtualClock:
     """A clock that stands still unless a test moves it."""
     return VirtualClock()
+
+
+@pytest.fixture
+def short_chapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry of a log is a chapter of its own: it is closed behind the next checkpoint."""
+    monkeypatch.setattr("txnlog.log.chapters.CHAPTER", 1)
+    monkeypatch.setattr("txnlog.log.chapters.FANOUT", 4)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _STALL_FRACTION = 4
+_WITH_SLEEP: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
@@ -76,7 +77,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        # Where there is one that goes on while the machine sleeps (Linux), by that.
+        return time.monotonic() if _WITH_SLEEP is None else time.clock_gettime(_WITH_SLEEP)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

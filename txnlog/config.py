@@ -16,6 +16,8 @@ from txnlog.errors import InvalidConfig, TxnlogError
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
+DAY_MS = 86_400_000
+"""The log.cleanup.age.ms of stores that older versions have made, unless they say otherwise."""
 PARQUET = "parquet"
 """The record.format of topics whose segments are Parquet files."""
 _LONG_MAX = (1 << 63) - 1
@@ -216,9 +218,10 @@ _STORE_KEYS = {
         "86400000", _integer(1, (1 << 53)), "an idle idempotent producer is forgotten after this"
     ),
     "log.cleanup.age.ms": _Key(
-        "86400000",
+        "900000",
         _integer(1, (1 << 53)),
-        "log entries behind a checkpoint of this age are deleted; no writer may stall longer",
+        "log entries that are needed no more are deleted after this, on disks when there are many; "
+        "not shorter than transaction.max.timeout.ms. In stores of older versions it is 86400000",
     ),
     "offsets.retention.ms": _Key(
         "-1",
@@ -394,19 +397,29 @@ class StoreConfig:
     transactional_id_expiration_ms: int
     producer_id_expiration_ms: int
     log_cleanup_age_ms: int
+    left_over_age_ms: int
     offsets_retention_ms: int
+    closes_chapters: bool = True
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> StoreConfig:
-        """Read validated settings; keys that are missing have their defaults."""
+    def of(cls, config: Mapping[str, str], *, closes_chapters: bool = True) -> StoreConfig:
+        """Read validated settings; keys that are missing have their defaults.
+
+        ``closes_chapters`` is that of the store's file. ``left_over_age_ms`` is when nobody goes on
+        with what he has left: log.cleanup.age.ms where it is set, else a day.
+        """
         get = {key: int(config.get(key, entry.default)) for key, entry in _STORE_KEYS.items()}
+        left_over_ms = int(config.get("log.cleanup.age.ms", DAY_MS))
+        cleanup_ms = get["log.cleanup.age.ms"] if closes_chapters else left_over_ms
         return cls(
             transaction_max_timeout_ms=get["transaction.max.timeout.ms"],
             transactional_id_expiration_ms=get["transactional.id.expiration.ms"],
             producer_id_expiration_ms=get["producer.id.expiration.ms"],
             # Older versions took any age. Below it what a transaction needs could be cleaned up.
-            log_cleanup_age_ms=max(get["log.cleanup.age.ms"], get["transaction.max.timeout.ms"]),
+            log_cleanup_age_ms=max(cleanup_ms, get["transaction.max.timeout.ms"]),
+            left_over_age_ms=max(left_over_ms, get["transaction.max.timeout.ms"]),
             offsets_retention_ms=get["offsets.retention.ms"],
+            closes_chapters=closes_chapters,
         )
 
 

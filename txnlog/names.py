@@ -29,6 +29,7 @@ _MAX_ENCODED_BYTES = 250
 """Local filesystems take 255 bytes for one path component."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _LOG_FILE = re.compile(r"([0-9]{20})\.(?:(json|commit|abort|checkpoint)|(seen)-[0-9]{1,16})")
+_CLOSING_MARK = re.compile(r"([0-9]{20})\.closed-([1-9])")
 _SHARED_DATA = "shared"
 """The folder of files that segments of several partitions share: no partition is called so."""
 SHARED: Final = -1
@@ -347,6 +348,20 @@ def parse_heartbeat(name: str) -> Heartbeat | None:
     if match is None:
         return None
     return Heartbeat(match[1], int(match[2]), int(match[3]), int(match[4]))
+
+
+def closing_mark(first: int, level: int) -> str:
+    """The name of a mark that closes the entries of one block: ``00000000000000000064.closed-1``.
+
+    ``first`` is the block's first entry; how many there are follows from the level.
+    """
+    return f"{first:0{NUMBER_DIGITS}d}.closed-{level:d}"
+
+
+def parse_closing_mark(name: str) -> tuple[int, int] | None:
+    """The first entry and the level in the name of a closing mark; None if it is something else."""
+    match = _CLOSING_MARK.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def manifest_list(number: int) -> str:

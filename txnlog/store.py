@@ -120,8 +120,9 @@ def attach(
             ) from None
         if not storage.was_probed():
             probe(storage)
-        found = StoreFile(store_id=clock.token(), created_at_ms=clock.now_ms(), config=checked)
-        if not create_once(storage, names.STORE_FILE, envelope.encode(found), clock):
+        found = StoreFile(clock.token(), clock.now_ms(), checked, closes_chapters=True)
+        data = envelope.encode(found, envelope.WITH_CHAPTERS)
+        if not create_once(storage, names.STORE_FILE, data, clock):
             found = _read_store_file(storage)
     if checked and checked != found.config:
         raise StoreExists(
@@ -152,7 +153,8 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin, TableAdmin):
         self._storage = storage
         self._file = store_file
         self._clock = clock
-        self._logs = Logs(storage, StoreConfig.of(store_file.config), clock)
+        config = StoreConfig.of(store_file.config, closes_chapters=store_file.closes_chapters)
+        self._logs = Logs(storage, config, clock)
         self._logs.upkeep = Upkeep()
 
     def __repr__(self) -> str:
@@ -555,7 +557,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin, TableAdmin):
             with_probe: also check what the storage promises.
             with_contents: also read every segment and every index.
             orphan_age_ms: files that nothing refers to are orphans at this age, before they may be
-                on their way; ``log.cleanup.age.ms`` if left out.
+                on their way; ``log.cleanup.age.ms``, or a day, if left out.
 
         Raises:
             UnknownTopicOrPartition: one of the topics never was.
@@ -563,7 +565,7 @@ class Store(TopicAdmin, GroupAdmin, TransactionAdmin, TableAdmin):
         """
         from txnlog.doctor.examination import Examination
 
-        age_ms = self._logs.config.log_cleanup_age_ms if orphan_age_ms is None else orphan_age_ms
+        age_ms = self._logs.config.left_over_age_ms if orphan_age_ms is None else orphan_age_ms
         return Examination(self._logs, self, topics, with_probe, with_contents, age_ms).findings()
 
     # -- to and from Kafka ------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:
     from txnlog.log.transaction_log import TransactionLog
     from txnlog.state.transaction import Status
 
-    head = TransactionLog(storage, SystemClock(), 0).head(begun.transactional_id)
+    head = TransactionLog(storage, SystemClock()).head(begun.transactional_id)
     if head is None or head.state.ref.key != begun.key or head.state.status is Status.EMPTY:
         raise ProducerFenced(
             f"{begun} was replaced: another read or job has used this transactional.id since the "

@@ -10,6 +10,7 @@ import pytest
 from broken_store import A_LOG, B_LOG, G_LOG, BrokenStore, offsets, violated_rules, wrong_offset
 
 from txnlog.columns.checks import make_schema
+from txnlog.log.chapters import CHAPTER, Chapters, ClosingMark
 from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
@@ -18,6 +19,7 @@ from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Altered, Trimmed
 from txnlog.state.transaction import EntryRef, Outcome, Status
 from txnlog.store import attach
+from txnlog.testing import VirtualClock
 
 
 def lost_entry(broken: BrokenStore) -> None:
@@ -141,11 +143,17 @@ def exchanged_ids(broken: BrokenStore) -> None:
     broken.put_entry("topics/typed/log", 2, Altered("0" * 32, 1_700_000_000_000, schema=forged))
 
 
+def closed_too_far(broken: BrokenStore) -> None:
+    path = Chapters(broken.storage, A_LOG, VirtualClock()).path(CHAPTER, 1)
+    broken.storage.put(path, envelope.encode(ClosingMark(1)))
+
+
 BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     lost_entry: {"L1"},
     flipped_bit: {"L1"},
     wrong_offset: {"L2"},
     two_outcomes: {"L3"},
+    closed_too_far: {"L17"},
     wrong_sequence: {"L4"},
     trimmed_too_far: {"L5"},
     wrong_checkpoint: {"L7"},

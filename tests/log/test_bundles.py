@@ -23,6 +23,7 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.usefixtures("short_chapters")
 AGE_MS = 60_000
 
 
@@ -165,14 +166,16 @@ def test_cleaning_keeps_a_bundle_in_which_something_is_undecided(
         # Nobody who would end it comes by.
         store.logs.topic("t").place(upload(store, b"later"))
         checkpoint(another(store))
-    assert min(files(store)) == bundle
+    assert bundle in files(store)
     for process in (holder, another(store)):
         assert b"mine" in values(process)
         assert b"open" not in values(process)
-    for _ in range(3):
+    for turn in range(3):
         clock.time_ms += 2 * AGE_MS
         append(store, b"later", partition=0)
         checkpoint(another(store))
+        # Its first entry was closed before, so it begins what is kept when that is freed.
+        assert turn > 0 or min(files(store)) == bundle
     assert min(files(store)) > bundle
     assert not [found for found in store.examine() if found.state == "damage"]
 

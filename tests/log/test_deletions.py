@@ -16,11 +16,13 @@ import pytest
 from steps import append, begin_with, begin_with_offsets, checkpoint, new_store, upload, values
 
 from txnlog.errors import ProducerFenced, StorageError
+from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.usefixtures("short_chapters")
 CLEANUP_AGE_MS = 60_000
 EXPIRATION_MS = 10_000_000
 Part = Callable[[Sequence[str]], Sequence[str]]
@@ -124,15 +126,14 @@ class Scene:
     def newcomer(self) -> Store:
         return attach(self.storage, clock=self.clock)
 
-    def play(self, *, with_checkpoint: bool = True) -> None:
-        """Everything up to the cleaning; a checkpoint before it knows what was decided, or not."""
+    def play(self) -> None:
+        """Everything up to the cleaning."""
         self._first.commit_transaction()
         self._second.abort_transaction()
         for transactional_id in ("w", "v"):
             self.store.producer(transactional_id=transactional_id).init_transactions()
         append(self.store, b"4")
-        if with_checkpoint:
-            checkpoint(self.store)
+        checkpoint(self.store)
         self.clock.time_ms += CLEANUP_AGE_MS + 1
         append(self.store, b"5")
 
@@ -215,7 +216,7 @@ def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> 
             if text.startswith("list "):
                 listings.append(text)
                 if len(listings) == 1:
-                    scene.play(with_checkpoint=False)
+                    scene.play()
                 elif text.startswith("list topics/t/log") and not cutting.doomed:
                     with suppress(StorageError):
                         checkpoint(attach(cutting, clock=scene.clock))
@@ -233,17 +234,21 @@ def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> 
         run(at, part, context)
 
 
+def clean_as_older_versions(log: SequenceLog) -> None:
+    """At once behind a checkpoint, and nothing is closed before."""
+    log.delete_below(log.listing().checkpoints[0])
+
+
 def decide_behind_a_back(clock: VirtualClock) -> tuple[HeapStorage, Store, Store]:
     """Two processes that have read as far, of which only the first knows of a commit.
 
-    What was committed lies behind a checkpoint that is old enough to be cleaned up behind.
+    What was committed lies behind a checkpoint.
     """
     storage, store = expiring_store(clock)
     producer = begin_with(store, "w", b"committed")
     for value in (b"1", b"2"):
         append(store, value)
     checkpoint(store)
-    clock.time_ms += CLEANUP_AGE_MS + 1
     append(store, b"3")
     other = attach(storage, clock=clock)
     other.logs.topic("t").refresh()
@@ -271,6 +276,7 @@ def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
     storage, store, other = decide_behind_a_back(clock)
     late = upload(attach(storage, clock=clock), b"late")
     store.logs.topic("t").checkpoint()
+    clean_as_older_versions(store.logs.topic("t").log)
     assert f"{1:020d}.json" not in storage.list_names("topics/t/log")
     other.logs.topic("t").place(late, refreshed=True)
     assert 1 in other.logs.topic("t").undecided()
@@ -316,13 +322,13 @@ def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     mine = store.logs.group("g")
     mine.commit([OffsetCommit("t", 1, 1)])
     mine.checkpoint()
-    clock.time_ms += CLEANUP_AGE_MS + 1
     mine.commit([OffsetCommit("t", 1, 2)])
     late = attach(storage, clock=clock).logs.group("g")
     late.refresh()
     store.producer(transactional_id="w").init_transactions()
     mine.refresh()
     mine.checkpoint()
+    clean_as_older_versions(mine.log)
     assert mine.log.listing().entries[0] > min(late.undecided())
     late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
     late.checkpoint()
@@ -340,7 +346,7 @@ def test_an_ids_cleaning_that_stops_anywhere() -> None:
         clock = VirtualClock()
         storage, store = expiring_store(clock)
         sleeper = begin_with(attach(storage, clock=clock), "p", b"late")
-        for _ in range(63):
+        for _ in range(70):
             store.producer(transactional_id="p").init_transactions()
         clock.time_ms += CLEANUP_AGE_MS + 1
         cutting = Cutting(storage, at, part)

@@ -23,8 +23,8 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.log import sequence_log
+from txnlog.log.chapters import Chapters
 from txnlog.log.deadlines import Deadlines
-from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.settlement import Settlement
 from txnlog.log.transaction_log import Head
 from txnlog.read import consistent_cut
@@ -125,7 +125,7 @@ def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
     """Whoever slept believes in its put, though cleaning had freed the name."""
 
     def mutate(patch: Patch) -> None:
-        patch.setattr(SequenceLog, "was_freed", lambda *_: False)
+        patch.setattr(Chapters, "is_closed", lambda *_: False)
 
     check_caught(
         monkeypatch,

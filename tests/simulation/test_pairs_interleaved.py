@@ -16,14 +16,17 @@ import pytest
 from steps import values
 
 from txnlog.errors import ProducerFenced, TopicAlreadyExists, UnknownTopicOrPartition
+from txnlog.log.chapters import Chapters
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
-from txnlog.log.sequence_log import SequenceLog
 from txnlog.store import Store
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, preemptions
 
 Body = Callable[[Process], None]
 CLEANUP_AGE_MS = 20_000
 TIMEOUT_MS = 20_000
+
+
+pytestmark = pytest.mark.usefixtures("short_chapters")
 
 
 def strides(test: int, more: int) -> pytest.MarkDecorator:
@@ -236,7 +239,7 @@ def test_cleaning_meets_a_writer_that_slept(plain: bool, stride: int) -> None:
 
 def test_these_meetings_would_show_a_reused_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the second look after a stall the sleeper's record is lost in some order."""
-    monkeypatch.setattr(SequenceLog, "was_freed", lambda *_: False)
+    monkeypatch.setattr(Chapters, "is_closed", lambda *_: False)
     lost = 0
     for simulation, _ in meetings(prepare("a"), sleepers(True), 1000):
         lost += b"sleeper" not in values(simulation.store(), "a")

@@ -209,7 +209,7 @@ def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) ->
 def test_only_ongoing_times_out() -> None:
     """Past the timeout and the margin, Ongoing is overdue; nothing else ever is."""
     clock = VirtualClock(20 + 1000 + CLOCK_MARGIN_MS)
-    deadlines = Deadlines(TransactionLog(HeapStorage(), clock, 10**9), clock)
+    deadlines = Deadlines(TransactionLog(HeapStorage(), clock), clock)
     assert not deadlines.overdue(Head(1, ongoing_state()))
     clock.time_ms += 1
     assert deadlines.overdue(Head(1, ongoing_state()))

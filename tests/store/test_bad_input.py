@@ -47,7 +47,7 @@ def test_a_store_of_a_newer_version_is_refused(store: Store) -> None:
     """The message says which version it is and what to do."""
     path = Path(store.url) / "txnlog.json"
     text = path.read_text()
-    path.write_text(text.replace('"format":1', '"format":7'))
+    path.write_text(text.replace('"format":5', '"format":7'))
     with pytest.raises(errors.UnsupportedVersion, match=r"version 7.*newer txnlog"):
         txnlog.open(store.url)
     path.write_text(text.replace("store_id", "stork_id"))

@@ -25,6 +25,9 @@ from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 T0 = TopicPartition("t", 0)
 
 
+pytestmark = pytest.mark.usefixtures("short_chapters")
+
+
 @pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     return new_store(memory_storage, clock)

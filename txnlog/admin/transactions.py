@@ -294,9 +294,9 @@ class TransactionAdmin:
 
         Only idle ones, whose last transaction has ended. Such an id is dead first, which fences a
         producer that is still there; its log is removed by a later call, after
-        ``log.cleanup.age.ms``. Nothing expires by itself: call this from time to time, from
-        wherever suits. An id that is used again begins with a new producer id; the idempotence
-        versions of its applications are kept.
+        ``log.cleanup.age.ms``, or a day where that is not set. Nothing expires by itself: call this
+        from time to time, from wherever suits. An id that is used again begins with a new producer
+        id; the idempotence versions of its applications are kept.
 
         Args:
             older_than_ms: in place of the store's ``transactional.id.expiration.ms``.
@@ -319,7 +319,7 @@ class TransactionAdmin:
                 continue  # a damaged one stays for somebody to look at, and stops no other
             age_ms = now_ms - head.state.updated_at_ms
             if head.state.status is Status.DEAD:
-                if age_ms > config.log_cleanup_age_ms and not dry_run:
+                if age_ms > config.left_over_age_ms and not dry_run:
                     transactions.remove(head)
             elif head.state.status in IDLE and age_ms > idle_ms:
                 reason = f"it was idle for {age_ms} ms; ids expire after {idle_ms} ms"

@@ -22,6 +22,7 @@ from txnlog.doctor.rules import Violation
 from txnlog.doctor.transactional_ids import KnownIds
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
+from txnlog.log.chapters import closed_end
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile, parse_log_file
 from txnlog.state import envelope
@@ -85,7 +86,8 @@ class Replay(Generic[EntryT, StateT]):
             yield self.read_failures.add(self.kind.kind, self.name, self.log.folder, error)
 
     def _findings(self) -> Iterator[Finding]:
-        files = [*map(parse_log_file, self.log.storage.list_names(self.log.folder))]
+        listed = self.log.storage.list_names(self.log.folder)
+        files = [*map(parse_log_file, listed)]
         entries = {found[0] for found in files if found and found[1] is LogFile.ENTRY}
         checkpoints = {found[0] for found in files if found and found[1] is LogFile.CHECKPOINT}
         self._files = sorted(entries)
@@ -120,8 +122,23 @@ class Replay(Generic[EntryT, StateT]):
             if found.has_checkpoint:
                 yield from self._check_checkpoint(found.number, claims)
         yield from self._check_undecided_entries(checkpoints)
+        yield from self._check_chapters(listed, max(checkpoints, default=0))
         for wrong in self._judge.found.values():
             yield from self._report_contradiction(wrong, from_entry_0=0 in entries)
+
+    def _check_chapters(self, listed: list[str], newest: int) -> Iterator[Finding]:
+        """Rule L17: chapters are closed behind a checkpoint. Nobody can append to one."""
+        end = closed_end(listed)
+        if end > newest:
+            # A listing is no instant; what was closed was behind a checkpoint before.
+            newest = max(self.log.listing().checkpoints, default=0)
+        if end > newest:
+            detail = (
+                f"its entries below {end} are closed, and its newest checkpoint is after entry "
+                f"{newest}: what writers put in between is lost. Delete the marks from "
+                f"{newest} on by hand (`.closed-`) when nobody writes"
+            )
+            yield self._finding("L17", detail, self.log.folder)
 
     def _report_rest(self, number: int) -> Finding:
         detail = (

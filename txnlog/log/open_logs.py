@@ -16,7 +16,9 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
 from txnlog.errors import InvalidGroupId, InvalidTopic
+from txnlog.log import chapters
 from txnlog.log.arrivals import announce
+from txnlog.log.chapters import FreeingRule
 from txnlog.log.folded_names import check_case
 from txnlog.log.group_log import GroupLog
 from txnlog.log.settlement import Settlement
@@ -41,13 +43,20 @@ class Logs:
         self.storage = storage
         self.config = config
         self.clock = clock
-        self.transactions = TransactionLog(storage, clock, config.log_cleanup_age_ms)
+        is_looked_at = config.closes_chapters and storage.lists_whole_folders()
+        most_closed = chapters.MOST_CLOSED if is_looked_at else None
+        freeing = FreeingRule(config.log_cleanup_age_ms, most_closed)
+        has_older_writers = not config.closes_chapters
+        self.transactions = TransactionLog(
+            storage, clock, freeing, has_older_writers=has_older_writers
+        )
         self.settlement = Settlement(
             storage, self.transactions, clock, self, config.transaction_max_timeout_ms
         )
         self._policy = LogPolicy(
-            cleanup_age_ms=config.log_cleanup_age_ms,
+            freeing=freeing,
             recent_ms=_TIMEOUTS * config.transaction_max_timeout_ms + SKEW_MS,
+            has_older_writers=has_older_writers,
         )
         self._lock = threading.Lock()
         self._topics: dict[str, TopicLog] = {}

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txnlog.clock import SystemClock
+from txnlog.config import DAY_MS
 from txnlog.errors import StorageError
+from txnlog.log.chapters import FreeingRule
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.state_log import LogPolicy
 from txnlog.log.topic_log import TopicLog
@@ -176,7 +178,8 @@ def current_records(
     storage: Storage, where: TopicPartition, start: int, end: int
 ) -> CurrentRecords:
     """Read a topic's log for where the records of [start, end) are now."""
-    log = TopicLog(storage, where.topic, SystemClock(), LogPolicy(0, 0), 0)
+    policy = LogPolicy(FreeingRule(DAY_MS), recent_ms=0, has_older_writers=False)
+    log = TopicLog(storage, where.topic, SystemClock(), policy, 0)
     log.refresh()
     with log.reading() as state:
         if state.topic_id is None or where.partition >= len(state.partitions):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound
+from txnlog.log.chapters import Chapters, delete_files
 from txnlog.log.create_once import confirm, create_once
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
@@ -65,6 +66,7 @@ class SequenceLog:
         self.storage = storage
         self.folder = folder
         self._clock = clock
+        self.chapters = Chapters(storage, folder, clock)
 
     def path(self, number: int, kind: LogFile = LogFile.ENTRY) -> str:
         """The name of a file of this log within the store."""
@@ -109,8 +111,8 @@ class SequenceLog:
         """What :meth:`listing` would show that is new, found by asking for names one by one.
 
         For storages whose listings cost what the folder holds. That an entry is not there says
-        that it was not put yet only to those who have looked a short time ago: before anybody can
-        have cleaned up what came since (hazard 3).
+        that it was not put yet only to those who find afterwards that its chapter is not closed:
+        then its name was never freed (hazard 3).
 
         Args:
             next_entry: the first entry that is not known yet.
@@ -203,24 +205,16 @@ class SequenceLog:
         """Delete the checkpoints after these entries, which newer ones stand for."""
         self.storage.delete([self.path(number, LogFile.CHECKPOINT) for number in numbers])
 
-    def delete_below(self, number: int) -> int:
-        """Delete every file of the entries below ``number``; returns how many there were.
+    def delete_below(self, number: int) -> None:
+        """Delete every file of the entries below ``number``, for where something stands for them.
 
-        None of a file that holds entry ``number`` too. The entries go first, and the rest only when
-        all of them are gone: a deletion has no order and may fail in part, and an entry without its
-        marker would pass for one that was never decided. So who finds an entry finds its marker
-        too, or there never was one.
+        In the order of :func:`delete_files`, then the marks that close chapters.
         """
-        found = [
-            (kind, f"{self.folder}/{name}")
-            for name in self.storage.list_names(self.folder)
-            if (kind := names.parse_log_file(name)) is not None and kind[0] <= number
-        ]
-        kept = max((at for (at, what), _ in found if what is LogFile.ENTRY), default=number)
-        doomed = [(kind, path) for kind, path in found if kind[0] < kept]
-        self.storage.delete([path for kind, path in doomed if kind[1] is LogFile.ENTRY])
-        self.storage.delete([path for kind, path in doomed if kind[1] is not LogFile.ENTRY])
-        return len(doomed)
+        listed = self.storage.list_names(self.folder)
+        delete_files(self.storage, self.folder, listed, number)
+        marks = [name for name in listed if names.parse_closing_mark(name) is not None]
+        if marks:
+            self.storage.delete([f"{self.folder}/{name}" for name in marks])
 
     def delete_entries(self, first: int, end: int) -> None:
         """Delete the entries [first, end) by their names, without listing."""

@@ -18,6 +18,7 @@ import msgspec
 
 from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageError
+from txnlog.log.chapters import FreeingRule, chapter_of
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
@@ -28,8 +29,6 @@ CHECKPOINT_INTERVAL = 32
 """Entries between checkpoints: opening a log reads at most about this many small files."""
 DELIVERY_TIMEOUT_MS = 120_000
 """How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
-_NOTED_PER_AGE = 32
-"""So many of the checkpoints of one cleaning age are remembered, to clean up behind them."""
 _ATTEMPTS = 20
 """Listings in a row that may contradict themselves before a log is called damaged."""
 
@@ -50,12 +49,13 @@ class Marker(msgspec.Struct, frozen=True, tag_field="kind", tag="marker"):
 class LogPolicy:
     """How logs of a store age. Milliseconds.
 
-    ``cleanup_age_ms``: entries behind a checkpoint of this age may be deleted.
-    ``recent_ms``: consistent cuts look at no older appends than this.
+    ``freeing``: when names are freed. ``recent_ms``: consistent cuts look at no older appends than
+    this. ``has_older_writers``: older versions may be at it, which free names without closing them.
     """
 
-    cleanup_age_ms: int
+    freeing: FreeingRule
     recent_ms: int
+    has_older_writers: bool
 
 
 class StateLog(Generic[EntryT, StateT]):
@@ -203,7 +203,12 @@ class StateLog(Generic[EntryT, StateT]):
                 state = self._load_checkpoint(listing) or state
                 loaded = state is not self._state
                 self._decide_cleaned(state, listing)
-            self._fold(state, listing.files_from(state.next_entry))
+            begin = state.next_entry
+            self._fold(state, listing.files_from(begin))
+            if self._may_be_freed(begin, listed_at):
+                # What was read may be strays, and what was not found is no end.
+                self._drop()
+                return False
         except ObjectNotFound:
             self._drop()
             return False
@@ -413,7 +418,11 @@ class StateLog(Generic[EntryT, StateT]):
         if not self.log.create(number, self._encode(number, entry), newest_file):
             return None
         size = len(unbundled(entry))
-        if self._stalled() and self.log.was_freed(number, newest_file, size):
+        if self._may_be_freed(number, self._listed_at) or (
+            self._policy.has_older_writers
+            and self._stalled()
+            and self.log.was_freed(number, newest_file, size)
+        ):
             _logger.warning("%s was put into a name that cleaning had freed", self.log.path(number))
             self._drop()
             return None
@@ -511,31 +520,13 @@ class StateLog(Generic[EntryT, StateT]):
     def checkpoint(self) -> None:
         """Put the state as it is beside the newest entry, and clean up behind an old checkpoint."""
         with self.lock:
-            now_ms = self.clock.now_ms()
             number = self._state.next_entry - 1
             self._newest_checkpoint = max(self._newest_checkpoint, number)
-            # It names itself, so that whoever loads it can clean up behind it one day.
-            before = self._state.checkpoints
-            self._state.checkpoints = self._note_checkpoint(number, now_ms)
-            ours = False
-            try:
-                data = envelope.encode(self._state, self._checkpoint_version())
-                ours = self.log.put_checkpoint(number, data)
-            finally:
-                if not ours:
-                    self._state.checkpoints = before
+            data = envelope.encode(self._state, self._checkpoint_version())
             # Only behind a checkpoint that knows what we know: whoever finds entries gone asks it.
-            if ours:
-                self._clean(now_ms)
+            if self.log.put_checkpoint(number, data):
+                self._clean(number)
                 self._delete_superseded(number)
-
-    def _note_checkpoint(self, number: int, now_ms: int) -> list[tuple[int, int]]:
-        """The checkpoints that a state knows of, with one more: some of each cleaning age."""
-        known = self._state.checkpoints
-        apart_ms = self._policy.cleanup_age_ms // _NOTED_PER_AGE
-        if len(known) > 1 and abs(now_ms - known[-2][1]) < apart_ms:
-            known = known[:-1]
-        return [*known, (number, now_ms)]
 
     def _delete_superseded(self, newest: int) -> None:
         """Delete the checkpoints that ``newest``, just put, stands for; one more is kept beside it.
@@ -550,16 +541,24 @@ class StateLog(Generic[EntryT, StateT]):
         self._seen_checkpoints.add(newest)
         self.log.delete_checkpoints(doomed)
 
-    def _clean(self, now_ms: int) -> None:
-        """Delete what lies behind the newest checkpoint that is old enough (hazard 3)."""
-        old_ms = now_ms - self._policy.cleanup_age_ms
-        behind = [number for number, at_ms in self._state.checkpoints if at_ms <= old_ms]
-        if behind:
-            # Not what the checkpoint just put calls undecided: its marker may come, or be there.
-            self.log.delete_below(min([behind[-1], *self._state.undecided_entries()]))
-            self._state.checkpoints = [
-                known for known in self._state.checkpoints if known[0] > behind[-1]
-            ]
+    def _clean(self, number: int) -> None:
+        """Close and free what lies behind checkpoint ``number``, just put (hazard 3).
+
+        Not what that calls undecided: its marker may come, or be there.
+        """
+        end = min([number, *self._state.undecided_entries()])
+        before = max((n for n in self._seen_checkpoints if n < number), default=0)
+        if chapter_of(end) > chapter_of(before):
+            self.log.chapters.clean(end, self._policy.freeing)
+
+    def _may_be_freed(self, number: int, since: Moment) -> bool:
+        """Whether the name of entry ``number`` may have been freed since then (hazard 3).
+
+        On disks, where it is cheap, the log tells; elsewhere it is asked if time has passed.
+        """
+        if not self.log.storage.lists_whole_folders() and not self._stalled_since(since):
+            return False
+        return self.log.chapters.is_closed(number)
 
     def _stalled(self) -> bool:
         """True if the listing we built on is so old that cleaning may have overtaken us."""
@@ -567,4 +566,4 @@ class StateLog(Generic[EntryT, StateT]):
 
     def _stalled_since(self, moment: Moment) -> bool:
         """True if so much time has passed that a name could have been cleaned up since."""
-        return moment.stalled_past(self._policy.cleanup_age_ms, self.clock)
+        return moment.stalled_past(self._policy.freeing.age_ms, self.clock)

@@ -6,7 +6,6 @@ Every entry is the whole state, so only the newest counts. Knows nothing of topi
 from __future__ import annotations
 
 import shlex
-from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import msgspec
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
+from txnlog.config import DAY_MS
 from txnlog.errors import (
     CorruptEntry,
     CorruptTransactionState,
@@ -21,7 +21,7 @@ from txnlog.errors import (
     ObjectNotFound,
     TransactionalIdNotFound,
 )
-from txnlog.log.cleaning import Cleaner
+from txnlog.log.chapters import FreeingRule
 from txnlog.log.folded_names import check_case
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.state import envelope
@@ -29,8 +29,9 @@ from txnlog.state.transaction import DECODER, TransactionState, may_follow
 from txnlog.storage.base import Storage
 
 _KEPT_ENTRIES = 64
-"""Cleaning begins when an id's log holds more entries than this."""
+"""So many of the newest entries of an id's log stay, whatever their age."""
 _ATTEMPTS = 20
+_READ_ONLY = FreeingRule(DAY_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,18 @@ class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
 class TransactionLog:
     """The states of all transactional ids of a store."""
 
-    def __init__(self, storage: Storage, clock: Clock, cleanup_age_ms: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        freeing: FreeingRule = _READ_ONLY,
+        *,
+        has_older_writers: bool = False,
+    ) -> None:
         self._storage = storage
         self._clock = clock
-        self._cleanup_age_ms = cleanup_age_ms
+        self._freeing = freeing
+        self._has_older_writers = has_older_writers
         self._newest: dict[str, int] = {}
         self._told_apart: set[str] = set()
 
@@ -231,12 +240,14 @@ class TransactionLog:
         log = self._log(state.transactional_id)
         if not log.create(number, envelope.encode(state)):
             return False
-        if not since.stalled_past(self._cleanup_age_ms, self._clock):
+        stalled = since.stalled_past(self._freeing.age_ms, self._clock)
+        if not stalled and not self._storage.lists_whole_folders():
             return True
-        return not (
-            log.was_freed(number)
-            or self._is_stray(state.transactional_id, number)
-            or self._was_passed(log, number, state)
+        # In this order: the marks go when the copy that an expiry leaves is there.
+        if log.chapters.is_closed(number) or self._is_stray(state.transactional_id, number - 1):
+            return False
+        return not (stalled and self._has_older_writers) or not (
+            log.was_freed(number) or self._was_passed(log, number, state)
         )
 
     def _was_passed(self, log: SequenceLog, number: int, state: TransactionState) -> bool:
@@ -285,27 +296,17 @@ class TransactionLog:
         """This moment: what is read from now on may be built on; see :meth:`put`."""
         return Moment.now(self._clock)
 
-    def clean(self, transactional_id: str) -> Cleaner:
-        """Delete states that are superseded and older than the cleaning age.
+    def clean(self, transactional_id: str, newest: int) -> None:
+        """Close and free what lies before the newest states of an id.
 
-        Returns:
-            What keeps the log short from now on.
+        Args:
+            transactional_id: whose.
+            newest: the number of a state that was found the newest.
+
+        Raises:
+            StorageError: nothing is lost; the next time does it.
         """
-        log = self._log(transactional_id)
-        entries = log.listing().entries
-        last = len(entries) - _KEPT_ENTRIES
-
-        def is_young(at: int) -> bool:
-            age_ms = self._clock.now_ms() - self._decode(log, entries[at]).updated_at_ms
-            return age_ms <= self._cleanup_age_ms
-
-        oldest = 0
-        if last > 0:
-            # Those who ran for a short time each have left states of all ages: a few are looked at.
-            oldest = max(bisect_left(range(last + 1), True, key=is_young) - 1, 0)
-            if oldest > 0:
-                log.delete_below(entries[oldest])
-        return Cleaner(log, self._clock, self._cleanup_age_ms, entries[oldest], entries[-1])
+        self._log(transactional_id).chapters.clean(newest - _KEPT_ENTRIES, self._freeing)
 
     def _log(self, transactional_id: str) -> SequenceLog:
         folder = names.transaction_log(transactional_id)

@@ -41,6 +41,9 @@ defaults: older versions would find neither, nor tell by what schema a segment w
 WITH_MEMBERS = 5
 """Of entries about the members of a group, of offsets that one commits, and of checkpoints of a
 group that ever had any: older versions would commit what is a member's."""
+WITH_CHAPTERS = 5
+"""Of stores in which names of closed chapters are freed early, and of the marks that close them:
+older versions put entries without a look for these marks."""
 NEWEST = 5
 """The newest version of any kind that is read here."""
 

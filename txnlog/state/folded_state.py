@@ -18,13 +18,11 @@ Unsettled = Literal["undecided", "gone"]
 class FoldedState(msgspec.Struct, Generic[EntryT]):
     """Everything that a log says before entry ``next_entry``; also the content of a checkpoint.
 
-    ``log_time_ms`` is the latest wall-clock time that any entry carries. ``checkpoints`` are
-    the older checkpoints that this state knows of, as (entry number, time in ms).
+    ``log_time_ms`` is the latest wall-clock time that any entry carries.
     """
 
     next_entry: int = 0
     log_time_ms: int = 0
-    checkpoints: list[tuple[int, int]] = []
 
     @property
     def newest_file(self) -> int:

@@ -6,11 +6,16 @@ import msgspec
 
 
 class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
-    """A store's identity and settings; written once, never changed."""
+    """A store's identity and settings; written once, never changed.
+
+    ``closes_chapters``: whoever puts an entry looks whether its chapter is closed, so names may be
+    freed soon. False of stores that older versions have made, and may write to.
+    """
 
     store_id: str
     created_at_ms: int
     config: dict[str, str]
+    closes_chapters: bool = False
 
 
 DECODER = msgspec.json.Decoder(StoreFile)

@@ -29,7 +29,6 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
-from txnlog.log.cleaning import Cleaner
 from txnlog.log.open_logs import Logs
 from txnlog.log.transaction_log import Head
 from txnlog.log.uploads import Appended, UploadedSegment
@@ -45,6 +44,9 @@ from txnlog.state.transaction import (
     TransactionState,
     Version,
 )
+
+_CLEAN_INTERVAL = 96
+"""A producer cleans up behind itself after so many states of its id: those of 32 transactions."""
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ class Coordinator:
         self._entries: list[EntryRef] = []
         self._decision: _Decision | None = None
         self._lost_begin: Head | None = None
-        self._cleaner: Cleaner | None = None
+        self._cleaned_at = -_CLEAN_INTERVAL
         self._tried = _Tried()
         self._owned_epoch: int | None = None
         self._written: set[TopicPartition] | None = None
@@ -500,7 +502,7 @@ class Coordinator:
         self._logs.tidy(self._logs.log(*name) for name in sorted(written))
         if not self.state.prepared:
             self._entries = []
-        self._clean_behind()
+        self._clean()
 
     def _finish_prepared(self) -> None:
         if self.state.prepared:
@@ -553,17 +555,13 @@ class Coordinator:
         )
 
     def _clean(self) -> None:
-        try:
-            self._cleaner = self._logs.transactions.clean(self.transactional_id)
-        except TxnlogError as error:
-            _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
-
-    def _clean_behind(self) -> None:
-        if self._cleaner is None or self._head is None:
+        """Keep the id's log short: at init, and then now and then."""
+        if self._head is None or self._head.number - self._cleaned_at < _CLEAN_INTERVAL:
             return
+        self._cleaned_at = self._head.number
         try:
-            self._cleaner.advance(self._head.number)
-        except StorageError as error:
+            self._logs.transactions.clean(self.transactional_id, self._cleaned_at)
+        except TxnlogError as error:
             _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
 
 

@@ -1,0 +1,261 @@
+"""Chapters of a log: names are freed only where a mark says for ever that nobody may use them.
+
+A writer that slept can put an entry under a name that cleaning has freed (hazard 3). So before any
+name of a chapter, 64 numbers, is freed, a mark is put that closes it. Who has put an entry looks
+*behind* it whether its chapter is closed. If it is not, then none of its names had been freed when
+the entry was put: so it was the first of its name, whatever time has passed. That a chapter is
+closed stays true, so a mark that is put late, or twice, misleads nobody; marks have no hazard 3.
+
+Many marks become one of a wider level, which is put before they go. So who looks for the narrow one
+first misses none. Chapters are closed in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import ObjectNotFound
+from txnlog.log.create_once import confirm
+from txnlog.names import LogFile
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+CHAPTER = 64
+"""So many numbers are closed, and later freed, together."""
+FANOUT = 256
+"""So many marks become one."""
+LEVELS = 3
+"""Marks of the widest level stay: one in four million entries."""
+MOST_CLOSED = 16
+"""So many closed chapters stay where names may be freed before their time."""
+_MOST_AT_ONCE = 64
+"""One cleaning puts no more marks; the next one goes on."""
+
+
+class ClosingMark(msgspec.Struct, frozen=True, tag_field="kind", tag="closed"):
+    """The content of a closing mark. Its name alone closes; the time is by its writer's clock."""
+
+    at_ms: int
+
+
+_DECODER = msgspec.json.Decoder(ClosingMark)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeingRule:
+    """When the names of a closed chapter are freed.
+
+    ``age_ms``: so long after it was closed, by the storage's clock where it tells the time.
+    ``most_closed``: or when more than so many are closed; None: only then.
+    """
+
+    age_ms: int
+    most_closed: int | None = None
+
+
+def chapter_of(number: int) -> int:
+    """Which chapter entry ``number`` is in."""
+    return number // CHAPTER
+
+
+def _size(level: int) -> int:
+    """How many entries a mark of a level closes."""
+    return int(CHAPTER * FANOUT ** (level - 1))
+
+
+class _Marks:
+    """The closing marks that a listing has shown."""
+
+    def __init__(self, listed: Sequence[str]) -> None:
+        self.firsts: dict[int, set[int]] = {level: set() for level in range(1, LEVELS + 1)}
+        for name in listed:
+            mark = names.parse_closing_mark(name)
+            if mark is not None and mark[1] in self.firsts:
+                self.firsts[mark[1]].add(mark[0])
+
+    @property
+    def end(self) -> int:
+        """The first entry that is not closed: they are closed in order."""
+        ends = (max(of, default=-_size(level)) + _size(level) for level, of in self.firsts.items())
+        return max(ends)
+
+    def covering(self, number: int) -> tuple[int, int] | None:
+        """The narrowest mark that closes an entry: its first entry and its level."""
+        for level, firsts in self.firsts.items():
+            first = number - number % _size(level)
+            if first in firsts:
+                return first, level
+        return None
+
+
+def closed_end(listed: Sequence[str]) -> int:
+    """The first entry that is not closed, by a listing of a log's folder."""
+    return _Marks(listed).end
+
+
+class Chapters:
+    """The chapters of one log folder."""
+
+    def __init__(self, storage: Storage, folder: str, clock: Clock) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._clock = clock
+
+    def path(self, first: int, level: int) -> str:
+        """The name of a closing mark within the store."""
+        return f"{self._folder}/{names.closing_mark(first, level)}"
+
+    def is_closed(self, number: int) -> bool:
+        """Whether the name of entry ``number`` may have been freed: a few looks for names.
+
+        If not, nobody has ever freed it, up to the moment in which this was called.
+        """
+        # From narrow to wide, one after the other: the wide mark is put before the narrow ones go.
+        return any(
+            self._is_there(number - number % _size(level), level) for level in range(1, LEVELS + 1)
+        )
+
+    def _is_there(self, first: int, level: int) -> bool:
+        try:
+            self._storage.size(self.path(first, level))
+        except ObjectNotFound:
+            return False
+        return True
+
+    def clean(self, end: int, rule: FreeingRule) -> None:
+        """Close the chapters that lie before entry ``end``, and free the names of older ones.
+
+        Nothing but a listing if they are closed already: whoever has closed them has cleaned up.
+
+        Args:
+            end: nobody needs an entry before it, or a marker of one.
+            rule: when names of closed chapters are freed.
+
+        Raises:
+            StorageError: nothing is lost; the next time does it.
+        """
+        end -= end % CHAPTER
+        if end <= 0:
+            return
+        listed = self._storage.list_names(self._folder)
+        marks = _Marks(listed)
+        begin = marks.end
+        newest = self._close(begin, end) if begin < end else None
+        if newest is None:
+            return
+        closed = sorted(n for n in map(_number, listed) if 0 <= n < begin)
+        freed_end = self._freed_end(closed, marks, newest, rule)
+        # What is built on must not be gone after a power cut.
+        for mark in {marks.covering(n) for n in closed if n < freed_end}:
+            if mark is not None:
+                confirm(self._storage, self.path(*mark))
+        delete_files(self._storage, self._folder, listed, freed_end)
+        self._widen(marks, freed_end)
+
+    def _close(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Put the marks for [begin, end), in order, as wide as they can be.
+
+        Returns:
+            The last one; None if somebody else is at it.
+        """
+        mark = None
+        for _ in range(_MOST_AT_ONCE):
+            if begin >= end:
+                break
+            level = max(
+                n
+                for n in range(1, LEVELS + 1)
+                if begin % _size(n) == 0 and (n == 1 or begin + _size(n) <= end)
+            )
+            mark = begin, level
+            if not self._put(*mark):
+                return None
+            begin += _size(level)
+        return mark
+
+    def _put(self, first: int, level: int) -> bool:
+        data = envelope.encode(ClosingMark(self._clock.now_ms()), envelope.WITH_CHAPTERS)
+        return self._storage.put_if_absent(self.path(first, level), data)
+
+    def _freed_end(
+        self, closed: Sequence[int], marks: _Marks, newest: tuple[int, int], rule: FreeingRule
+    ) -> int:
+        """Before which entry names may be freed.
+
+        ``closed`` are the numbers of files in closed chapters, ascending; ``newest`` is the mark
+        that was put just now.
+        """
+        if not closed:
+            return 0
+        first, end = closed[0] - closed[0] % CHAPTER, marks.end
+        waiting = range(first, end, CHAPTER)
+        try:
+            now_ms = self._storage.modified_ms(self.path(*newest))
+        except ObjectNotFound:
+            return 0  # widened since, by somebody who frees what is old
+        freed = 0 if rule.most_closed is None else max(len(waiting) - rule.most_closed, 0)
+        # Usually one has come of age since the last time.
+        while freed < len(waiting):
+            if self._age_ms(marks.covering(waiting[freed]), now_ms) < rule.age_ms:
+                break
+            freed += 1
+        return first + freed * CHAPTER
+
+    def _age_ms(self, mark: tuple[int, int] | None, now_ms: int | None) -> int:
+        """How old a mark is: by the storage's clock, which says ``now_ms``, else by ours."""
+        if mark is None:
+            return 0
+        path = self.path(*mark)
+        try:
+            closed_ms = None if now_ms is None else self._storage.modified_ms(path)
+            if now_ms is not None and closed_ms is not None:
+                return now_ms - closed_ms
+            found = envelope.decode(self._storage.get(path), _DECODER, path)
+        except ObjectNotFound:
+            return 0  # widened since
+        return self._clock.now_ms() - found.at_ms
+
+    def _widen(self, marks: _Marks, freed_end: int) -> None:
+        """Put wider marks in the place of those whose entries are freed."""
+        for level in range(1, LEVELS):
+            narrow, wide = marks.firsts[level], _size(level + 1)
+            for first in sorted({n - n % wide for n in narrow}):
+                if first + wide > freed_end:
+                    break
+                if not self._put(first, level + 1):
+                    confirm(self._storage, self.path(first, level + 1))
+                marks.firsts[level + 1].add(first)
+                gone = sorted(n for n in narrow if first <= n < first + wide)
+                self._storage.delete([self.path(n, level) for n in gone])
+
+
+def _number(name: str) -> int:
+    """The number of a file in a log folder, marks that close left out; -1 if it has none."""
+    parsed = names.parse_log_file(name)
+    return parsed[0] if parsed is not None else -1
+
+
+def delete_files(storage: Storage, folder: str, listed: Sequence[str], end: int) -> None:
+    """Delete the files of the entries below ``end`` that a listing has shown.
+
+    None of a file that holds entry ``end`` too. The entries go first, and the rest only when all of
+    them are gone: a deletion has no order and may fail in part, and an entry without its marker
+    would pass for one that was never decided. So who finds an entry finds its marker too, or there
+    never was one.
+    """
+    found = [
+        (kind, f"{folder}/{name}")
+        for name in listed
+        if (kind := names.parse_log_file(name)) is not None and kind[0] <= end
+    ]
+    kept = max((at for (at, what), _ in found if what is LogFile.ENTRY), default=end)
+    doomed = [(kind, path) for kind, path in found if kind[0] < kept]
+    for is_entry in (True, False):
+        paths = [path for kind, path in doomed if (kind[1] is LogFile.ENTRY) is is_entry]
+        if paths:
+            storage.delete(paths)
