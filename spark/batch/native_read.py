@@ -159,7 +159,7 @@ class _Reader:
     def _files(self, parts: Sequence[SegmentRange], schema: StructType) -> DataFrame:
         paths = [_escape(f"{self._root}/{part.paths.log}") for part in parts]
         reader = self._spark.read.schema(schema).options(**_FILE_OPTIONS)
-        if not self._root.startswith("file:") or len(paths) <= int(self._spark.conf.get(_LISTING)):
+        if not self._root.startswith("file:") or len(paths) <= int(_listing_limit(self._spark)):
             return reader.parquet(*paths)
         with _listing_here(self._spark, len(paths)):
             return reader.parquet(*paths)
@@ -186,6 +186,10 @@ class _Reader:
         return chosen
 
 
+def _listing_limit(spark: SparkSession) -> str:
+    return str(spark.conf.get(_LISTING))
+
+
 @contextmanager
 def _listing_here(spark: SparkSession, count: int) -> Iterator[None]:
     """While Spark asks for the sizes of so many files: by itself, without a job.
@@ -193,7 +197,7 @@ def _listing_here(spark: SparkSession, count: int) -> Iterator[None]:
     There is no option for it, and a setting of the session is all that others may see meanwhile.
     """
     with _LISTING_LOCK:
-        before = spark.conf.get(_LISTING)
+        before = _listing_limit(spark)
         spark.conf.set(_LISTING, str(count))
         try:
             yield
