@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from txnlog.segments.batches import check_format, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.indexes.sparse import IndexBuilder
-from txnlog.segments.records import Int32Array, timestamps_ms
+from txnlog.segments.records import Int32Array, concat_batches, timestamps_ms
 
 
 class SupportsWrite(Protocol):
@@ -44,9 +45,12 @@ class SegmentEncoder(Protocol):
         """About what the file takes at most besides its records."""
 
     def write(
-        self, records: pa.RecordBatch, base_offset: int, offset_deltas: Int32Array | None
+        self,
+        pieces: Sequence[pa.RecordBatch],
+        base_offset: int,
+        offset_deltas: Int32Array | None,
     ) -> int:
-        """Write one batch; returns how many bytes it took."""
+        """Write records, given in pieces, as one batch; returns how many bytes it took."""
 
     def finish(self) -> SegmentEnd: ...
 
@@ -86,8 +90,12 @@ class BatchEncoder:
         self._size_bytes = 0
 
     def write(
-        self, records: pa.RecordBatch, base_offset: int, offset_deltas: Int32Array | None
+        self,
+        pieces: Sequence[pa.RecordBatch],
+        base_offset: int,
+        offset_deltas: Int32Array | None,
     ) -> int:
+        records = concat_batches(pieces)
         data = encode_batch(
             records,
             record_format=self._record_format,

@@ -229,18 +229,18 @@ class SegmentWriter:
         """Write the records that wait as a batch, however small."""
         if not self._pending:
             return
-        batch = concat_batches(self._pending)
         base_offset, offset_deltas = _join_offsets(self._pending_offsets)
-        size_bytes = self._encoder.write(batch, base_offset, offset_deltas)
-        timestamps = timestamps_ms(batch)
-        least_ms, most_ms = int(timestamps.min()), int(timestamps.max())
+        size_bytes = self._encoder.write(self._pending, base_offset, offset_deltas)
+        timestamps = [timestamps_ms(piece) for piece in self._pending]
+        least_ms = min(int(times.min()) for times in timestamps)
+        most_ms = max(int(times.max()) for times in timestamps)
         if self._batch_count == 0:
-            self._base_timestamp_ms = int(timestamps[0])
+            self._base_timestamp_ms = int(timestamps[0][0])
             self._min_timestamp_ms, self._max_timestamp_ms = least_ms, most_ms
         self._min_timestamp_ms = min(self._min_timestamp_ms, least_ms)
         self._max_timestamp_ms = max(self._max_timestamp_ms, most_ms)
         self._size_bytes += size_bytes
-        self._written_rows += batch.num_rows
+        self._written_rows += self._pending_rows
         self._batch_count += 1
         self._pending, self._pending_offsets, self._unmerged = [], [], 0
         self._pending_bytes = self._pending_rows = 0

@@ -142,16 +142,24 @@ def dump_segment(
 def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator[DumpedBatch]:
     """Row groups as batches; the first begins with the file, the last ends with it.
 
-    Without its footer nothing of a Parquet file can be read.
+    Without its footer nothing of a Parquet file can be read. A page index that is damaged comes by
+    itself, at the end, with the footer.
     """
     try:
         segment = ParquetSegment(file)
     except CorruptRecord as error:
         yield DumpedBatch(0, file.size_bytes, None, None, None, str(error))
         return
+    footer = segment.footer
+    index_damage = None
+    try:
+        index = footer.page_index
+        footer.check_page_index(bytes(file.read(index.start, index.stop)), file.name)
+    except CorruptRecord as error:
+        index_damage = str(error)
     position = 0
-    last = segment.footer.groups[-1] if segment.footer.groups else None
-    for group in segment.footer.groups:
+    last = footer.groups[-1] if footer.groups and index_damage is None else None
+    for group in footer.groups:
         stop = file.size_bytes if group is last else group.position + group.size_bytes
         data = bytes(file.read(group.position, group.position + group.size_bytes))
         crc_ok = None if group.crc is None else crc32c.crc32c(data) == group.crc
@@ -163,6 +171,9 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
             damage = str(error)
         yield DumpedBatch(position, stop - position, group.header, crc_ok, decoded, damage, data)
         position = stop
+    if index_damage is not None:
+        rest = file.size_bytes - position
+        yield DumpedBatch(position, rest, None, None, None, index_damage)
 
 
 def is_shared(file: SegmentFile) -> bool:

@@ -1,7 +1,8 @@
 """The footer of a segment that is a Parquet file: its row groups, and what vouches for them.
 
-The log keeps a checksum of the footer as the segment's tag, the footer keeps one of each row group,
-and pages have Parquet's own: no byte of the file is without. Offsets are relative to the segment.
+The log keeps a checksum of the footer as the segment's tag, the footer keeps one of each row group
+and of the page index, and pages have Parquet's own: no byte of the file is without. Offsets are
+relative to the segment.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ OFFSET_COLUMN: Final = "_offset"
 """The relative offset of each row, in segments with gaps; in others it is the row's number."""
 TAG_MASK: Final = 0x7FFFFFFF
 CHECKSUMS_KEY: Final = b"txnlog.row_group_crc32c"
+PAGE_INDEX_KEY: Final = b"txnlog.page_index_crc32c"
 FOOTER_CHUNK_BYTES: Final = 64 << 10
 """So much of a file's end is read first: mostly all of the footer."""
 
-_TAIL_BYTES = 8  # the footer's length and the magic
+TAIL_BYTES: Final = 8  # the footer's length and the magic
 _LENGTH_FIELD_BYTES = 12  # the length in a batch header counts what comes after itself
 _CHECKSUM = re.compile(rb"[0-9a-f]{8}")
 _CODECS: Final = {
@@ -76,13 +78,29 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footer:
-    """What the end of a file says. ``metadata`` is pyarrow's; ``position`` is where it begins."""
+    """What the end of a file says. ``metadata`` is pyarrow's; ``position`` is where it begins.
+
+    ``page_index`` are the bytes between the row groups and the footer: the least and the largest
+    values of pages, for engines that skip some; no record here is read by it. ``page_index_crc``
+    is None in files that txnlog has not written, or long ago.
+    """
 
     metadata: Any
     groups: tuple[RowGroup, ...]
     stores_offsets: bool
     position: int
     tag: int
+    page_index: range
+    page_index_crc: int | None
+
+    def check_page_index(self, data: BytesLike, name: str) -> None:
+        """Raise CorruptRecord unless these are its bytes, as they were written."""
+        found = crc32c.crc32c(data)
+        if self.page_index_crc is not None and found != self.page_index_crc:
+            reason = (
+                f"page index: CRC-32C is {found:#010x}, the footer says {self.page_index_crc:#010x}"
+            )
+            raise CorruptRecord.at(name, self.page_index.start, reason)
 
 
 def footer_tag(tail: bytes | memoryview) -> int:
@@ -115,20 +133,22 @@ def _parse(file: SegmentFile, tail: bytes) -> Footer:
         metadata = parquet.read_metadata(pa.BufferReader(tail))
         stores_offsets = OFFSET_COLUMN in metadata.schema.to_arrow_schema().names
         groups = tuple(_row_groups(file, metadata, tag, stores_offsets=stores_offsets))
+        (page_index_crc,) = _checksums((metadata.metadata or {}).get(PAGE_INDEX_KEY), 1)
     except CorruptRecord:
         raise
     except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
         raise CorruptRecord.at(
             file.name, position, f"the footer cannot be read: {error}"
         ) from error
-    _check_layout(file, groups, position)
-    return Footer(metadata, groups, stores_offsets, position, tag)
+    end = _check_layout(file, groups, position)
+    page_index = range(end, position)
+    return Footer(metadata, groups, stores_offsets, position, tag, page_index, page_index_crc)
 
 
 def read_tail(file: SegmentFile) -> bytes:
     """The footer with its length and the magic. Raises CorruptRecord."""
     size = file.size_bytes
-    least = len(MAGIC) + _TAIL_BYTES
+    least = len(MAGIC) + TAIL_BYTES
     if size < least:
         raise CorruptRecord.at(file.name, 0, f"{size} bytes are too few for a Parquet file")
     start = max(size - FOOTER_CHUNK_BYTES, 0)
@@ -138,10 +158,10 @@ def read_tail(file: SegmentFile) -> bytes:
         raise CorruptRecord.at(file.name, start + len(data), reason)
     if data[-len(MAGIC) :] != MAGIC:
         raise CorruptRecord.at(file.name, size - len(MAGIC), "a Parquet file ends with PAR1")
-    length = int.from_bytes(data[-_TAIL_BYTES : -len(MAGIC)], "little") + _TAIL_BYTES
+    length = int.from_bytes(data[-TAIL_BYTES : -len(MAGIC)], "little") + TAIL_BYTES
     if length > size - len(MAGIC):
         reason = f"a footer of {length} bytes is claimed, the file has {size}"
-        raise CorruptRecord.at(file.name, size - _TAIL_BYTES, reason)
+        raise CorruptRecord.at(file.name, size - TAIL_BYTES, reason)
     if length > len(data):
         data = bytes(file.read(size - length, start)) + data
     return data[-length:]
@@ -203,17 +223,20 @@ def _range_of(chunk: Any) -> tuple[int, int]:
 
 
 def _checksums(listed: bytes | None, count: int) -> list[int | None]:
-    """By row group; None for each if the file has none."""
+    """So many of them, as they are listed; None for each if the file has none."""
     if listed is None:
         return [None] * count
     parts = listed.split(b",")
     if len(parts) != count or not all(_CHECKSUM.fullmatch(part) for part in parts):
-        raise ValueError(f"it has {len(parts)} checksums for {count} row groups")
+        raise ValueError(f"it has {len(parts)} checksums where {count} belong")
     return [int(part, 16) for part in parts]
 
 
-def _check_layout(file: SegmentFile, groups: tuple[RowGroup, ...], footer: int) -> None:
-    """Row groups lie side by side, from the first magic to the footer, and their offsets ascend."""
+def _check_layout(file: SegmentFile, groups: tuple[RowGroup, ...], footer: int) -> int:
+    """Row groups lie side by side from the first magic on, before the footer; offsets ascend.
+
+    Returns where the last of them ends.
+    """
     position, last_offset = len(MAGIC), -1
     for group in groups:
         if group.crc is not None and group.position != position:
@@ -228,6 +251,7 @@ def _check_layout(file: SegmentFile, groups: tuple[RowGroup, ...], footer: int) 
         raise CorruptRecord.at(
             file.name, footer, f"row groups end at {position}, the footer begins"
         )
+    return position
 
 
 if __name__ == "__main__":  # whether a footer can be read, without risking another process

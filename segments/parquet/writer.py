@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import crc32c
@@ -16,7 +16,9 @@ from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.parquet.footer import (
     CHECKSUMS_KEY,
     OFFSET_COLUMN,
-    TAG_MASK,
+    PAGE_INDEX_KEY,
+    TAIL_BYTES,
+    footer_tag,
 )
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, Int32Array
 
@@ -24,6 +26,11 @@ _FOOTER_BYTES: Final = 1024
 """About what the footer takes besides what it says of each column."""
 _COLUMN_BYTES: Final = 256
 """About what the footer says of one column in a row group, and what the column's pages add."""
+_PAGE_ROWS: Final = 20_000
+"""As many as pyarrow puts into a page at most."""
+_PAGE_BYTES: Final = 64
+"""About what the page index says of one page."""
+_NO_CHECKSUM: Final = b"0" * 8
 
 _CODECS: Final = {
     Compression.NONE: "none",
@@ -58,17 +65,24 @@ class RowGroupEncoder:
         self._checksums: list[int] = []
         self._writer: Any = None
         self._column_count = len(RECORD_SCHEMA)
+        self._row_count = 0
 
     @property
     def overhead_bytes(self) -> int:
         """What the footer and the pages of so many row groups take, and of one more."""
         groups = len(self._checksums) + 1
-        return _FOOTER_BYTES + groups * self._column_count * _COLUMN_BYTES
+        pages = self._row_count // _PAGE_ROWS + groups
+        by_column = groups * _COLUMN_BYTES + pages * _PAGE_BYTES
+        return _FOOTER_BYTES + self._column_count * by_column
 
     def write(
-        self, records: pa.RecordBatch, base_offset: int, offset_deltas: Int32Array | None
+        self,
+        pieces: Sequence[pa.RecordBatch],
+        base_offset: int,
+        offset_deltas: Int32Array | None,
     ) -> int:
-        """Write one row group; returns how many bytes it took."""
+        """Write one row group, in pieces, not joined before; returns how many bytes it took."""
+        records = pa.Table.from_batches(pieces)
         if self._stores_offsets:
             records = _with_offsets(records, base_offset, offset_deltas)
         elif offset_deltas is not None:
@@ -78,8 +92,9 @@ class RowGroupEncoder:
             self._column_count = len(records.schema)
             self._writer = self._begin(records.schema)  # which writes the magic
         self._output.crc = 0
-        self._writer.write_table(pa.Table.from_batches([records]), row_group_size=records.num_rows)
+        self._writer.write_table(records, row_group_size=records.num_rows)
         self._checksums.append(self._output.crc)
+        self._row_count += records.num_rows
         return self._output.size_bytes - before
 
     def finish(self) -> SegmentEnd:
@@ -88,10 +103,19 @@ class RowGroupEncoder:
             return SegmentEnd(0, b"", b"", NO_TAG)
         before = self._output.size_bytes
         checksums = ",".join(f"{crc:08x}" for crc in self._checksums)
-        self._writer.add_key_value_metadata({**self._origin, CHECKSUMS_KEY.decode(): checksums})
-        self._output.crc = 0
+        checksums_of = {
+            CHECKSUMS_KEY.decode(): checksums,
+            PAGE_INDEX_KEY.decode(): _NO_CHECKSUM.decode(),
+        }
+        self._writer.add_key_value_metadata({**self._origin, **checksums_of})
+        self._output.held = bytearray()
         self._writer.close()
-        return SegmentEnd(self._output.size_bytes - before, b"", b"", self._output.crc & TAG_MASK)
+        end = bytes(self._output.held)
+        self._output.held = None
+        length = int.from_bytes(end[-TAIL_BYTES:-4], "little") + TAIL_BYTES
+        index, footer = end[:-length], _fill_in(end[-length:], crc32c.crc32c(end[:-length]))
+        self._output.write(index + footer)
+        return SegmentEnd(self._output.size_bytes - before, b"", b"", footer_tag(footer))
 
     def _begin(self, schema: pa.Schema) -> Any:
         from pyarrow import parquet
@@ -104,6 +128,7 @@ class RowGroupEncoder:
             compression=codec,
             compression_level=None if codec in ("none", "snappy") else self._level,
             write_page_checksum=True,
+            write_page_index=True,
             store_schema=False,
             write_statistics=_statistics(schema),
         )
@@ -116,9 +141,21 @@ def _statistics(schema: pa.Schema) -> bool | list[str]:
     return [name for name in (*TIMESTAMP_COLUMNS, OFFSET_COLUMN) if name in schema.names]
 
 
+def _fill_in(footer: bytes, crc: int) -> bytes:
+    """The footer with the checksum of the page index.
+
+    The writer makes both at once, so that a place is left for it: behind its key, the type of a
+    string in Thrift's compact protocol and its length. What row groups say comes before.
+    """
+    key = PAGE_INDEX_KEY + b"\x18\x08"
+    before, place, after = footer.rpartition(key + _NO_CHECKSUM)
+    assert place, "pyarrow has written the footer in another way"
+    return b"%s%s%08x%s" % (before, key, crc, after)
+
+
 def _with_offsets(
-    records: pa.RecordBatch, base_offset: int, offset_deltas: Int32Array | None
-) -> pa.RecordBatch:
+    records: pa.Table, base_offset: int, offset_deltas: Int32Array | None
+) -> pa.Table:
     deltas = np.arange(records.num_rows) if offset_deltas is None else offset_deltas
     offsets = pa.array(deltas.astype(np.int64) + base_offset)
     field = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
@@ -134,16 +171,21 @@ class _Output:
         self._sink = sink
         self.size_bytes = 0
         self.crc = 0
+        self.held: bytearray | None = None
+        """What is not given to the sink yet, if it is to wait."""
 
     def write(self, data: Any) -> int:
         piece = bytes(data)
+        if self.held is not None:
+            self.held += piece
+            return len(piece)
         self._sink.write(piece)
         self.size_bytes += len(piece)
         self.crc = crc32c.crc32c(piece, self.crc)
         return len(piece)
 
     def tell(self) -> int:
-        return self.size_bytes
+        return self.size_bytes + len(self.held or b"")
 
     def flush(self) -> None:
         """Nothing waits here."""

@@ -8,9 +8,11 @@ for the caller to read otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import and_
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from txnlog.storage.base import Storage
 
 MOST_IN_TREE = 64
-"""So many files are told apart by a binary search over their names that is part of the plan, which
-costs next to nothing; more, by a broadcast join, which costs a third of a read's CPU time."""
+"""So many files are told apart by a binary search that is part of the plan; more, by a broadcast
+join, which costs a third of a read's CPU time."""
 
 _FILE_OPTIONS = {
     # Whatever the session says: a file that is not there is an error, not fewer rows.
@@ -45,7 +47,14 @@ _FILE_OPTIONS = {
     "mergeSchema": "false",
     # One flipped bit is an error too: our pages have checksums, which Spark does not look at else.
     "parquet.page.verify-checksum.enabled": "true",
+    # Or else a filter fails on dictionaries in LZ4 (parquet-java's issue 3478: "all input must be
+    # consumed"). Row groups and pages are left out by their least and largest values all the same.
+    "parquet.filter.dictionary.enabled": "false",
 }
+_LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+"""Of more files Spark asks in a job, with a task for each: on a disk that takes ten times longer
+than asking here, of object stores Spark is better at it."""
+_LISTING_LOCK = Lock()
 _SCHEMES = {"s3": "s3a"}
 """What Hadoop calls a filesystem, where it is not what fsspec calls it."""
 
@@ -192,7 +201,11 @@ class _Reader:
 
     def _files(self, parts: Sequence[SegmentRange], schema: StructType) -> DataFrame:
         paths = [_escape(f"{self._root}/{part.paths.log}") for part in parts]
-        return self._spark.read.schema(schema).options(**_FILE_OPTIONS).parquet(*paths)
+        reader = self._spark.read.schema(schema).options(**_FILE_OPTIONS)
+        if not self._root.startswith("file:") or len(paths) <= int(_listing_limit(self._spark)):
+            return reader.parquet(*paths)
+        with _listing_here(self._spark, len(paths)):
+            return reader.parquet(*paths)
 
     def _file_schema(self, layout: FileLayout | None) -> StructType:
         """What is read of files, under the names that it has there."""
@@ -242,6 +255,25 @@ class _Reader:
         return sf.lit(default_as_text(value).decode() if is_text else value.as_py())
 
 
+def _listing_limit(spark: SparkSession) -> str:
+    return str(spark.conf.get(_LISTING))
+
+
+@contextmanager
+def _listing_here(spark: SparkSession, count: int) -> Iterator[None]:
+    """While Spark asks for the sizes of so many files: by itself, without a job.
+
+    There is no option for it, and a setting of the session is all that others may see meanwhile.
+    """
+    with _LISTING_LOCK:
+        before = _listing_limit(spark)
+        spark.conf.set(_LISTING, str(count))
+        try:
+            yield
+        finally:
+            spark.conf.set(_LISTING, before)
+
+
 def _escape(path: str) -> str:
     """A path as Hadoop's patterns have it. Spark's option against patterns reads files twice."""
     return "".join(f"\\{c}" if c in "{}[]*?\\" else c for c in path)
@@ -261,6 +293,7 @@ def _row(files: DataFrame) -> Column:
 # -- what is the same for all rows of a file ------------------------------------------------------
 
 _PLACE = {
+    "size": "long",
     "name": "string",
     "topic": "string",
     "partition": "int",
@@ -269,8 +302,8 @@ _PLACE = {
     "first": "long",
     "stop": "long",
 }
-"""What is known of a file: its name, whose records it has, the offset of its first row, and, as
-numbers within it, the rows to read."""
+"""What is known of a file: its bytes and name, whose records it has, the offset of its first row,
+and, as numbers within it, the rows to read."""
 _Place = Callable[[str], "Column"]
 
 
@@ -278,10 +311,11 @@ def _constants(part: SegmentRange) -> tuple[str, int, int]:
     return part.topic, part.partition, int(part.log_append_time)
 
 
-def _place_of(part: SegmentRange) -> tuple[str, str, int, int, int, int, int]:
-    base = part.segment.base_offset
-    within = part.start_offset - base, part.stop_offset - base
-    return part.segment.name, *_constants(part), base, *within
+def _place_of(part: SegmentRange) -> tuple[int, str, str, int, int, int, int, int]:
+    segment = part.segment
+    within = part.start_offset - segment.base_offset, part.stop_offset - segment.base_offset
+    file = segment.size_bytes, segment.name
+    return *file, *_constants(part), segment.base_offset, *within
 
 
 def _same_place(part: SegmentRange) -> _Place:
@@ -293,22 +327,33 @@ def _placed(
     spark: SparkSession, files: DataFrame, parts: Sequence[SegmentRange]
 ) -> tuple[DataFrame, _Place]:
     """The rows of files, and how to know of each where its file is placed."""
-    file = files.metadataColumn("_metadata").getField("file_name")
+    metadata = files.metadataColumn("_metadata")
+    file = metadata.getField("file_size"), metadata.getField("file_name")
     rows = sorted(map(_place_of, parts))
     if len(rows) <= MOST_IN_TREE:
-        names = [row[0] for row in rows]
+        keys = [row[:2] for row in rows]
         columns = dict(zip(_PLACE, zip(*rows, strict=True), strict=True))
-        return files, lambda name: _search(file, names, columns[name]).cast(_PLACE[name])
+        return files, lambda name: _search(file, keys, columns[name]).cast(_PLACE[name])
     places = spark.createDataFrame(rows, ", ".join(f"{n} {kind}" for n, kind in _PLACE.items()))
-    joined = files.join(sf.broadcast(places), file == places["name"])
+    joined = files.join(sf.broadcast(places), file[1] == places["name"])
     return joined, lambda name: places[name]
 
 
-def _search(file: Column, names: Sequence[str], values: Sequence[object]) -> Column:
-    """The value of a file, whose name is one of ``names``, which ascend: a binary search."""
+def _search(
+    file: tuple[Column, Column], keys: Sequence[tuple[int, str]], values: Sequence[object]
+) -> Column:
+    """The value of a file, by its size and name, which ascend: a binary search.
+
+    Mostly the size tells: it is asked of each row, and names begin with the same 30 bytes or so.
+    """
     if len(set(values)) == 1:
         return sf.lit(values[0])
-    middle = len(names) // 2
-    lower = _search(file, names[:middle], values[:middle])
-    upper = _search(file, names[middle:], values[middle:])
-    return sf.when(file < names[middle], lower).otherwise(upper)
+    middle = len(keys) // 2
+    size, name = file
+    middle_size, middle_name = keys[middle]
+    is_before = size < middle_size
+    if keys[middle - 1][0] == middle_size:
+        is_before |= (size == middle_size) & (name < middle_name)
+    lower = _search(file, keys[:middle], values[:middle])
+    upper = _search(file, keys[middle:], values[middle:])
+    return sf.when(is_before, lower).otherwise(upper)

@@ -15,8 +15,11 @@ from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
 from txnlog.log.uploads import TopicSpec
 from txnlog.schema import PARTITION
 from txnlog.segments.records import normalize, split_large, timestamps_ms
+from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES
 from txnlog.write.partitioner import (
+    DEFAULT_PARTITIONER,
     Int32Array,
+    Partitioner,
     choose_partitions,
     make_partitioner,
 )
@@ -114,12 +117,14 @@ def partition_column(spec: TopicSpec | None) -> str:
 class _Partitions:
     """Chooses the partitions of one topic's rows: as their column says, else by key."""
 
-    def __init__(self, spec: TopicSpec, partitioner: str) -> None:
+    def __init__(
+        self, spec: TopicSpec, partitioner: str, keyless: Partitioner | None = None
+    ) -> None:
         self._spec = spec
         # Tasks with a few keyless rows each must not all begin at partition 0.
         context = TaskContext.get()
         turn = context.partitionId() if context else 0
-        self._partitioner = make_partitioner(partitioner, spec.partitions, turn)
+        self._partitioner = keyless or make_partitioner(partitioner, spec.partitions, turn)
 
     def __call__(self, rows: pa.RecordBatch, keys: pa.Array, records: pa.RecordBatch) -> Int32Array:
         """The partition of each row (int32).
@@ -128,6 +133,31 @@ class _Partitions:
         """
         explicit = explicit_partitions(rows, None, self._spec, partition_column(self._spec))
         return choose_partitions(keys, explicit, self._partitioner, records)
+
+
+class _ByRowGroup:
+    """For rows that have no key: one partition until it has got about a row group, then the next.
+
+    So rows are not gathered one by one, small writes make one file for each task, and neighbours
+    stay together, whose least and largest values tell engines what they need not read.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        context = TaskContext.get()
+        # The tasks of a job have consecutive ids, and so have those of the job behind it.
+        self._partition = context.taskAttemptId() % partitions if context else 0
+        self._taken_bytes = 0
+
+    def __call__(self, keys: pa.Array, _: pa.RecordBatch | None = None, /) -> Int32Array:
+        return np.full(len(keys), self._partition, dtype=np.int32)
+
+    def add(self, size_bytes: int) -> None:
+        """So much has been written to the partition."""
+        self._taken_bytes += size_bytes
+        if self._taken_bytes >= DEFAULT_ROW_GROUP_BYTES:
+            self._partition = (self._partition + 1) % self._partitions
+            self._taken_bytes = 0
 
 
 class TopicRecords:
@@ -141,10 +171,13 @@ class TopicRecords:
             from txnlog.spark.batch.typed_rows import TypedRows
 
             self._typed = TypedRows(spec)
+        self._by_group = None
+        if spec.schema is not None and not spec.schema.key and partitioner == DEFAULT_PARTITIONER:
+            self._by_group = _ByRowGroup(spec.partitions)
         config = TopicConfig.of(spec.config)
         self._timestamps = TimestampLimits(spec.topic, config)
         self._keys = KeyCheck(spec.topic, config)
-        self._partitions = _Partitions(spec, partitioner)
+        self._partitions = _Partitions(spec, partitioner, self._by_group)
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
         """Records of RECORD_SCHEMA, or of the topic's own, and for each its partition (int32).
@@ -155,7 +188,10 @@ class TopicRecords:
             now_ms = self._clock.now_ms()
             records, keys = self._typed(rows, now_ms)
             self._timestamps.check(timestamps_ms(records), now_ms)
-            return records, self._partitions(rows, keys, records)
+            chosen = self._partitions(rows, keys, records)
+            if self._by_group is not None:
+                self._by_group.add(records.nbytes)
+            return records, chosen
         columns = [name for name in _RECORD_COLUMNS if name in rows.schema.names]
         now_ms = self._clock.now_ms()
         try:

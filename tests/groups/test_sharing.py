@@ -497,9 +497,13 @@ def test_what_a_member_hands_over_is_committed_if_it_commits_by_itself(
     group: Group, assignor: str
 ) -> None:
     """Whoever is given the partitions goes on behind it; and what comes back counts anew."""
-    options = {"partition_assignment_strategy": assignor, "enable_auto_commit": True}
     one, two = (
-        group.process().consumer(group_id="g", auto_offset_reset="earliest", **options)
+        group.process().consumer(
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=True,
+            partition_assignment_strategy=assignor,
+        )
         for _ in range(2)
     )
     for consumer in (one, two):

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from functools import partial
 
+import crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from segment_samples import batch_of, file_of, numbered, random_records
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity
+from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.parquet.footer import footer_tag, read_footer
 from txnlog.segments.parquet.reader import WHOLE_BYTES
 from txnlog.segments.reader import find_timestamp, read_segment
@@ -84,26 +86,87 @@ def test_the_tag_is_the_footers_checksum() -> None:
     data, summary = write(numbered(10))
     length = int.from_bytes(data[-8:-4], "little") + 8
     assert summary.tag == footer_tag(data[-length:])
-    (group,) = read_footer(placed(data, summary)).groups
-    assert (group.position, group.position + group.size_bytes) == (4, len(data) - length)
+    footer = read_footer(placed(data, summary))
+    (group,) = footer.groups
+    assert (group.position, group.position + group.size_bytes) == (4, footer.page_index.start)
+    assert footer.page_index.stop == len(data) - length
+
+
+def test_pages_have_an_index() -> None:
+    """So that engines leave out pages by their least and largest values, and its checksum holds."""
+    data, summary = write(numbered(50_000))
+    footer = read_footer(placed(data, summary))
+    times = footer.metadata.row_group(0).column(2)
+    assert (times.path_in_schema, times.has_column_index) == ("timestamp", True)
+    assert all(footer.metadata.row_group(0).column(n).has_offset_index for n in range(4))
+    assert footer.page_index_crc == crc32c.crc32c(data[footer.page_index.start : footer.position])
+
+
+def test_a_value_that_looks_like_a_checksum_stays() -> None:
+    """Statistics of columns have users' values in the footer too."""
+    name = b"txnlog.page_index_crc32c\x18\x0800000000"
+    schema = pa.schema([("text", pa.binary()), pa.field("_timestamp", pa.timestamp("ms", "UTC"))])
+    records = pa.record_batch([[name], [0]], schema=schema)
+    data, summary = write(records)
+    file = placed(data, summary)
+    statistics = read_footer(file).metadata.row_group(0).column(0).statistics
+    assert rows(file)["text"].to_pylist() == [statistics.min] == [name]
+    assert [batch.damage for batch in dump_segment(file)] == [None]
+
+
+def test_files_without_a_page_index_are_read() -> None:
+    """As they were written once, with a tag that is that of the footer as well."""
+    records = numbered(60)
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_batches([records])
+    parquet.write_table(table, sink, write_page_checksum=True, store_schema=False)
+    data = sink.getvalue().to_pybytes()
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    identity = SegmentIdentity(0, 60, footer_tag(data[-length:]))
+    file = SegmentFile(
+        lambda *p: data[slice(*p)], len(data), "old", identity=identity, is_parquet=True
+    )
+    assert rows(file).equals(table)
+    assert len(read_footer(file).page_index) == 0
+
+
+def test_a_damaged_page_index_is_shown_apart() -> None:
+    """By tools that look at the whole file; the row groups are as good as ever."""
+    data, summary = write(numbered(60), group_bytes=1500)
+    index = read_footer(placed(data, summary)).page_index
+    damaged = bytearray(data)
+    damaged[index.start + 3] ^= 1
+    file = placed(bytes(damaged), summary)
+    assert rows(file) == rows(placed(data, summary))
+    *groups, last = dump_segment(file)
+    assert [group.damage for group in groups] == [None] * summary.batch_count
+    assert (last.position, last.position + last.size_bytes) == (index.start, len(data))
+    assert "page index" in str(last.damage)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_no_flipped_bit_goes_unnoticed(known: bool) -> None:
     """Of a file that a log has placed each bit is covered; of a loose one all but the footer's.
 
-    With a footer that nothing vouches for pyarrow may end the process: see ``check_loose_footer``.
+    What lies in the page index, which no record is read by, is for those to find who look at the
+    whole file. With a footer that nothing vouches for pyarrow may end the process: see
+    ``check_loose_footer``.
     """
     data, summary = write(numbered(60), np.arange(0, 120, 2), group_bytes=1500)
     assert summary.batch_count > 1
-    footer = len(data) - int.from_bytes(data[-8:-4], "little") - 8
+    footer = read_footer(placed(data, summary))
     rng = random.Random(5)
-    for position in range(len(data) if known else footer):
+    for position in range(len(data) if known else footer.position):
         damaged = bytearray(data)
         damaged[position] ^= 1 << rng.randrange(8)
         file = placed(bytes(damaged), summary)
         if not known:
             file = replace(file, identity=None)
+        if position in footer.page_index:
+            index = damaged[footer.page_index.start : footer.page_index.stop]
+            with pytest.raises(CorruptRecord, match="page index: CRC-32C"):
+                footer.check_page_index(index, "a segment")
+            continue
         with pytest.raises(CorruptRecord, match="a segment at byte "):
             rows(file)
 

@@ -11,6 +11,7 @@ import pytest
 from txnlog.errors import CorruptEntry, TxnlogError, UnsupportedVersion
 from txnlog.groups.assignors import BUILT_IN
 from txnlog.groups.planning import plan_assignment
+from txnlog.log.chapters import FreeingRule
 from txnlog.log.group_log import GroupLog
 from txnlog.log.state_log import LogPolicy
 from txnlog.names import TopicPartition
@@ -206,7 +207,7 @@ def test_what_a_group_is_about() -> None:
 def test_older_versions_refuse_a_group_that_had_members() -> None:
     """Its entries, and its checkpoints for ever; a group without stays as it was."""
     heap, clock = HeapStorage(), VirtualClock()
-    policy = LogPolicy(1 << 40, 1 << 40)
+    policy = LogPolicy(FreeingRule(1 << 40), 1 << 40, has_older_writers=False)
     plain = GroupLog(heap, "plain", clock, policy)
     plain.commit([OffsetCommit("t", 0, 1)])
     plain.checkpoint()
