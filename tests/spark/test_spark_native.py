@@ -15,7 +15,7 @@ from txnlog import Store
 from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES
 from txnlog.spark import read
 from txnlog.spark.batch import native_read
-from txnlog.spark.batch.rows_to_records import _StickyPartitioner
+from txnlog.spark.batch.rows_to_records import _ByRowGroup
 
 NUMBERED = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -103,7 +103,7 @@ def test_rows_without_a_key_stay_together(spark: SparkSession, store: Store) -> 
 
 def test_a_large_task_fills_all_partitions() -> None:
     """In turn, about a row group each time."""
-    sticky = _StickyPartitioner(3)
+    sticky = _ByRowGroup(3)
     chosen = []
     for _ in range(7):
         chosen += sticky(pa.nulls(5, pa.binary())).tolist()[:1]
