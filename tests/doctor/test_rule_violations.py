@@ -15,6 +15,13 @@ from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state import topic as topic_state
+from txnlog.state.membership import (
+    Committer,
+    GroupMember,
+    MembersJoined,
+    Partitions,
+    PartitionsAssigned,
+)
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Altered, Trimmed
 from txnlog.state.transaction import EntryRef, Outcome, Status
@@ -148,6 +155,40 @@ def closed_too_far(broken: BrokenStore) -> None:
     broken.storage.put(path, envelope.encode(ClosingMark(1)))
 
 
+def shared(broken: BrokenStore, *owners: dict[str, Partitions]) -> None:
+    """Two members join the group, and are assigned partitions of ``a``."""
+    end, at_ms = broken.entries(G_LOG)[-1] + 1, 1_700_000_000_000
+    members = tuple(
+        GroupMember(member_id, ("a",), ("x",), 1, 1, cooperative=("x",)) for member_id in "mo"
+    )
+    broken.put_entry(G_LOG, end, MembersJoined("0" * 32, at_ms, members))
+    for generation, owned in enumerate(owners, start=1):
+        entry = PartitionsAssigned("0" * 32, at_ms, "m", generation, "x", {}, owned)
+        broken.put_entry(G_LOG, end + generation, entry)
+
+
+def owned_by_two(broken: BrokenStore) -> None:
+    shared(broken, {"m": {"a": (0, 1)}, "o": {"a": (1,)}})
+
+
+def given_while_held(broken: BrokenStore) -> None:
+    shared(broken, {"m": {"a": (0, 1)}}, {"m": {"a": (0,)}, "o": {"a": (1,)}})
+
+
+def committed_by_another(broken: BrokenStore) -> None:
+    shared(broken, {"m": {"a": (1,)}})
+    moved = msgspec.structs.replace(
+        offsets(TopicPartition("a", 1), None, 1), committer=Committer("o", 1)
+    )
+    broken.put_entry(G_LOG, broken.entries(G_LOG)[-1] + 1, moved)
+
+
+def committed_by_no_member(broken: BrokenStore) -> None:
+    shared(broken, {"m": {"a": (1,)}})
+    moved = offsets(TopicPartition("a", 1), None, 1)
+    broken.put_entry(G_LOG, broken.entries(G_LOG)[-1] + 1, moved)
+
+
 BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     lost_entry: {"L1"},
     flipped_bit: {"L1"},
@@ -170,6 +211,10 @@ BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     forgotten_version: {"T8"},
     moved_from_elsewhere: {"G1"},
     moved_while_held: {"G2"},
+    owned_by_two: {"M1"},
+    given_while_held: {"M2"},
+    committed_by_another: {"M3"},
+    committed_by_no_member: {"M3"},
 }
 
 

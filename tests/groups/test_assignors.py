@@ -152,7 +152,8 @@ def changed(
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_sticky_is_even_and_moves_nothing_that_need_not_move(alike: bool) -> None:
-    for seed in range(300):
+    # The last ones are those in which partitions have to be given back.
+    for seed in [*range(150), 1515, 1953, 1975, 3022]:
         chance = random.Random(seed)
         counts, subscriptions = random_group(chance, alike=alike)
         first = {

@@ -421,8 +421,13 @@ def test_who_is_no_member_need_not_wait_for_the_dead(group: Group) -> None:
     group.clock.time_ms += 30_000
     group.process().reset_group_offsets("g", ["t"], to=5)
     assert state(group) == "Empty"
-    group.heap.time_ms = None
+    assert group.heap.list_names("groups/g/members") == []
     group.consumer("two").poll(max_records=1)
+    assert group.process().expire_groups(older_than_ms=0) == []
+    group.clock.time_ms += 60_000
+    assert group.process().expire_groups(older_than_ms=0) == ["g"]
+    group.heap.time_ms = None
+    group.consumer("three").poll(max_records=1)
     group.clock.time_ms += 3_600_000
     with pytest.raises(GroupNotEmpty):
         group.process().reset_group_offsets("g", ["t"], to=5)

@@ -24,6 +24,7 @@ from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,
     CorruptEntry,
+    GroupNotEmpty,
     IllegalState,
     InvalidOption,
     InvalidTxnState,
@@ -104,6 +105,18 @@ def test_a_loop_goes_on_where_the_last_one_stopped(spark: SparkSession, topics: 
     assert topics.describe_group("g").lag == 0
     assert txn.result.written == {}
     assert topics.describe_transaction("etl").number == 2
+
+
+def test_a_group_that_consumers_share_is_left_to_them(spark: SparkSession, topics: Store) -> None:
+    """A job is no member: it may move the group when its consumers have left."""
+    with topics.consumer("in", group_id="g", auto_offset_reset="earliest") as consumer:
+        assert len(consumer.poll()) == 100
+        with pytest.raises(GroupNotEmpty), begin(spark, topics) as txn:
+            etl(txn)
+        assert stored(topics, "out") == []
+    with begin(spark, topics) as txn:
+        assert etl(txn) == 100
+    assert stored(topics, "out") == list(range(100))
 
 
 def test_reads_are_pinned(spark: SparkSession, topics: Store) -> None:

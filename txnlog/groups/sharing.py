@@ -198,6 +198,8 @@ class Sharing:
             return False
         known = {seen.topic: AssignedTopic(seen.topic_id, len(seen.partitions)) for seen in topics}
         self._member.saw_topics(known)
+        if not self._member.has_news():
+            return False
         before = dict(self._owned)
         self.poll(reader)
         return before != self._owned

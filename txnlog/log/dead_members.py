@@ -6,6 +6,8 @@ may be dead, can only ask the storage when their last heartbeats were put, and w
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import ObjectNotFound
@@ -50,6 +52,15 @@ def find_dead_members(
         if told_ms is not None and now_ms - told_ms > held.member.session_timeout_ms:
             found.append(Silence(member_id, -1 if beat is None else beat.number, REASON))
     return found
+
+
+def delete_heartbeats(storage: Storage, group_id: str, member_ids: Collection[str]) -> None:
+    """Delete what members have left that are none any more."""
+    folder = names.group_members(group_id)
+    told = [(name, names.parse_heartbeat(name)) for name in storage.list_names(folder)]
+    doomed = [f"{folder}/{name}" for name, beat in told if beat and beat.member_id in member_ids]
+    if doomed:
+        storage.delete(doomed)
 
 
 def _newest_heartbeats(storage: Storage, group_id: str) -> dict[str, Heartbeat]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import GroupNotEmpty
-from txnlog.log.dead_members import find_dead_members
+from txnlog.log.dead_members import delete_heartbeats, find_dead_members
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.names import TopicPartition
@@ -113,7 +113,10 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             left = tuple(s for s in dead if s.member_id in state.membership.members)
             return MembersExpired(nonce, self.clock.now_ms(), "", left) if left else None
 
-        return bool(dead) and self.append(build) is not None
+        if not dead or self.append(build) is None:
+            return False
+        delete_heartbeats(self.log.storage, self.name, {silence.member_id for silence in dead})
+        return True
 
     def remove_members(self, member_ids: Collection[str], reason: str) -> tuple[str, ...]:
         """Put that members have left; returns those that were there. Instance ids do too."""
@@ -129,7 +132,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             )
             return MembersLeft(nonce, self.clock.now_ms(), removed, reason) if removed else None
 
-        self.append(build)
+        if self.append(build) is not None:
+            delete_heartbeats(self.log.storage, self.name, removed)
         self.checkpoint_if_due()
         return removed
 
@@ -161,9 +165,13 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
     def expire(self, before_ms: int, *, dry_run: bool = False) -> bool:
         """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
 
-        A group that an undecided transaction is about to move is left alone. With ``dry_run`` only
-        tell.
+        A group with live members is left alone, and so is one that an undecided transaction is
+        about to move. With ``dry_run`` only tell.
         """
+        with self.reading() as state:
+            is_old = bool(state.membership.members) and state.last_commit_ms < before_ms
+        if is_old and not dry_run:
+            self.expire_dead_members()
         nonce = self.clock.token()
 
         def build(state: GroupState) -> GroupDeleted | None:
