@@ -1,12 +1,13 @@
 """A pinned topic as a pyarrow dataset: engines that know Arrow read its Parquet files themselves.
 
-They prune columns and row groups, and push filters down. What is no whole Parquet file, as the rest
-of a segment whose first records were deleted, is read here and stands beside the files.
+They prune columns and row groups, and push filters down. A file that was exchanged for another one
+is noticed when it is opened, by its footer, which is read anyway. What is no whole Parquet file, as
+the rest of a segment whose first records were deleted, is read here and stands beside the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -15,6 +16,7 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_ranges
+from txnlog.segments.parquet.footer import check_footer
 from txnlog.storage.base import Storage
 
 
@@ -32,10 +34,8 @@ def make_dataset(
     if whole:
         checked = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
         file_format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
-        at_hand = storage.local_path("") is not None
-        files = LocalFileSystem() if at_hand else PyFileSystem(FSSpecHandler(_Objects(storage)))
-        paths = [part.paths.log for part in whole]
-        named = [storage.local_path(path) if at_hand else path for path in paths]
+        named = {storage.local_path(part.paths.log) or part.paths.log: part for part in whole}
+        files = PyFileSystem(_Segments(_Objects(storage, named)))
         fragments = [file_format.make_fragment(name, filesystem=files) for name in named]
         parts.append(dataset.FileSystemDataset(fragments, schema, file_format, files))
     if others or not whole:
@@ -52,27 +52,53 @@ def _is_file(part: SegmentRange) -> bool:
 
 
 class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The objects of a storage as files that can be read."""
+    """Segments as files that can be read, by their names or, on this machine, their paths."""
 
     cachable = False
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, segments: Mapping[str, SegmentRange]) -> None:
         super().__init__()
-        self._storage = storage
+        self.storage = storage
+        self.segments = segments
 
     def info(self, path: str, **_: object) -> dict[str, object]:
-        return {"name": path, "size": self._storage.size(path), "type": "file"}
+        size_bytes = self.segments[path].segment.size_bytes
+        return {"name": path, "size": size_bytes, "type": "file"}
 
     def _open(self, path: str, *_: object, **__: object) -> _Object:
-        return _Object(self, path, cache_type="none", size=self._storage.size(path))
+        return _Object(self, path, cache_type="none", size=self.info(path)["size"])
 
-    def read(self, path: str, start: int, stop: int) -> bytes:
-        return self._storage.get_range(path, start, stop)
+
+class _Segments(FSSpecHandler):  # type: ignore[misc]
+    """The same for Arrow. Whoever opens a file makes sure that it is the one that was placed."""
+
+    fs: _Objects
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        part, storage = self.fs.segments[path], self.fs.storage
+        if storage.local_path(part.paths.log) is None:
+            return super().open_input_file(path)
+        file = LocalFileSystem().open_input_file(path)
+        check_footer(part.open(storage, lambda start, stop: file.read_at(stop - start, start)))
+        return file
 
 
 class _Object(AbstractBufferedFile):  # type: ignore[misc]
-    """One of them."""
+    """One of the files that have no path here. Its end, which Arrow reads first, is kept."""
+
+    def __init__(self, files: _Objects, path: str, **options: object) -> None:
+        super().__init__(files, path, **options)
+        self._part = part = files.segments[path]
+        self._storage = files.storage
+        self._tail_start, self._tail = 0, b""
+        check_footer(part.open(self._storage, self._read_tail))
+
+    def _read_tail(self, start: int, stop: int) -> bytes:
+        self._tail_start, self._tail = start, self._part.read_bytes(self._storage, start, stop)
+        return self._tail
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        data: bytes = self.fs.read(self.path, start, end)
-        return data
+        kept = start - self._tail_start
+        if kept >= 0:
+            return self._tail[kept : end - self._tail_start]
+        return self._part.read_bytes(self._storage, start, end)
