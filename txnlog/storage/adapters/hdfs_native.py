@@ -26,9 +26,9 @@ from txnlog.storage.adapters.hdfs import (
     remote_failure,
 )
 from txnlog.storage.base import Storage
-from txnlog.storage.deadlines import NoAnswer, run_within
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.option_types import parse_options
+from txnlog.storage.time_limits import NoAnswer, run_within
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus

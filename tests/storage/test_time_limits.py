@@ -9,7 +9,7 @@ import threading
 import pytest
 from forked_child import in_child
 
-from txnlog.storage.deadlines import NoAnswer, run_within
+from txnlog.storage.time_limits import NoAnswer, run_within
 
 
 def test_a_call_returns_and_raises_what_it_does() -> None:
@@ -58,7 +58,7 @@ def test_a_process_ends_while_a_call_hangs() -> None:
     """Nobody waits for what was given up."""
     program = """
 import threading
-from txnlog.storage.deadlines import NoAnswer, run_within
+from txnlog.storage.time_limits import NoAnswer, run_within
 try:
     run_within(0.01, threading.Event().wait)
 except NoAnswer:

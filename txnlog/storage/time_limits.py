@@ -27,7 +27,7 @@ class _Worker(threading.Thread):
     """Makes one call after the other."""
 
     def __init__(self) -> None:
-        super().__init__(name="txnlog-deadline", daemon=True)
+        super().__init__(name="txnlog-time-limit", daemon=True)
         self.calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     def run(self) -> None:
