@@ -117,8 +117,8 @@ class Snapshot:
 
         Of a topic with a schema it has these columns, of another one key, value, timestamp and
         headers. Only what is stored in Parquet files (``record.format=parquet``) is pruned and
-        filtered as it is read. Pages are checked against their checksums; whether a file is
-        the one that the log has placed is not, as a scan does.
+        filtered as it is read. Files and pages are checked against their checksums: reading one
+        that is not what the log has placed raises CorruptRecord or OSError.
 
         Raises:
             UnknownTopicOrPartition: the snapshot does not have it.

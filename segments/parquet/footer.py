@@ -117,16 +117,31 @@ def read_footer(file: SegmentFile) -> Footer:
     return _parse(file, read_tail(file))
 
 
-def _parse(file: SegmentFile, tail: bytes) -> Footer:
-    position = file.size_bytes - len(tail)
+def check_footer(file: SegmentFile) -> bytes:
+    """Make sure that a file is the segment's, by its end alone, which is returned.
+
+    Raises CorruptRecord: it is damaged, or was exchanged for another one.
+    """
+    tail = read_tail(file)
+    _check_tag(file, tail)
+    return tail
+
+
+def _check_tag(file: SegmentFile, tail: bytes) -> int:
     tag = footer_tag(tail)
     if file.identity is not None and file.identity.tag not in (NO_TAG, tag):
         raise CorruptRecord.at(
             file.name,
-            position,
+            file.size_bytes - len(tail),
             f"the footer's checksum is {tag}, the log has placed {file.identity.tag}. It is "
             "damaged, or the file was exchanged for another one; restore it from a backup",
         )
+    return tag
+
+
+def _parse(file: SegmentFile, tail: bytes) -> Footer:
+    position = file.size_bytes - len(tail)
+    tag = _check_tag(file, tail)
     from pyarrow import parquet
 
     try:

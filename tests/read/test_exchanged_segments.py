@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +21,7 @@ from txnlog.segments.batches import decode_batch, decode_header
 from txnlog.segments.identity import NO_TAG, tag_of
 from txnlog.state.placement import Placement
 from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 
@@ -82,6 +84,34 @@ def reads(store: Store, topic: str, partition: int, start: int) -> Iterator[Call
     if start == 0:
         yield lambda: snapshot.offset_for_time(where, TIME_MS + 5)
         yield lambda: snapshot.offset_for_time(where, TIME_MS + 350)
+
+
+def test_a_dataset_notices(any_storage: Storage) -> None:
+    """Each file when it is opened, whatever is read of it; others are read as before."""
+    store = attach(any_storage, create=True, clock=VirtualClock())
+    fill(store, "a", "parquet")
+    snapshot = store.snapshot(["a"])
+    found = snapshot.dataset("a")
+    assert found.count_rows() == 4 * ROWS
+    assert found.to_table().equals(pickle.loads(pickle.dumps(found)).to_table())
+    one, other, *_ = paths(store, "a")
+    exchange(store, one, other)
+    again = snapshot.dataset("a")
+    for read in (found.to_table, again.count_rows, again.to_table):
+        with pytest.raises(CorruptRecord, match="the file was exchanged for another one"):
+            read()
+
+
+def test_a_dataset_asks_for_no_more_than_it_reads(memory_storage: Storage) -> None:
+    """The check costs no request, and sizes are known."""
+    fill(attach(memory_storage, create=True, clock=VirtualClock()), "a", "parquet", 1)
+    counting = CountingStorage(memory_storage)
+    found = attach(counting, clock=VirtualClock()).snapshot(["a"]).dataset("a")
+    counting.take()
+    assert found.count_rows() == 2 * ROWS
+    assert counting.take() == {"get_range": 2}
+    found.to_table()
+    assert counting.take() == {"get_range": 2}
 
 
 @FORMATS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage
 
 SEGMENTS = 60
 
@@ -70,10 +71,15 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not [t for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
 
 
-def _fill(storage: Storage, segments: int = SEGMENTS) -> Store:
+@pytest.fixture
+def heap() -> HeapStorage:
+    return HeapStorage()
+
+
+def _fill(storage: Storage, segments: int = SEGMENTS, *, record_format: str = "columns") -> Store:
     """A topic of two partitions with small segments, each of a commit of its own."""
     store = attach(storage, create=True, clock=SystemClock())
-    store.create_topic("t", partitions=2)
+    store.create_topic("t", partitions=2, config={"record.format": record_format})
     for number in range(segments):
         with store.producer() as producer:
             producer.send("t", b"%d" % number, partition=number % 2)
@@ -99,6 +105,66 @@ def test_requests_overlap_and_are_no_more(memory_storage: Storage, waiting: None
     assert _values(attach(meeting, clock=SystemClock())) == expected
     assert meeting.begun == SEGMENTS
     assert 4 <= meeting.most <= PARALLEL_REQUESTS
+
+
+class TogetherStorage(ForwardingStorage):
+    """Small reads are best asked for together, eight at a time; remembers how many there were."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.asked: list[int] = []
+
+    def small_reads_at_once(self) -> int:
+        return 8
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        self.asked.append(1)
+        return super().get_range(name, start, stop)
+
+    def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        self.asked.append(len(ranges))
+        return super().get_ranges(ranges)
+
+
+@pytest.mark.parametrize("record_format", ["columns", "parquet"])
+def test_small_segments_are_asked_for_together(heap: HeapStorage, record_format: str) -> None:
+    """No request more; the first calls ask for few, since a reader may look at no others."""
+    _fill(heap, record_format=record_format)
+    together = TogetherStorage(heap)
+    store = attach(together, clock=SystemClock())
+    assert _values(store) == _values(attach(heap, clock=SystemClock()))
+    assert together.asked == [1, 2, 4, 8, 8, 8, 8, 8, 8, 5]
+    together.asked.clear()
+    next(store.scan("t").to_batches())
+    assert together.asked == [1]
+
+
+def test_what_is_not_small_is_asked_for_alone(heap: HeapStorage) -> None:
+    """It is on its way beside others as before."""
+    store = attach(heap, create=True, clock=SystemClock())
+    store.create_topic("t")
+    sizes = [1, 1, 100_000, 1, 1, 1]
+    noise = np.random.default_rng(1)
+    with store.producer() as producer:
+        for size in sizes:
+            producer.send("t", noise.bytes(size))
+            producer.flush()
+    together = TogetherStorage(heap)
+    found = _values(attach(together, clock=SystemClock()))
+    assert [len(value) for value in found] == sizes
+    assert together.asked == [1, 1, 1, 3]
+
+
+def test_a_segment_that_is_gone_is_told_by_its_own_name(heap: HeapStorage) -> None:
+    """Among others that are read with it; what comes before it is read."""
+    _fill(heap, 20)
+    scan = attach(TogetherStorage(heap), clock=SystemClock()).scan("t")
+    gone = scan.ranges[5].paths.log
+    heap.delete([gone])
+    batches = scan.to_batches()
+    assert [next(batches).num_rows for _ in range(5)] == [2] * 5
+    with pytest.raises(CorruptRecord, match=f"segment {gone} is gone"):
+        next(batches)
 
 
 def test_a_reader_that_leaves_early_stops_asking(memory_storage: Storage, waiting: None) -> None:

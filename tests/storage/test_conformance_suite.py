@@ -25,6 +25,7 @@ from txnlog.testing.conformance.lost_responses import (
     through_proxy,
 )
 from txnlog.testing.conformance.suite import Suite, verdict
+from txnlog.testing.conformance.ways import Way
 
 _COUNTER = itertools.count()
 
@@ -171,10 +172,11 @@ def lossy(s3_options: dict[str, Any]) -> Iterator[Callable[[ProxyFaults], tuple[
 
         def open_both(faults: ProxyFaults) -> tuple[Storage, Storage]:
             path = f"test/lossy-{next(_COUNTER)}"
-            found = stack.enter_context(through_proxy(s3_options, faults, seed=3))
+            way = Way(f"s3://{path}", s3_options)
+            found = stack.enter_context(through_proxy(way, faults, seed=3))
             assert found is not None
             # Repeated once by s3fs and not by botocore beneath it, which pauses.
-            given = {**found[0], "config_kwargs": {"retries": {"total_max_attempts": 1}}}
+            given = {**found[0].options, "config_kwargs": {"retries": {"total_max_attempts": 1}}}
             return S3Storage(path, s3_options), S3Storage(path, given)
 
         yield open_both
@@ -211,6 +213,84 @@ def test_a_client_that_believes_the_refusal_of_its_own_object_is_seen() -> None:
     inner = HeapStorage()
     with pytest.raises(NotConforming, match="taken for somebody else's"):
         create_over_cut_connections(inner, TakesRefusalForTruth(Loses(inner)), 1)
+
+
+_AZURE = "DefaultEndpointsProtocol=http;AccountName=a;BlobEndpoint={}://{}/a;AccountKey=k;"
+
+
+@pytest.mark.parametrize(
+    ("way", "server", "led"),
+    [
+        (
+            Way("s3://b/x", {"endpoint_url": "http://me:7070/s3", "key": "k"}),
+            ("me", 7070),
+            Way("s3://b/x", {"endpoint_url": "http://p:9/s3", "key": "k"}),
+        ),
+        (
+            Way("gs://b/x", {"endpoint_url": "http://me"}),
+            ("me", 80),
+            Way("gs://b/x", {"endpoint_url": "http://p:9"}),
+        ),
+        (
+            Way("az://c/x", {"connection_string": _AZURE.format("http", "me:10000")}),
+            ("me", 10000),
+            Way("az://c/x", {"connection_string": _AZURE.format("http", "p:9")}),
+        ),
+        (
+            Way("webhdfs://me:9870/x", {"user": "u"}),
+            ("me", 9870),
+            Way("webhdfs://p:9/x", {"user": "u"}),
+        ),
+        (Way("hdfs://[::1]:8020/x"), ("::1", 8020), Way("hdfs://p:9/x")),
+        (Way("s3://b/x", {"endpoint_url": "https://me:7070"}), None, None),
+        (Way("swebhdfs://me:9871/x"), None, None),
+        (Way("hdfs://nameservice/x"), None, None),
+        (Way("sftp://me:22/x"), None, None),
+    ],
+)
+def test_a_proxy_stands_in_for_the_server(
+    way: Way, server: tuple[str, int] | None, led: Way | None
+) -> None:
+    """Where the server is named, by an option or the URL, and is not encrypted."""
+    assert way.server() == server
+    if led is not None:
+        assert way.through("p", 9) == led
+        assert way.by("http://p:9") == led
+
+
+@pytest.mark.parametrize(
+    ("way", "proxy", "expected"),
+    [
+        (
+            Way("s3://b/x", {"endpoint_url": "https://me"}),
+            "http://p:9",
+            Way("s3://b/x", {"endpoint_url": "http://p:9"}),
+        ),
+        (Way("sftp://me/x", {"port": 22}), "sftp://p/x", Way("sftp://p/x", {"port": 22})),
+        (Way("swebhdfs://me:1/x"), "swebhdfs://p:9/x", Way("swebhdfs://p:9/x")),
+    ],
+)
+def test_a_proxy_may_be_told(way: Way, proxy: str, expected: Way) -> None:
+    """It may speak TLS to the server itself; or it is another URL of the folder."""
+    assert way.by(proxy) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "told"),
+    [
+        ("s3://bucket/x", "s3://bucket/y", "leads to the same server"),
+        ("sftp://me/x", "http://p:9", "nothing tells how to reach sftp://me/x through a proxy"),
+        ("s3://bucket/x", "http://p:9", "nothing tells how to reach"),
+        ("s3://bucket/x", "p:9", "is no way to s3://bucket/x"),
+        ("webhdfs://me:1/x", "http://p", "is no way to webhdfs://me:1/x"),
+    ],
+)
+def test_a_proxy_that_leads_nowhere_is_refused(
+    url: str, proxy: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any check is made: it would pass over connections that nobody cuts."""
+    assert command.main([url, "--proxy", proxy]) == 2
+    assert told in capsys.readouterr().err
 
 
 # -- the command ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest.mock import create_autospec, sentinel
 
@@ -12,7 +13,7 @@ import pytest
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.storage.adapters.local import LocalStorage
-from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage, UnfinishedUpload
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import attach
@@ -107,6 +108,70 @@ def test_many_objects_are_as_many_requests(tmp_path: Path) -> None:
     assert counting.get_many(["a", "b"]) == [b"a", b"b"]
     assert counting.get_many([]) == []
     assert (calls, counting.take()) == ([["a", "b"], []], {"get": 2})
+
+
+def test_many_ranges_are_as_many_requests() -> None:
+    """Counted one by one; who overrides ``get_range`` sees each."""
+    heap = HeapStorage()
+    for name in ("a", "b"):
+        heap.put(name, name.encode() * 9)
+    wanted = [("a", 0, 2), ("b", 3, 4)]
+    counting = CountingStorage(heap)
+    assert counting.get_ranges(wanted) == [b"aa", b"b"]
+    assert counting.get_ranges([]) == []
+    assert counting.take() == {"get_range": 2}
+    faulty = FaultyStorage(heap, {1: Fault.FAIL})
+    with pytest.raises(StorageError, match="injected failure of get_range b 3 4"):
+        faulty.get_ranges(wanted)
+    assert faulty.requests == ["get_range a 0 2", "get_range b 3 4"]
+
+
+class WithUploads(HeapStorage):
+    """An object store on which uploads were killed."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.uploads = [UnfinishedUpload(name, name, 0, 1) for name in names]
+
+    def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        yield from self.uploads
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        for upload in uploads:
+            self.uploads.remove(upload)
+
+
+def test_requests_for_unfinished_uploads_are_counted() -> None:
+    """A listing and an abortion of any number, as of objects."""
+    counting = CountingStorage(WithUploads("a", "b"))
+    found = list(counting.list_unfinished_uploads())
+    assert [upload.name for upload in found] == ["a", "b"]
+    counting.abort_uploads(iter(found))
+    counting.abort_uploads([])
+    assert list(counting.list_unfinished_uploads()) == []
+    assert counting.take() == {"abort_uploads": 1, "list_uploads": 2}
+
+
+def test_requests_for_unfinished_uploads_fail() -> None:
+    """Before, after and in the middle, as others do; a process that was stopped makes none."""
+    inner = WithUploads("a", "b", "c")
+    faulty = FaultyStorage(
+        inner, {0: Fault.FAIL, 2: Fault.PARTIAL, 3: Fault.LOSE_RESPONSE, 4: Fault.STOP_BEFORE}
+    )
+    with pytest.raises(StorageError, match="injected failure of list_uploads"):
+        faulty.list_unfinished_uploads()
+    found = list(faulty.list_unfinished_uploads())
+    with pytest.raises(StorageError, match="in the middle of abort 3 uploads"):
+        faulty.abort_uploads(found)
+    assert 0 < len(inner.uploads) < 3
+    with pytest.raises(StorageError, match="loss of the response"):
+        faulty.abort_uploads([*inner.uploads])
+    assert inner.uploads == []
+    with pytest.raises(ProcessStopped):
+        faulty.abort_uploads(found)
+    assert [request.split()[0] for request in faulty.requests] == [
+        *("list_uploads", "list_uploads", "abort", "abort", "abort")
+    ]
 
 
 def test_relaxed_requests_are_relaxed_and_counted(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ Its place is taken by a stand-in with files in memory. The exceptions are those 
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +22,7 @@ import pytest
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
-from txnlog.storage.adapters.hdfs_native import NativeHdfsStorage
+from txnlog.storage.adapters.hdfs_native import NativeHdfsClient, NativeHdfsStorage
 from txnlog.testing import VirtualClock
 
 _STACK = (
@@ -268,6 +271,48 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
     with pytest.raises(UnsupportedFilesystem, match=r"pip install 'txnlog\[hdfs\]'"):
         NativeHdfsStorage("hdfs://nn/store").get("a")
+
+
+@contextmanager
+def silent_server() -> Iterator[tuple[int, list[socket.socket]]]:
+    """Takes connections and requests, and never answers; its port, and what it has taken."""
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    taken.append(listener.accept()[0])
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1], taken
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in taken:
+        connection.close()
+
+
+def test_a_namenode_that_never_answers_is_not_waited_for_without_end() -> None:
+    """The real hdfs-native, which has no limit itself; each call has a connection of its own."""
+    with silent_server() as (port, taken):
+        storage = open_storage(f"hdfs://127.0.0.1:{port}/store", {"timeout_s": "30"})
+        assert isinstance(storage, NativeHdfsStorage)
+        storage.trust()
+        client = storage.client
+        assert isinstance(client, NativeHdfsClient)
+        assert client._timeout_s == 30
+        client._timeout_s = 0.1
+        calls: list[Callable[[], object]] = [
+            lambda: storage.get("a"),
+            lambda: storage.list_names(""),
+        ]
+        for number, call in enumerate(calls, start=1):
+            with pytest.raises(StorageError, match=r"no answer for 0.1 s; .*check it") as caught:
+                call()
+            assert not isinstance(caught.value, ObjectNotFound)
+            assert caught.value.retriable
+            assert len(taken) == number
 
 
 _FORKS = """

@@ -25,6 +25,7 @@ from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing.conformance.fault_proxy import ProxyFaults
 from txnlog.testing.conformance.lost_responses import through_proxy
+from txnlog.testing.conformance.ways import Way
 
 pytestmark = [pytest.mark.s3, pytest.mark.more]
 
@@ -198,10 +199,10 @@ def test_a_job_survives_connections_that_are_reset(faults: ProxyFaults, s3_optio
     for name, _ in PREPARED.list_all(""):
         plain.put(name, PREPARED.get(name))
     quick = {"retries": {"total_max_attempts": 1}}
-    with through_proxy(s3_options, faults, seed=5) as found:
+    with through_proxy(Way(plain.url, s3_options), faults, seed=5) as found:
         assert found is not None
-        options, proxy = found
-        disturbed = open_storage(plain.url, {**options, "config_kwargs": quick})
+        way, proxy = found
+        disturbed = open_storage(plain.url, {**way.options, "config_kwargs": quick})
         disturbed.trust()
         run_job(disturbed, plain, str(faults))
         cuts = proxy.counts["refused"] + proxy.counts["lost"] + proxy.counts["truncated"]

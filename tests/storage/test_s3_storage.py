@@ -6,15 +6,25 @@ import itertools
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from scripted_s3 import (
+    KEY,
+    SECRET,
+    TOKEN,
+    Scripted,
+    error,
+    half_a_body,
+    hang_up,
+    run_server,
+    scripted_server,
+    success,
+)
 
 from txnlog.errors import (
     ObjectNotFound,
@@ -28,8 +38,6 @@ from txnlog.storage.probe import probe
 pytestmark = pytest.mark.s3
 
 _COUNTER = itertools.count()
-_SECRET = "hunter2/hunter2+hunter2"
-_KEY = "AKIASECRETKEYID"
 
 
 @pytest.fixture
@@ -145,7 +153,7 @@ def test_the_probe_refuses_a_server_that_ignores_the_condition(s3_options: dict[
         return application(environ, start_response)
 
     server = make_server("127.0.0.1", 0, ignores, threaded=True)
-    with _run_server(server, server.server_port) as endpoint:
+    with run_server(server, server.server_port) as endpoint:
         storage = S3Storage("test/ignored", {**s3_options, "endpoint_url": endpoint})
         with pytest.raises(
             PutIfAbsentBroken, match=r"the same name was created twice.*If-None-Match"
@@ -178,95 +186,6 @@ def test_a_missing_s3fs_names_the_package() -> None:
 
 
 # -- a server that misbehaves --------------------------------------------------------------------
-
-
-class Scripted(BaseHTTPRequestHandler):
-    """Gives the answers of a script, the last one for ever. Remembers what was asked."""
-
-    protocol_version = "HTTP/1.1"
-    script: list[Callable[[Scripted], None]]
-    asked: list[str]
-
-    def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.asked.append(self.command)
-        self.script[min(len(self.asked), len(self.script)) - 1](self)
-
-    do_GET = do_PUT = do_POST = do_HEAD = _answer  # noqa: N815 - the base class's names
-
-    def log_message(self, *_: object) -> None:
-        """Keep quiet."""
-
-
-def error(status: int, code: str) -> Callable[[Scripted], None]:
-    """An answer as S3 gives it."""
-
-    def answer(handler: Scripted) -> None:
-        body = f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode()
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
-
-
-def success(handler: Scripted) -> None:
-    """An empty object, or a PUT that worked."""
-    handler.send_response(200)
-    handler.send_header("Content-Length", "0")
-    handler.end_headers()
-
-
-def half_a_body(handler: Scripted) -> None:
-    """The connection breaks within an object."""
-    handler.send_response(200)
-    handler.send_header("Content-Length", "100")
-    handler.end_headers()
-    handler.wfile.write(b"half")
-    handler.close_connection = True
-
-
-def hang_up(handler: Scripted) -> None:
-    """The connection breaks before an answer."""
-    handler.close_connection = True
-
-
-@contextmanager
-def _run_server(server: Any, port: int) -> Iterator[str]:
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@contextmanager
-def scripted_server(
-    *script: Callable[[Scripted], None], **options: object
-) -> Iterator[tuple[S3Storage, list[str]]]:
-    """A storage on a server that answers by the script, and what was asked of it."""
-    asked: list[str] = []
-    handler = type("Script", (Scripted,), {"script": list(script), "asked": asked})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    with _run_server(server, server.server_port) as endpoint:
-        storage = S3Storage(
-            "bucket/store",
-            {
-                "key": _KEY,
-                "secret": _SECRET,
-                "token": "token-of-a-session",
-                "endpoint_url": endpoint,
-                "client_kwargs": {"region_name": "us-east-1"},
-                "config_kwargs": {"retries": {"total_max_attempts": 1}},
-                **options,
-            },
-        )
-        storage.trust()  # it knows its script alone
-        yield storage, asked
 
 
 def test_a_conflict_is_asked_again() -> None:
@@ -414,14 +333,14 @@ def test_secrets_stay_secret() -> None:
     """No key, secret or token in any text, even if the server repeats them in its message."""
 
     def chatty(handler: Scripted) -> None:
-        error(400, f"Key {_KEY} with {_SECRET} and token-of-a-session")(handler)
+        error(400, f"Key {KEY} with {SECRET} and {TOKEN}")(handler)
 
     with scripted_server(chatty) as (storage, _):
         with pytest.raises(StorageError) as caught:
             storage.put_if_absent("a", b"x")
         shown = f"{storage!r} {storage.url} {caught.value} {caught.value!r}"
     assert "***" in shown
-    for secret in (_KEY, _SECRET, "token-of-a-session"):
+    for secret in (KEY, SECRET, TOKEN):
         assert secret not in shown
 
 

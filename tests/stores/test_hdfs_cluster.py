@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import CannotStart, free_port
+from servers import CannotStart, free_port, hdfs_kerberos
 from servers.hdfs_cluster import HdfsCluster, run_cluster
 
 from txnlog.errors import StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.testing.conformance.fault_proxy import FaultProxy, ProxyFaults
-from txnlog.testing.conformance.lost_responses import create_over_cut_connections
+from txnlog.testing.conformance.lost_responses import create_over_cut_connections, through_proxy
+from txnlog.testing.conformance.ways import Way
 
 KINDS = ["hdfs", "webhdfs"]
 _CUTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
@@ -109,6 +110,24 @@ def test_cut_connections_are_found_out(kind: str, cluster: HdfsCluster) -> None:
         disturbed = open_at(kind, cluster, folder, proxy.port)
         create_over_cut_connections(open_at(kind, cluster, folder), disturbed, 20)
         assert proxy.counts["lost"] > 5
+
+
+def test_logins_that_are_cut_are_given_up(tmp_path: Path) -> None:
+    """hdfs-native waits without end for the rest of a Kerberos handshake: our limit ends it."""
+    try:
+        with hdfs_kerberos.run(tmp_path) as server:
+            way = Way(f"{server.url}/cut", {**server.options, "timeout_s": 3})
+            storage = open_storage(way.url, way.options)
+            storage.trust()
+            with through_proxy(way, _CUTS, seed=1) as found:
+                assert found is not None
+                disturbed, proxy = found
+                create_over_cut_connections(
+                    storage, open_storage(disturbed.url, disturbed.options), 5
+                )
+                assert proxy.counts["lost"] > 5
+    except CannotStart as why:
+        pytest.skip(f"no cluster can be started: {why}")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,13 +1,14 @@
 """A pinned topic as a pyarrow dataset: engines that know Arrow read its Parquet files themselves.
 
-They prune columns and row groups, and push filters down. What is no whole Parquet file, as the rest
-of a segment whose first records were deleted, is read here and stands beside the files.
+They prune columns and row groups, and push filters down. A file that was exchanged for another one
+is noticed when it is opened, by its footer, which is read anyway. What is no whole Parquet file, as
+the rest of a segment whose first records were deleted, is read here and stands beside the files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import and_
 
 import pyarrow as pa
@@ -23,9 +24,8 @@ from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_ranges
 from txnlog.schema import TopicSchema
 from txnlog.segments.parquet.columns import children, default_of, id_of
-from txnlog.segments.parquet.footer import read_tail
+from txnlog.segments.parquet.footer import check_footer
 from txnlog.segments.parquet.renamed_columns import rename_columns
-from txnlog.segments.segment_file import SegmentFile
 from txnlog.storage.base import Storage
 
 
@@ -63,9 +63,10 @@ class _Files:
     def __init__(self, storage: Storage, schema: TopicSchema | None) -> None:
         self._storage = storage
         self._schema = schema
-        self._is_local = storage.local_path("") is not None
-        self.plain: FileSystem = LocalFileSystem() if self._is_local else _open(storage, {})
-        self._renamed = self.plain if schema is None else _open(storage, _names(schema))
+        self._segments: dict[str, SegmentRange] = {}
+        self.plain = _open(storage, self._segments, {})
+        names = {} if schema is None else _names(schema)
+        self._renamed = self.plain if schema is None else _open(storage, self._segments, names)
         checked = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
         self.format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
         self._constants: dict[int, pc.Expression | None] = {}
@@ -75,7 +76,7 @@ class _Files:
         return self._schema is None or file_layout(self._schema, _version(part)) is not None
 
     def fragment(self, part: SegmentRange) -> dataset.Fragment:
-        path, files, constants = part.paths.log, self.plain, None
+        files, constants = self.plain, None
         if self._schema is not None:
             version = _version(part)
             layout = file_layout(self._schema, version)
@@ -85,8 +86,8 @@ class _Files:
             constants = self._constants[version]
             if not layout.is_plain:
                 files = self._renamed
-        if files is self.plain and self._is_local:
-            path = self._storage.local_path(path) or path
+        path = self._storage.local_path(part.paths.log) or part.paths.log
+        self._segments[path] = part
         return self.format.make_fragment(path, filesystem=files, partition_expression=constants)
 
 
@@ -118,50 +119,81 @@ def _names(schema: TopicSchema) -> dict[int, str]:
     return found
 
 
-def _open(storage: Storage, names: Mapping[int, str]) -> FileSystem:
-    return PyFileSystem(FSSpecHandler(_Objects(storage, names)))
+def _open(
+    storage: Storage, segments: Mapping[str, SegmentRange], names: Mapping[int, str]
+) -> FileSystem:
+    return PyFileSystem(_Segments(_Objects(storage, segments, names)))
 
 
 class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The objects of a storage as files that can be read.
+    """Segments as files that can be read, by their names or, on this machine, their paths.
 
-    With ``names`` they are Parquet files, whose columns have these names by their ids.
+    With ``names`` their columns have these names by their ids.
     """
 
     cachable = False
 
-    def __init__(self, storage: Storage, names: Mapping[int, str]) -> None:
+    def __init__(
+        self, storage: Storage, segments: Mapping[str, SegmentRange], names: Mapping[int, str]
+    ) -> None:
         super().__init__()
-        self._storage = storage
-        self._names = names
+        self.storage = storage
+        self.segments = segments
+        self.names = names
 
     def info(self, path: str, **_: object) -> dict[str, object]:
-        return {"name": path, "size": self._storage.size(path), "type": "file"}
+        size_bytes = self.segments[path].segment.size_bytes
+        return {"name": path, "size": size_bytes, "type": "file"}
 
     def _open(self, path: str, *_: object, **__: object) -> _Object:
-        size = self._storage.size(path)
-        if not self._names:
-            return _Object(self, path, size)
-        tail = read_tail(SegmentFile(partial(self.read, path), size, path, is_parquet=True))
-        try:
-            renamed = rename_columns(tail, self._names)
-        except ValueError as error:
-            raise CorruptRecord.at(path, size - len(tail), str(error)) from error
-        return _Object(self, path, size - len(tail), renamed)
+        return _Object(self, path)
 
-    def read(self, path: str, start: int, stop: int) -> bytes:
-        return self._storage.get_range(path, start, stop)
+
+class _Segments(FSSpecHandler):  # type: ignore[misc]
+    """The same for Arrow. Whoever opens a file makes sure that it is the one that was placed."""
+
+    fs: _Objects
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        part, storage = self.fs.segments[path], self.fs.storage
+        if self.fs.names or storage.local_path(part.paths.log) is None:
+            return super().open_input_file(path)
+        file = LocalFileSystem().open_input_file(path)
+        check_footer(part.open(storage, lambda start, stop: file.read_at(stop - start, start)))
+        return file
 
 
 class _Object(AbstractBufferedFile):  # type: ignore[misc]
-    """One of them: ``size_bytes`` of the object, and what is put behind them."""
+    """One of the files that Arrow does not read by itself: the segment's bytes, and its end.
 
-    def __init__(self, files: _Objects, path: str, size_bytes: int, end: bytes = b"") -> None:
-        super().__init__(files, path, cache_type="none", size=size_bytes + len(end))
-        self._size_bytes = size_bytes
-        self._end = end
+    What was read to check the end is kept: it is what Arrow reads first.
+    """
+
+    def __init__(self, files: _Objects, path: str) -> None:
+        self._part = part = files.segments[path]
+        self._storage = files.storage
+        self._kept_start, self._kept = part.segment.size_bytes, b""
+        end = check_footer(part.open(self._storage, self._read_end))
+        self._own_bytes = part.segment.size_bytes - len(end)
+        try:
+            self._end = rename_columns(end, files.names) if files.names else end
+        except ValueError as error:
+            raise CorruptRecord.at(part.paths.log, self._own_bytes, str(error)) from error
+        size_bytes = self._own_bytes + len(self._end)
+        super().__init__(files, path, cache_type="none", size=size_bytes)
+
+    def _read_end(self, start: int, stop: int) -> bytes:
+        data = self._part.read_bytes(self._storage, start, stop)
+        if stop == self._part.segment.size_bytes:
+            self._kept_start, self._kept = start, data
+        return data
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        own = self._size_bytes
-        data: bytes = self.fs.read(self.path, start, min(end, own)) if start < own else b""
+        own = self._own_bytes
+        data = self._read_own(start, min(end, own)) if start < own else b""
         return data + self._end[max(start - own, 0) : max(end - own, 0)]
+
+    def _read_own(self, start: int, stop: int) -> bytes:
+        if start >= self._kept_start:
+            return self._kept[start - self._kept_start : stop - self._kept_start]
+        return self._part.read_bytes(self._storage, start, stop)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import crc32c
 import msgspec
@@ -51,6 +51,8 @@ from txnlog.storage.base import Storage
 
 _MOST_TOGETHER_BYTES = 1 << 20
 """Ranges that lie side by side in a file are read in one request, up to so many bytes and one."""
+_SMALL_BYTES = 64 << 10
+"""What is no larger may be read together with others: see ``Storage.small_reads_at_once``."""
 
 
 class SegmentRange(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +84,11 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         """Bytes [start, stop) of the segment. Raises ObjectNotFound."""
         ref = self._ref
         return storage.get_range(ref.paths.log, ref.start + start, ref.start + stop)
+
+    def place(self, size_bytes: int) -> tuple[str, int, int]:
+        """Where so many bytes from its segment's first one on lie: name, start and stop."""
+        ref = self._ref
+        return ref.paths.log, ref.start, ref.start + size_bytes
 
     def open(
         self,
@@ -197,12 +204,12 @@ def read_stored(
     ``choose`` tells which rows of a range are wanted, if it lies in a Parquet file.
     Requests are in flight together, as in :func:`read_ranges`. Raises what that does.
     """
-    runs = _side_by_side(parts)
-    calls = (call for run in runs for call in _requests(storage, run))
+    together = _read_together(_side_by_side(parts), storage.small_reads_at_once())
+    calls = (call for runs in together for call in _requests(storage, runs))
     with closing(storage.run_ahead(calls, ahead_bytes)) as results:
-        for run in runs:
+        for runs in together:
             opened: deque[_Opened] = deque()
-            for part in run:
+            for part in chain.from_iterable(runs):
                 reading = _Reading(storage, part, results, opened, ahead_bytes)
                 yield part, reading.batches(columns, choose(part) if choose else None)
                 reading.skip_rest()
@@ -227,6 +234,33 @@ def _side_by_side(parts: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
     return runs
 
 
+def _read_together(runs: Sequence[list[SegmentRange]], most: int) -> list[list[list[SegmentRange]]]:
+    """Small runs are read by one call, up to ``most``; the first calls read fewer.
+
+    So who looks at the beginning and goes away has asked for little more.
+    """
+    calls: list[list[list[SegmentRange]]] = []
+    room, wanted = 0, 1
+    for run in runs:
+        is_small = most > 1 and _is_small(run)
+        if is_small and room:
+            calls[-1].append(run)
+            room -= 1
+            continue
+        calls.append([run])
+        room = wanted - 1 if is_small else 0
+        wanted = min(2 * wanted, most)
+    return calls
+
+
+def _is_small(run: Sequence[SegmentRange]) -> bool:
+    """Whether all that is read of a run is read at once, without looking at anything before."""
+    part = run[0]
+    if sum(part.segment.size_bytes for part in run) > _SMALL_BYTES or part.hides_aborted:
+        return False
+    return part.paths.is_parquet or part.start_offset <= part.segment.base_offset
+
+
 @dataclass(slots=True, eq=False)
 class _Opened:
     """What is read of a range first: what tells which batches it needs, and its first chunk.
@@ -240,11 +274,25 @@ class _Opened:
     data: bytes
 
 
-def _open_run(storage: Storage, run: Sequence[SegmentRange]) -> list[_Opened]:
-    if len(run) == 1:
+def _open_runs(storage: Storage, runs: Sequence[Sequence[SegmentRange]]) -> list[_Opened]:
+    (run, *others) = runs
+    if not others and len(run) == 1:
         return [_open(storage, run[0])]
-    sizes = [part.segment.size_bytes for part in run]
-    data = run[0].read_bytes(storage, 0, sum(sizes))
+    try:
+        found = storage.get_ranges([run[0].place(sum(_sizes(run))) for run in runs])
+    except ObjectNotFound:
+        # Each is asked for in its turn, and the one that is not there is told by its own name.
+        return [_Opened(None, None, None, b"") for run in runs for _ in run]
+    return [opened for run, data in zip(runs, found, strict=True) for opened in _cut(run, data)]
+
+
+def _sizes(run: Sequence[SegmentRange]) -> list[int]:
+    return [part.segment.size_bytes for part in run]
+
+
+def _cut(run: Sequence[SegmentRange], data: bytes) -> list[_Opened]:
+    """Part what was read at once."""
+    sizes = _sizes(run)
     ends = [*accumulate(sizes)]
     return [
         _Opened(None, None, range(size), data[end - size : end])
@@ -292,12 +340,12 @@ def _later_chunks(part: SegmentRange) -> list[range]:
 
 
 def _requests(
-    storage: Storage, run: Sequence[SegmentRange]
+    storage: Storage, runs: Sequence[Sequence[SegmentRange]]
 ) -> Iterator[SizedCall[list[_Opened] | bytes]]:
     """What reading ranges will ask for, as far as it is known before."""
-    part = run[0]
-    size_bytes = sum(min(part.segment.size_bytes, DEFAULT_CHUNK_BYTES) for part in run)
-    yield size_bytes, partial(_open_run, storage, run)
+    part = runs[0][0]
+    size_bytes = sum(min(size, DEFAULT_CHUNK_BYTES) for run in runs for size in _sizes(run))
+    yield size_bytes, partial(_open_runs, storage, runs)
     for chunk in _later_chunks(part):
         yield len(chunk), partial(part.read_bytes, storage, chunk.start, chunk.stop)
 

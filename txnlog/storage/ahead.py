@@ -35,11 +35,12 @@ class Waits:
     """How long the calls to one storage wait: a mean of the newest ones, without their CPU time.
 
     Of each two that follow each other the shorter one counts: one that was held up by something
-    else, on a busy machine say, tells nothing of the storage.
+    else, on a busy machine say, tells nothing of the storage. ``expected_s`` is what is taken for
+    true before any.
     """
 
-    def __init__(self) -> None:
-        self._mean_s = self._newest_s = 0.0
+    def __init__(self, expected_s: float = 0.0) -> None:
+        self._mean_s = self._newest_s = expected_s
 
     @property
     def are_long(self) -> bool:

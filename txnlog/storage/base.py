@@ -196,6 +196,20 @@ class Storage(ABC):
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop), fewer only where the object ends. Raises ObjectNotFound."""
 
+    def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """What :meth:`get_range` gives for each name, start and stop, in order.
+
+        Raises ObjectNotFound.
+        """
+        return self.gather(partial(self.get_range, *wanted) for wanted in ranges)
+
+    def small_reads_at_once(self) -> int:
+        """How many small reads are best asked of one :meth:`get_ranges`, beside others that run.
+
+        1 unless a call in a thread of its own costs more than a request.
+        """
+        return 1
+
     @abstractmethod
     def size(self, name: str) -> int:
         """The object's length in bytes. Raises ObjectNotFound."""

@@ -9,15 +9,16 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from txnlog.storage.base import Storage, Upload
+from txnlog.storage.base import Storage, UnfinishedUpload, Upload
 from txnlog.storage.forwarding import ForwardingStorage
 
 
 class CountingStorage(ForwardingStorage):
     """Passes everything on and counts it by kind: ``counts["put_if_absent"]`` and so on.
 
-    An upload counts as one request, a deletion of any number of objects as one, and reading many
-    objects as a ``get`` for each. What its relaxed view is asked for counts here too.
+    An upload counts as one request, a deletion of any number of objects as one, as does aborting
+    uploads; reading many objects, or ranges, is a ``get`` or ``get_range`` for each. What its
+    relaxed view is asked for counts here too.
     """
 
     def __init__(self, inner: Storage) -> None:
@@ -68,6 +69,11 @@ class CountingStorage(ForwardingStorage):
         self._count("get_range")
         return super().get_range(name, start, stop)
 
+    def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        if ranges:
+            self._count("get_range", len(ranges))
+        return super().get_ranges(ranges)
+
     def size(self, name: str) -> int:
         self._count("size")
         return super().size(name)
@@ -93,3 +99,13 @@ class CountingStorage(ForwardingStorage):
         if doomed:
             self._count("delete")
             super().delete(doomed)
+
+    def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        self._count("list_uploads")
+        return super().list_unfinished_uploads()
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        doomed = list(uploads)
+        if doomed:
+            self._count("abort_uploads")
+            super().abort_uploads(doomed)

@@ -15,7 +15,8 @@ class ForwardingStorage(Storage):
     """Hands every call to ``inner``; a subclass overrides what it changes, and nothing else.
 
     Whoever overrides ``get`` sees every read of a whole object: ``get_many`` then calls it for
-    each, unless it is overridden too. So does ``put_round`` with ``gather``.
+    each, unless it is overridden too. So do ``get_ranges`` with ``get_range`` and ``put_round``
+    with ``gather``.
     """
 
     # Beside the other attributes, which a relaxed view shares.
@@ -30,6 +31,8 @@ class ForwardingStorage(Storage):
         super().__init_subclass__()
         if "get" in vars(cls) and "get_many" not in vars(cls):
             cls.get_many = Storage.get_many  # type: ignore[method-assign]
+        if "get_range" in vars(cls) and "get_ranges" not in vars(cls):
+            cls.get_ranges = Storage.get_ranges  # type: ignore[method-assign]
         if "gather" in vars(cls) and "put_round" not in vars(cls):
             cls.put_round = Storage.put_round  # type: ignore[method-assign]
 
@@ -81,6 +84,12 @@ class ForwardingStorage(Storage):
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         return self.inner.get_range(name, start, stop)
+
+    def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        return self.inner.get_ranges(ranges)
+
+    def small_reads_at_once(self) -> int:
+        return self.inner.small_reads_at_once()
 
     def size(self, name: str) -> int:
         return self.inner.size(name)

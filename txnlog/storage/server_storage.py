@@ -7,12 +7,19 @@ finds out for itself. Knows the probe, and no server.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Generator, Hashable, Iterable
+from typing import Final, TypeVar
 
 from txnlog.errors import PutIfAbsentBroken
+from txnlog.storage.ahead import SizedCall, Waits
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.server_checks import check_once, mark_passed, was_probed
+
+T = TypeVar("T")
+
+_EXPECTED_S: Final = 0.005
+"""How long a request to a server that nobody has asked yet waits for its answer."""
 
 
 class ServerStorage(Storage):
@@ -28,6 +35,11 @@ class ServerStorage(Storage):
 
     def was_probed(self) -> bool:
         return was_probed(self.server)
+
+    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+        # Whoever asks a server waits, unless it turns out otherwise: the first calls go together.
+        self.__dict__.setdefault("_waits", Waits(_EXPECTED_S))
+        return super().run_ahead(calls)
 
     def check_before_write(self, name: str) -> None:
         """Make sure that the server keeps the promise, unless this process has done so.

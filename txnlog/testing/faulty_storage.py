@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, run_in_order
-from txnlog.storage.base import Storage, Upload
+from txnlog.storage.base import Storage, UnfinishedUpload, Upload
 from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing.faults import Fault
@@ -178,10 +178,10 @@ class FaultyStorage(ForwardingStorage):
                 return call()
         return call()
 
-    def _choose_some(self, names: Sequence[str]) -> Sequence[str]:
+    def _choose_some(self, among: Sequence[T]) -> Sequence[T]:
         """Any of them, but neither none nor all if there are several."""
-        fewest, most = (1, len(names) - 1) if len(names) > 1 else (0, 1)
-        return self.chance.sample(names, self.chance.randint(fewest, most))
+        fewest, most = (1, len(among) - 1) if len(among) > 1 else (0, 1)
+        return self.chance.sample(among, self.chance.randint(fewest, most))
 
     def _tear_listing(
         self, text: str, look: Callable[[], Iterable[K]], name_of: Callable[[K], str]
@@ -274,6 +274,19 @@ class FaultyStorage(ForwardingStorage):
                 text,
                 lambda: self._delete(text, doomed),
                 part=lambda: self.inner.delete(self.deletes(doomed)),
+            )
+
+    def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        found = self._request("list_uploads", lambda: list(self.inner.list_unfinished_uploads()))
+        return iter(found)
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        doomed = list(uploads)
+        if doomed:
+            self._request(
+                f"abort {len(doomed)} uploads",
+                lambda: self.inner.abort_uploads(doomed),
+                part=lambda: self.inner.abort_uploads(self._choose_some(doomed)),
             )
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:

@@ -40,6 +40,8 @@ class StoreServer:
     """False: it lets several writers win, and must be refused."""
     slow: bool = False
     """A commit may take seconds: whoever tests with timeouts gives it longer ones."""
+    cuts: bool = True
+    """False: what a cut connection costs is too long to cut as many as elsewhere."""
 
 
 class CannotStart(Exception):

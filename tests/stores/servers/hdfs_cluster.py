@@ -1,4 +1,4 @@
-"""An HDFS of one process: Hadoop's own NameNode and DataNodes, as Maven Central has them."""
+"""An HDFS of one process: Hadoop's own NameNode, DataNodes and KDC, as Maven Central has them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies><dependency>
     <groupId>org.apache.hadoop</groupId>
     <artifactId>hadoop-minicluster</artifactId><version>{VERSION}</version>
+  </dependency><dependency>
+    <groupId>org.apache.hadoop</groupId>
+    <artifactId>hadoop-minikdc</artifactId><version>{VERSION}</version>
   </dependency></dependencies>
 </project>
 """
@@ -70,7 +73,7 @@ def run_cluster(
 
 
 def _download() -> Path:
-    folder = cache_folder() / f"hadoop-minicluster-{VERSION}"
+    folder = cache_folder() / f"hadoop-{VERSION}"
     done = folder / "done"
     if not done.exists():
         with building():

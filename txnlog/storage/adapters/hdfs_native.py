@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
@@ -24,10 +26,15 @@ from txnlog.storage.adapters.hdfs import (
     remote_failure,
 )
 from txnlog.storage.base import Storage
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.option_types import parse_options
+from txnlog.storage.time_limits import NoAnswer, run_within
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _OPTIONS = frozenset(
     {
@@ -37,14 +44,20 @@ _OPTIONS = frozenset(
         "kerberos_principal",
         "kerberos_keytab",
         "kerberos_cache",
+        "timeout_s",
     }
 )
+_TIMEOUT_S = 120
+"""Longer than what hdfs-native allows a DataNode, ``dfs.client.socket-timeout``, before it goes on
+with another one."""
 _SETTINGS = {"dfs.client.failover.max.attempts": "3"}
 """hdfs-native's own 15 keep whoever waits for a NameNode that is down waiting for minutes: our
 callers repeat what may be repeated, and know for how long."""
 _CHUNK_BYTES = 4 << 20
 _RPC_ERROR = re.compile(r'\w*RPCError\("([^"]*)", "(.*)"\)', re.DOTALL)
 """How hdfs-native shows an exception of the NameNode's: its class, its message and stack."""
+_LISTED_AT_ONCE = 1000
+"""As many as the NameNode tells in an answer."""
 _LEAVES_TIME = 2**64 - 1
 """What the protocol has for -1: do not change the time of the last access."""
 
@@ -58,10 +71,11 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
       ``core-site.xml`` and ``hdfs-site.xml``. Without, ``HADOOP_CONF_DIR`` is looked at. They say
       where the NameNodes of a nameservice are;
     * ``replication``: of new files; without it the cluster's ``dfs.replication``;
-    * ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``: without, ``kinit``'s ticket.
+    * ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``: without, ``kinit``'s ticket;
+    * ``timeout_s``: how long a NameNode or DataNode may leave a request unanswered, 120.
     """
     check_url(url)
-    parsed = parse_options(options, nested=("config",), integers=("replication",))
+    parsed = parse_options(options, nested=("config",), integers=("replication", "timeout_s"))
     unknown = sorted(parsed.keys() - _OPTIONS)
     if unknown:
         raise InvalidOption(
@@ -90,20 +104,50 @@ class NativeHdfsStorage(HdfsStorage):
         settings = {k: str(v) for k, v in (options.get("config") or {}).items()}
         named = {k: v for k, v in options.items() if k.startswith("kerberos_")}
         address = f"hdfs://{self._host}"
+
+        def connect() -> Client:
+            return Client(address, _SETTINGS | settings, options.get("config_dir"), **named)
+
         try:
-            client = Client(address, _SETTINGS | settings, options.get("config_dir"), **named)
+            return NativeHdfsClient(
+                connect, options.get("replication"), options.get("timeout_s", _TIMEOUT_S)
+            )
         except Exception as error:
             raise self._failure("connecting to", "", error) from error
-        return NativeHdfsClient(client, options.get("replication"))
 
 
 class NativeHdfsClient(HdfsClient):
-    """One client of hdfs-native, used by all threads of a process."""
+    """One client of hdfs-native, used by all threads of a process.
 
-    def __init__(self, client: Client, replication: int | None) -> None:
-        self._client = client
+    It waits for a NameNode without any limit, so its calls are given one. Where a call has passed
+    it, the connection is given up too: those that come later would wait behind it.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Client], replication: int | None, timeout_s: float
+    ) -> None:
+        self._connect = connect
+        self._client = connect()
         self._replication = replication
+        self._timeout_s = timeout_s
         _clients.add(self)
+
+    def _call(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Make a call of the client's. Raises NoAnswer: it may still take effect."""
+        client = self._client
+        try:
+            with _translated():
+                return run_within(self._timeout_s, partial(call, *arguments, **named))
+        except NoAnswer:
+            self._give_up(client)
+            raise
+
+    def _give_up(self, client: Client) -> None:
+        """Connect anew, unless another thread has."""
+        with _RECONNECT_LOCK.mutex:
+            if self._client is client:
+                self.leak()  # a call still waits in it
+                self._client = self._connect()
 
     def leak(self) -> None:
         """Never let go of the client: in a child of a fork its threads are missing.
@@ -116,51 +160,44 @@ class NativeHdfsClient(HdfsClient):
         from hdfs_native import WriteOptions
 
         options = WriteOptions(replication=self._replication, overwrite=False, create_parent=True)
-        with _translated():
-            # Not its FileWriter, which closes the file, as if it were whole, when it is let go of.
-            writer = self._client.inner.create(path, options)
-            for chunk in [data] if isinstance(data, bytes) else _read_chunks(data):
-                writer.write(chunk)
-            # Has every DataNode sync the last block too, as it does with each that is full.
-            writer.close()
+        # Not its FileWriter, which closes the file, as if it were whole, when it is let go of.
+        writer = self._call(self._client.inner.create, path, options)
+        for chunk in [data] if isinstance(data, bytes) else _read_chunks(data):
+            self._call(writer.write, chunk)
+        # Has every DataNode sync the last block too, as it does with each that is full.
+        self._call(writer.close)
 
     def rename(self, source: str, target: str) -> None:
-        with _translated():
-            self._client.rename(source, target, overwrite=False)
+        self._call(self._client.rename, source, target, overwrite=False)
 
     def make_folders(self, path: str) -> None:
-        with _translated():
-            self._client.mkdirs(path, create_parent=True)
+        self._call(self._client.mkdirs, path, create_parent=True)
 
     def delete(self, path: str) -> None:
-        with _translated():
-            self._client.delete(path, recursive=False)
+        self._call(self._client.delete, path, recursive=False)
 
     def read(self, path: str, start: int, stop: int | None) -> bytes:
-        with _translated():
-            reader = self._client.read(path)
+        def read(client: Client) -> bytes:
+            reader = client.read(path)
             end = len(reader) if stop is None else min(stop, len(reader))
             return reader.read_range(start, end - start) if start < end else b""
 
+        return self._call(read, self._client)
+
     def status(self, path: str) -> Status:
-        with _translated():
-            return _parse_status(path.rpartition("/")[0], self._client.get_file_info(path))
+        found = self._call(self._client.get_file_info, path)
+        return _parse_status(path.rpartition("/")[0], found)
 
     def list_folder(self, path: str, start_after: str) -> Iterator[Status]:
-        with _translated():
-            found = self._client.list_status(path)
-        while True:
-            with _translated():
-                status = next(found, None)
-            if status is None:
-                return
-            parsed = _parse_status(path, status)
-            if parsed.name > start_after:
-                yield parsed
+        found = self._call(self._client.list_status, path)
+        while some := self._call(lambda: [*islice(found, _LISTED_AT_ONCE)]):
+            for status in some:
+                parsed = _parse_status(path, status)
+                if parsed.name > start_after:
+                    yield parsed
 
     def log_edit(self, path: str, found: Status) -> None:
-        with _translated():
-            self._client.set_times(path, found.modified_ms, _LEAVES_TIME)
+        self._call(self._client.set_times, path, found.modified_ms, _LEAVES_TIME)
 
 
 def _parse_status(folder: str, status: FileStatus) -> Status:
@@ -190,6 +227,7 @@ def _translated() -> Iterator[None]:
         raise remote_failure(told[1], told[2].replace("\\n", "\n")) from error
 
 
+_RECONNECT_LOCK = ForkSafeLock()
 _clients: WeakSet[NativeHdfsClient] = WeakSet()
 
 

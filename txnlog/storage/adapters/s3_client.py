@@ -5,14 +5,21 @@ Knows buckets, keys and botocore; nothing of stores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import datetime as dt
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from botocore.utils import parse_timestamp  # type: ignore[import-untyped]
 from fsspec.asyn import sync_wrapper
 from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
+from txnlog.storage.adapters.s3_reads import QuickReads, noting_requests, watch_requests
+
 _BODY_ATTEMPTS = 3
+_READS_AT_ONCE = 32
+"""Of those that are asked for together, by however many threads: half of the connections."""
 
 
 class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
@@ -43,6 +50,10 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         client.meta.events.register_last(
             "before-call.s3", _send_body_at_once, unique_id="txnlog-send-body-at-once"
         )
+        watch_requests(client)
+        # Most of the time that a listing took went into its objects' times, which nobody asks for.
+        parsers = self.session.get_component("response_parser_factory")
+        parsers.set_parser_defaults(timestamp_parser=_parse_time)
         return client
 
     def _get_s3_method_kwargs(
@@ -60,22 +71,47 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         Not s3fs's ``cat_file``: that asks for the size first, unless told otherwise by an argument
         that older releases do not have.
         """
+        await self.set_session()
+        client = await super().get_s3(bucket)
+        quick: QuickReads = self.__dict__.setdefault("_txnlog_reads", QuickReads())
+        data = await quick.read(client, bucket, key, byte_range)
+        if data is not None:
+            return data
         ranged = {} if byte_range is None else {"Range": byte_range}
         for attempt in range(1, _BODY_ATTEMPTS + 1):
-            answer = await self._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
+            with noting_requests() as sent:
+                answer = await self._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
             try:
-                data: bytes = await answer["Body"].read()
+                body: bytes = await answer["Body"].read()
             except S3_RETRYABLE_ERRORS:
                 # The connection broke within the body, which botocore does not repeat.
                 if attempt == _BODY_ATTEMPTS:
                     raise
             else:
-                return data
+                if sent:
+                    quick.learn(client, bucket, key, sent[-1])
+                return body
             finally:
                 answer["Body"].close()
         raise AssertionError("the loop returns or raises")
 
     read_object = sync_wrapper(_read_object)
+
+    async def _read_objects(
+        self, bucket: str, wanted: Sequence[tuple[str, str | None]]
+    ) -> list[bytes | BaseException]:
+        """For each key and range what :meth:`_read_object` returns, or raises."""
+        limit: asyncio.Semaphore = self.__dict__.setdefault(
+            "_txnlog_limit", asyncio.Semaphore(_READS_AT_ONCE)
+        )
+
+        async def read(key: str, byte_range: str | None) -> bytes:
+            async with limit:
+                return await self._read_object(bucket, key, byte_range)
+
+        return await asyncio.gather(*(read(*one) for one in wanted), return_exceptions=True)
+
+    read_objects = sync_wrapper(_read_objects)
 
     def knows_conditional_create(self) -> bool:
         """False if botocore is older than If-None-Match.
@@ -84,6 +120,15 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         """
         operation = self.s3.meta.service_model.operation_model("PutObject")
         return "IfNoneMatch" in operation.input_shape.members
+
+
+def _parse_time(text: str) -> dt.datetime:
+    """A time as S3's answers have it; botocore tries out what it might be."""
+    try:
+        found = dt.datetime.fromisoformat(text)
+        return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+    except (TypeError, ValueError):
+        return parse_timestamp(text)  # type: ignore[no-any-return]
 
 
 def _send_body_at_once(params: dict[str, Any], **_: object) -> None:

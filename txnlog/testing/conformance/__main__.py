@@ -20,9 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     given = _parse(arguments)
     options = dict(_parse_option(option) for option in given.option)
-    suite = Suite(given.url, options, given.proxy, given.rounds)
     results = []
     try:
+        suite = Suite(given.url, options, given.proxy, given.rounds)
         open_storage(given.url, options)
         for result in suite.run(lambda name: given.only in name):
             _say(_describe(result))
@@ -52,7 +52,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--proxy",
         default="",
         metavar="URL",
-        help="the same folder through a proxy of yours that cuts connections",
+        help="the same folder through a proxy of yours that cuts connections: "
+        "its http://host:port, or another URL of the folder",
     )
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help=f"of the race (by default {ROUNDS})"

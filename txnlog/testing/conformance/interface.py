@@ -201,17 +201,15 @@ def large_uploads_arrive_whole(storage: Storage) -> None:
 
 
 def ranged_reads_are_exact(storage: Storage) -> None:
-    """Exactly the bytes asked for, fewer only where the object ends."""
+    """Exactly the bytes asked for, fewer only where the object ends; one by one and together."""
     storage.put("range", b"0123456789")
-    for start, stop, expected in (
-        (0, 10, b"0123456789"),
-        (3, 5, b"34"),
-        (8, 99, b"89"),
-        (10, 12, b""),
-        (4, 4, b""),
-    ):
+    wanted = {(0, 10): b"0123456789", (3, 5): b"34", (8, 99): b"89", (10, 12): b"", (4, 4): b""}
+    for (start, stop), expected in wanted.items():
         found = storage.get_range("range", start, stop)
         expect_equal(found, expected, f"bytes [{start}, {stop}) of ten")
+    for some in ([*wanted], [place for place in wanted if place[0] < place[1]]):
+        together = storage.get_ranges([("range", *place) for place in some])
+        expect_equal(together, [wanted[place] for place in some], "several ranges of an object")
     expect_equal(storage.size("range"), 10, "a size")
 
 
@@ -221,6 +219,7 @@ def missing_objects_are_named(storage: Storage) -> None:
     for call in (
         partial(storage.get, "no/such"),
         partial(storage.get_range, "no/such", 0, 1),
+        partial(storage.get_ranges, [("no/other", 0, 1), ("no/such", 0, 1)]),
         partial(storage.size, "no/such"),
         partial(storage.get, "none/such"),
     ):

@@ -6,13 +6,11 @@ refuses the repetition; only reading the object back tells whose it is.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from txnlog.clock import SystemClock
 from txnlog.errors import StorageError
@@ -20,19 +18,13 @@ from txnlog.log.create_once import create_once
 from txnlog.storage.base import Storage
 from txnlog.testing.conformance.expectations import expect
 from txnlog.testing.conformance.fault_proxy import FaultProxy, ProxyFaults
+from txnlog.testing.conformance.ways import Way
 
 T = TypeVar("T")
 
 CREATES = 40
 _FAULTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
-_PORTS = {"http": 80, "https": 443}
 _READ_ATTEMPTS = 10
-ENDPOINT = "endpoint_url"
-_ENDPOINTS = {
-    ENDPOINT: r"^(http://[^/;]+)",
-    "connection_string": r"(?i)(?:^|;)BlobEndpoint=(http://[^/;]+)",  # Azure's
-}
-"""Storage options, and what of them is replaced by the proxy's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +80,15 @@ def _until_known(call: Callable[[], T]) -> T:
 
 @contextmanager
 def through_proxy(
-    options: Mapping[str, object], faults: ProxyFaults = _FAULTS, seed: int = 0
-) -> Iterator[tuple[dict[str, object], FaultProxy] | None]:
-    """Storage options that lead through a proxy which cuts connections.
-
-    None if no option names an unencrypted endpoint, which could be replaced.
-    """
-    for option, pattern in _ENDPOINTS.items():
-        given = str(options.get(option) or "")
-        found = re.search(pattern, given)
-        if found:
-            break
-    else:
+    way: Way, faults: ProxyFaults = _FAULTS, seed: int = 0
+) -> Iterator[tuple[Way, FaultProxy] | None]:
+    """The way through a proxy which cuts connections; None if there can be none."""
+    server = way.server()
+    if server is None:
         yield None
         return
-    parts = urlsplit(found[1])
-    assert parts.hostname is not None
-    port = parts.port or _PORTS[parts.scheme]
-    with FaultProxy(parts.hostname, port, faults, seed).running() as proxy:
-        way = f"http://127.0.0.1:{proxy.port}"
-        yield {**options, option: given[: found.start(1)] + way + given[found.end(1) :]}, proxy
+    with FaultProxy(*server, faults, seed).running() as proxy:
+        yield way.through("127.0.0.1", proxy.port), proxy
 
 
 def describe_cuts(proxy: FaultProxy) -> str:

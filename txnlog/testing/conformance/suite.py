@@ -13,7 +13,6 @@ from txnlog.storage.base import Storage
 from txnlog.testing.conformance.forks import a_connection_survives_a_fork
 from txnlog.testing.conformance.interface import CHECKS
 from txnlog.testing.conformance.lost_responses import (
-    ENDPOINT,
     LostResponses,
     create_over_cut_connections,
     describe_cuts,
@@ -21,6 +20,7 @@ from txnlog.testing.conformance.lost_responses import (
 )
 from txnlog.testing.conformance.races import ROUNDS, race
 from txnlog.testing.conformance.speed import measure_speed
+from txnlog.testing.conformance.ways import ENDPOINT, Way
 
 State = Literal["passed", "failed", "skipped"]
 
@@ -47,15 +47,25 @@ class Suite:
     Args:
         url: a folder below which the checks make theirs, as ``txnlog.open`` takes it.
         options: the storage options.
-        proxy_url: the same folder by a way on which connections are cut; "" for a proxy of the
-            suite's own, where the option ``endpoint_url`` names an unencrypted endpoint.
+        proxy_url: a way on which connections are cut: ``http://host:port`` of a proxy that stands
+            in for the server, or another URL of the same folder; "" for a proxy of the suite's own,
+            where the server is named and its connections are not encrypted.
         rounds: of the race.
+
+    Raises InvalidOption: by ``proxy_url`` the folder cannot be reached.
     """
 
     url: str
     options: Mapping[str, object] = field(default_factory=dict)
     proxy_url: str = ""
     rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        self._disturbed_way()
+
+    def _disturbed_way(self) -> Way | None:
+        """The way that was given."""
+        return Way(self.url, self.options).by(self.proxy_url) if self.proxy_url else None
 
     def names(self) -> list[str]:
         """The names of the checks, in the order in which they run."""
@@ -95,9 +105,9 @@ class Suite:
             state, detail = "failed", f"{type(error).__name__}: {error}"
         return Result(name, state, detail, time.perf_counter() - begun_s, figures)
 
-    def _open(self, folder: str, *, url: str = "", options: object = None) -> Storage:
-        given = self.options if not isinstance(options, Mapping) else options
-        storage = open_storage(f"{(url or self.url).rstrip('/')}/{folder}", given)
+    def _open(self, folder: str, way: Way | None = None) -> Storage:
+        given = way or Way(self.url, self.options)
+        storage = open_storage(f"{given.url.rstrip('/')}/{folder}", given.options)
         # What the shorter check before a first write looks at is checked here in full.
         storage.trust()
         return storage
@@ -119,21 +129,19 @@ class Suite:
 
     def _lose_responses(self, storage: Storage) -> object:
         folder = storage.url.rpartition("/")[2]
-        if self.proxy_url:
-            creates, unknown = create_over_cut_connections(
-                storage, self._open(folder, url=self.proxy_url)
-            )
+        given = self._disturbed_way()
+        if given is not None:
+            creates, unknown = create_over_cut_connections(storage, self._open(folder, given))
             return LostResponses(creates, unknown, "as the proxy that was given does")
-        with through_proxy(self.options) as found:
+        with through_proxy(Way(self.url, self.options)) as found:
             if found is None:
                 raise _Skipped(
-                    f"no option {ENDPOINT} names an unencrypted endpoint; give --proxy, a URL that "
-                    "leads to the same folder through a proxy which cuts connections"
+                    f"neither an option {ENDPOINT} nor the URL names a server whose connections "
+                    "are not encrypted; give --proxy, a way to the same folder on which "
+                    "connections are cut"
                 )
-            options, proxy = found
-            creates, unknown = create_over_cut_connections(
-                storage, self._open(folder, options=options)
-            )
+            way, proxy = found
+            creates, unknown = create_over_cut_connections(storage, self._open(folder, way))
             return LostResponses(creates, unknown, describe_cuts(proxy))
 
 
