@@ -11,7 +11,7 @@ from collections.abc import Generator, Hashable, Iterable
 from typing import Final, TypeVar
 
 from txnlog.errors import PutIfAbsentBroken
-from txnlog.storage.ahead import SizedCall, Waits
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.server_checks import check_once, mark_passed, was_probed
@@ -36,10 +36,12 @@ class ServerStorage(Storage):
     def was_probed(self) -> bool:
         return was_probed(self.server)
 
-    def run_ahead(self, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+    def run_ahead(
+        self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
+    ) -> Generator[T]:
         # Whoever asks a server waits, unless it turns out otherwise: the first calls go together.
         self.__dict__.setdefault("_waits", Waits(_EXPECTED_S))
-        return super().run_ahead(calls)
+        return super().run_ahead(calls, most_bytes)
 
     def check_before_write(self, name: str) -> None:
         """Make sure that the server keeps the promise, unless this process has done so.
