@@ -57,7 +57,7 @@ def test_an_open_transaction_bounds_what_is_stable(store: Store, clock: VirtualC
     with store.producer() as plain:
         plain.send("t", b"after", timestamp_ms=300)
     for reader in (store, elsewhere(store.storage, clock)):
-        committed = reader.consumer("t", auto_offset_reset="earliest")
+        committed = reader.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
         assert [record.value for record in committed] == [b"before"]
         assert committed.end_offsets([T0]) == {T0: 1}
         assert committed.offsets_for_times({T0: 200}) == {T0: None}
