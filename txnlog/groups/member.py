@@ -161,6 +161,10 @@ class Member:
         """Whether something has come in the group's log, or has left it, since :meth:`view`."""
         return self._log.folded != self._viewed or self._left != self._viewed_left
 
+    def look_again(self) -> None:
+        """What the last view told could not be done: it is news still."""
+        self._viewed = -1
+
     def view(self) -> View:
         """What is this member's, as far as the log was read.
 
