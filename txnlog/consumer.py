@@ -135,8 +135,9 @@ class Consumer(Polling):
         if self._group_id is None or self._membership is None:
             self._assign(self._all_partitions(snapshot))
             return
+        # What it was told to read by assign() is not its share.
+        dropped = [w for w in self._assigned if self._sharing is None or w.topic not in wanted]
         self._sharing = self._sharing or Sharing(self._logs, self._group_id, self._membership)
-        dropped = [where for where in self._assigned if where.topic not in wanted]
         self._hand_over(dropped)
         self._drop(dropped)
         self._sharing.subscribe(wanted, listener)
@@ -419,7 +420,9 @@ class Consumer(Polling):
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         given = self._positions if offsets is None else offsets
-        self._group().commit(given, metadata, self._committer())
+        group = self._group()
+        if given:
+            group.commit(given, metadata, self._committer())
         if self._auto_commit is not None:
             self._auto_commit.forget(given)
 

@@ -13,6 +13,7 @@ from txnlog.errors import (
     ConcurrentTransactions,
     FencedInstanceId,
     IllegalState,
+    UnknownTopicOrPartition,
     Wakeup,
 )
 from txnlog.groups.sharing import ConsumerRebalanceListener
@@ -207,3 +208,65 @@ def test_auto_commit_of_what_is_given_up_for_something_else(group: Group, turn: 
         consumer.assign([TopicPartition("out", 0)])
     consumer.close()
     assert left_for_others(group) == 0
+
+
+def test_a_listener_that_commits_what_is_revoked_does_so_in_vain_where_all_is_lost(
+    group: Group,
+) -> None:
+    class Commits(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, partitions: Partitions) -> None:  # noqa: ARG002
+            consumer.commit()
+
+    consumer = begin(group, Commits())
+    consumer.poll()
+    group.store.remove_group_members("g")
+    consumer._sharing._member._log.refresh()  # type: ignore[union-attr]
+    assert len(consumer.poll(max_records=100)) == 40
+
+
+def test_what_was_assigned_is_not_read_by_a_member(group: Group) -> None:
+    other = begin(group)
+    other.poll(max_records=0)
+    consumer = group.process().consumer(group_id="g", auto_offset_reset="earliest")
+    consumer.assign([T[0]])
+    consumer.subscribe(["t"])
+    assert consumer.poll() == []
+    assert consumer.assignment() == []
+
+
+def test_a_topic_that_is_gone_for_a_while(group: Group) -> None:
+    one, two = begin(group), begin(group)
+    group.rounds(one, two)
+    group.store.delete_topic("t")
+    for consumer in (one, two):
+        with pytest.raises(UnknownTopicOrPartition):
+            consumer.poll()
+    group.store.create_topic("t", partitions=2)
+    with group.store.producer() as producer:
+        for number in range(8):
+            producer.send("t", b"new", partition=number % 2)
+    found = []
+    for _ in range(6):
+        for consumer in (one, two):
+            found += [(r.partition, r.offset) for r in consumer.poll()]
+        group.clock.time_ms += 3_000
+    assert sorted(found) == [(number, offset) for number in range(2) for offset in range(4)]
+    assert (len(one.assignment()), len(two.assignment())) == (1, 1)
+
+
+def test_a_single_member_is_removed_by_its_name(group: Group) -> None:
+    begin(group, group_instance_id="ab").poll()
+    begin(group, group_instance_id="a").poll()
+    assert len(group.store.remove_group_members("g", "ab")) == 1
+    (left,) = group.store.describe_group("g").members
+    assert left.instance_id == "a"
+
+
+def test_a_group_whose_members_are_dead_expires(group: Group) -> None:
+    consumer = begin(group)
+    consumer.poll()
+    consumer.commit()
+    group.clock.time_ms += 30_000
+    assert group.process().expire_groups(older_than_ms=1_000) == []
+    group.clock.time_ms += 30_000
+    assert group.process().expire_groups(older_than_ms=1_000) == ["g"]

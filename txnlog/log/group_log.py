@@ -161,8 +161,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
     def expire(self, before_ms: int, *, dry_run: bool = False) -> bool:
         """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
 
-        A group that an undecided transaction is about to move is left alone. With ``dry_run`` only
-        tell.
+        A group that has members, or that an undecided transaction is about to move, is left alone.
+        Members that are dead are put so first. With ``dry_run`` only tell.
         """
         nonce = self.clock.token()
 
@@ -175,4 +175,9 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         if dry_run:
             with self.reading() as state:
                 return build(state) is not None
+        with self.reading() as state:
+            is_old = not state.empty and not state.pending and state.last_commit_ms < before_ms
+            has_members = bool(state.membership.members)
+        if is_old and has_members:
+            self.expire_dead_members()
         return self.append(build, refreshed=True) is not None
