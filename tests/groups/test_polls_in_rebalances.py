@@ -13,6 +13,7 @@ from txnlog.errors import (
     ConcurrentTransactions,
     FencedInstanceId,
     IllegalState,
+    InconsistentGroupProtocol,
     UnknownTopicOrPartition,
     Wakeup,
 )
@@ -270,3 +271,12 @@ def test_a_group_whose_members_are_dead_expires(group: Group) -> None:
     assert group.process().expire_groups(older_than_ms=1_000) == []
     group.clock.time_ms += 30_000
     assert group.process().expire_groups(older_than_ms=1_000) == ["g"]
+
+
+def test_the_assignor_of_members_that_are_dead_binds_nobody(group: Group) -> None:
+    begin(group, partition_assignment_strategy="range").poll()
+    consumer = begin(group)
+    with pytest.raises(InconsistentGroupProtocol):
+        consumer.poll()
+    group.clock.time_ms += 60_000
+    assert len(consumer.poll()) == 40

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 
 from txnlog import names
 from txnlog.config import check_whole_number
-from txnlog.errors import FencedInstanceId, InvalidOption, ObjectNotFound, UnknownMemberId
+from txnlog.errors import (
+    FencedInstanceId,
+    InconsistentGroupProtocol,
+    InvalidOption,
+    ObjectNotFound,
+    UnknownMemberId,
+)
 from txnlog.groups import heartbeats
 from txnlog.groups.assignors import BUILT_IN, DEFAULT, Assignor
 from txnlog.groups.heartbeats import Observer
@@ -248,7 +254,12 @@ class Member:
             state.membership.check_join(self.group_id, member)
             return MembersJoined(nonce, self._clock.now_ms(), (member,))
 
-        self._log.append(build)
+        try:
+            self._log.append(build)
+        except InconsistentGroupProtocol:
+            if not self._log.expire_dead_members():
+                raise
+            self._log.append(build)
         self._logs.tidy([self._log])
         with self._log.reading() as state:
             return state.membership.generation
