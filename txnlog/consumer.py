@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 from txnlog.config import check_whole_number
 from txnlog.errors import (
+    ConcurrentTransactions,
     IllegalState,
     InvalidOption,
     NoOffsetForPartition,
@@ -100,7 +101,11 @@ class Consumer(Polling):
         Nothing is committed by closing, unless with ``enable_auto_commit``; leaving a ``with``
         block by an exception does not even then. The listener's ``on_partitions_revoked`` is
         called before it leaves, and may commit.
+
+        Raises IllegalState if it is called by the listener.
         """
+        if self._sharing is not None:
+            self._sharing.check_may_close("close()")
         self._close(commit=True)
 
     def _leave(self) -> None:
@@ -130,8 +135,11 @@ class Consumer(Polling):
         if self._group_id is None or self._membership is None:
             self._assign(self._all_partitions(snapshot))
             return
+        # What it was told to read by assign() is not its share.
+        dropped = [w for w in self._assigned if self._sharing is None or w.topic not in wanted]
         self._sharing = self._sharing or Sharing(self._logs, self._group_id, self._membership)
-        self._drop([where for where in self._assigned if where.topic not in wanted])
+        self._hand_over(dropped)
+        self._drop(dropped)
         self._sharing.subscribe(wanted, listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -145,6 +153,8 @@ class Consumer(Polling):
         for where in wanted:
             snapshot.check_partition(where)
         if self._sharing is not None:
+            self._sharing.check_may_close("assign()")
+            self._hand_over(self._assigned.keys())
             self._sharing.close(self, reason="assign()")
             self._sharing = None
         self._topics = topics
@@ -177,6 +187,7 @@ class Consumer(Polling):
         """Read these no more: they are taken away."""
         if self._auto_commit is not None:
             self._auto_commit.forget(partitions)
+        self._reading.forget(partitions)
         self._assign([where for where in self._assigned if where not in {*partitions}])
 
     def _join_in(self) -> None:
@@ -317,10 +328,18 @@ class Consumer(Polling):
     # -- positions -------------------------------------------------------------------------------
 
     def position(self, where: TopicPartition) -> int:
-        """The offset of the next record that will be read of a partition."""
+        """The offset of the next record that will be read of a partition.
+
+        Raises ConcurrentTransactions while a former owner's transaction is about to move it.
+        """
         self._check_assigned([where])
         if where not in self._positions:
             group = None if self._standing is None else self._standing.read()
+            if group is not None and self._sharing is not None and where in group.held():
+                raise ConcurrentTransactions(
+                    f"{where} has no position yet: {group.held()[where]} of its former owner is "
+                    "about to move it and is not decided yet; poll on, and ask later"
+                )
             self._locate(self._snapshot(), [where], group)
         return self._positions[where]
 
@@ -336,7 +355,7 @@ class Consumer(Polling):
         if self._standing is not None:
             self._standing.begin_anew(where, offset)
         self._drop_buffered()
-        self._positions[where] = offset
+        self._reading.place(where, offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read on from the log start, in all assigned partitions if none are named."""
@@ -401,7 +420,11 @@ class Consumer(Polling):
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         given = self._positions if offsets is None else offsets
-        self._group().commit(given, metadata, self._committer())
+        group = self._group()
+        if given:
+            group.commit(given, metadata, self._committer())
+        if self._auto_commit is not None:
+            self._auto_commit.forget(given)
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, with its metadata; None if there is none."""
@@ -463,7 +486,10 @@ class Consumer(Polling):
     def _forget(self, topic: str) -> None:
         self._drop_buffered()
         del self._topic_ids[topic]
-        for where in [where for where in self._assigned if where.topic == topic]:
+        gone = [where for where in self._assigned if where.topic == topic]
+        if self._auto_commit is not None:
+            self._auto_commit.forget(gone)
+        for where in gone:
             self._positions.pop(where, None)
             if self._standing is not None:
                 self._standing.forget(where)

@@ -153,8 +153,10 @@ class Polling(ABC):
         self._open()
         self._lookout.check()
         self._take_part()
-        if self._auto_commit is not None:
-            self._auto_commit.commit_if_due(self.commit, self._positions)
+        if self._auto_commit is not None and not self._auto_commit.commit_if_due(
+            self.commit, self._positions
+        ):
+            self._take_part()  # partitions are somebody else's by now
         if as_records is not self._as_records:
             self._drop_buffered()
             self._as_records = as_records

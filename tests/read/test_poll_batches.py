@@ -46,6 +46,7 @@ def test_batches_are_those_of_a_scan(store: Store) -> None:
     assert {where: consumer.position(where) for where in (T0, T1)} == {T0: 20, T1: 20}
     assert consumer.poll_batches() == consumer.poll_batches(timeout_ms=50) == {}
     consumer.commit({T0: 7})
+    consumer.close()
     again = another(store).consumer("t", group_id="g", auto_offset_reset="earliest")
     assert offsets(again.poll_batches()) == {T0: [*range(7, 20)], T1: [*range(20)]}
     again.commit()

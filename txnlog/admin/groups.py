@@ -220,13 +220,13 @@ class GroupAdmin:
         log.delete(sorted(doomed & known))
 
     def remove_group_members(
-        self, group_id: str, members: Iterable[str] | None = None
+        self, group_id: str, members: str | Iterable[str] | None = None
     ) -> tuple[str, ...]:
         """Take members out of a group: those that died, or hang. One that lives joins again.
 
         Args:
             group_id: whose.
-            members: their member or instance ids; None for all.
+            members: member or instance ids, or a single one; None for all.
 
         Returns:
             The member ids of those that were removed.
@@ -237,7 +237,8 @@ class GroupAdmin:
         log = self._existing_group(group_id)
         with log.reading() as state:
             everybody = [*state.membership.members]
-        chosen = everybody if members is None else [*members]
+        given = [members] if isinstance(members, str) else members
+        chosen = everybody if given is None else [*given]
         return log.remove_members([one for one in chosen if one], "removed by an operator")
 
     def expire_groups(

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 
 from txnlog import names
 from txnlog.config import check_whole_number
-from txnlog.errors import FencedInstanceId, InvalidOption, ObjectNotFound, UnknownMemberId
+from txnlog.errors import (
+    FencedInstanceId,
+    InconsistentGroupProtocol,
+    InvalidOption,
+    ObjectNotFound,
+    UnknownMemberId,
+)
 from txnlog.groups import heartbeats
 from txnlog.groups.assignors import BUILT_IN, DEFAULT, Assignor
 from txnlog.groups.heartbeats import Observer
@@ -161,6 +167,10 @@ class Member:
         """Whether something has come in the group's log, or has left it, since :meth:`view`."""
         return self._log.folded != self._viewed or self._left != self._viewed_left
 
+    def look_again(self) -> None:
+        """What the last view told could not be done: it is news still."""
+        self._viewed = -1
+
     def view(self) -> View:
         """What is this member's, as far as the log was read.
 
@@ -244,7 +254,12 @@ class Member:
             state.membership.check_join(self.group_id, member)
             return MembersJoined(nonce, self._clock.now_ms(), (member,))
 
-        self._log.append(build)
+        try:
+            self._log.append(build)
+        except InconsistentGroupProtocol:
+            if not self._log.expire_dead_members():
+                raise
+            self._log.append(build)
         self._logs.tidy([self._log])
         with self._log.reading() as state:
             return state.membership.generation

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sized
 from typing import Protocol
 
 from txnlog.clock import SystemClock
-from txnlog.errors import StorageError, TxnlogError, UnknownMemberId
+from txnlog.errors import IllegalState, StorageError, TxnlogError, UnknownMemberId
 from txnlog.groups.member import Member, MemberSettings
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
@@ -134,6 +134,10 @@ class Sharing:
             for _ in range(_ROUNDS):
                 if not self._take_part(reader):
                     return
+        except BaseException:
+            if self._member is not None:
+                self._member.look_again()
+            raise
         finally:
             self._calling = False
 
@@ -204,6 +208,11 @@ class Sharing:
         self.poll(reader)
         return before != self._owned
 
+    def check_may_close(self, what: str) -> None:
+        """Raise IllegalState if it is the listener that asks for it."""
+        if self._calling:
+            raise IllegalState(f"{what} by a rebalance listener: do it when poll has returned")
+
     def close(self, reader: Reader | None = None, *, reason: str = "closed") -> None:
         """Leave the group; the partitions are revoked first. A static member stays in it.
 
@@ -220,10 +229,12 @@ class Sharing:
             if reader is not None and self._owned:
                 gone = [*self._owned]
                 self._member = member  # what the listener commits is the member's
+                self._calling = True
                 self._listener.on_partitions_revoked(gone)
                 self._let_go(reader, gone)
         finally:
             self._member = None
+            self._calling = False
             member.close(reason)
 
     def _stop(self) -> None:

@@ -166,7 +166,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
 
         A group with live members is left alone, and so is one that an undecided transaction is
-        about to move. With ``dry_run`` only tell.
+        about to move. Members that are dead are put so first. With ``dry_run`` only tell.
         """
         with self.reading() as state:
             is_old = bool(state.membership.members) and state.last_commit_ms < before_ms

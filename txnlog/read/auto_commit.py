@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from txnlog.clock import Clock
 from txnlog.config import check_whole_number
-from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.errors import CommitFailed, InvalidOption, TxnlogError
 from txnlog.names import TopicPartition
 
 Offsets: TypeAlias = Mapping[TopicPartition, int]
@@ -29,21 +29,25 @@ class AutoCommit:
         self._next_s = clock.monotonic_s() + self._interval_s
         self._committed: dict[TopicPartition, int] = {}
 
-    def commit_if_due(self, commit: Callable[[Offsets], object], positions: Offsets) -> None:
-        """Commit what has moved, if the interval is over.
+    def commit_if_due(self, commit: Callable[[Offsets], object], positions: Offsets) -> bool:
+        """Commit what has moved, if the interval is over; False if the group refuses it.
 
         What may succeed later is logged, and tried again after the next interval.
         """
         now_s = self._clock.monotonic_s()
         if now_s < self._next_s:
-            return
+            return True
         self._next_s = now_s + self._interval_s
         try:
             self.commit_at_end(commit, positions)
+        except CommitFailed as error:
+            _logger.warning("offsets were not committed: %s", error)
+            return False
         except TxnlogError as error:
             if not error.retriable:
                 raise
             _logger.warning("offsets were not committed, which is tried again: %s", error)
+        return True
 
     def commit_at_end(self, commit: Callable[[Offsets], object], positions: Offsets) -> None:
         """Commit what has moved since the last time; nothing if nothing has."""

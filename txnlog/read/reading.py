@@ -5,7 +5,7 @@ A poll that fails leaves the positions where they were, so what it had taken com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 import pyarrow as pa
@@ -69,6 +69,19 @@ class Reading:
         if self._before is None:
             self._before = {**self.positions, **self._moved}
         return self._before
+
+    def place(self, where: TopicPartition, offset: int) -> None:
+        """Read on from here: also if the poll that goes on fails."""
+        self.positions[where] = offset
+        self._moved.pop(where, None)
+        if self._before is not None:
+            self._before[where] = offset
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """They have no position any more, and had none before this poll."""
+        for known in (self.positions, self._moved, self._before or {}):
+            for where in partitions:
+                known.pop(where, None)
 
     def _move(self, where: TopicPartition, offset: int) -> None:
         self._moved.setdefault(where, self.positions[where])

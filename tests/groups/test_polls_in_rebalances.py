@@ -1,0 +1,282 @@
+"""What polls, positions and auto commits make of a rebalance, over virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+from group_in_steps import Group, T
+
+from txnlog.consumer import Consumer
+from txnlog.errors import (
+    ConcurrentTransactions,
+    FencedInstanceId,
+    IllegalState,
+    InconsistentGroupProtocol,
+    UnknownTopicOrPartition,
+    Wakeup,
+)
+from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.names import TopicPartition
+
+Partitions = Collection[TopicPartition]
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def begin(
+    group: Group,
+    listener: ConsumerRebalanceListener | None = None,
+    *,
+    auto: bool = False,
+    **options: Any,
+) -> Consumer:
+    consumer = group.process().consumer(
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=auto,
+        auto_commit_interval_ms=1_000,
+        **options,
+    )
+    consumer.subscribe(["t"], listener=listener)
+    return consumer
+
+
+def left_for_others(group: Group) -> int:
+    """How many records the group has not committed."""
+    other = begin(group)
+    found = len(other.poll(max_records=1_000))
+    other.close()
+    return found
+
+
+def interrupted(consumer: Consumer, meanwhile: Callable[[], object]) -> None:
+    """Have it wait in a poll while something happens, take part in the group, and wake it up."""
+    real, looks = consumer._refresh, iter(range(100))
+
+    def look() -> None:
+        if next(looks) == 1:
+            meanwhile()
+            consumer._sharing._member._log.refresh()  # type: ignore[union-attr]
+            consumer._join_in()
+            consumer.wakeup()
+        else:
+            real()
+
+    consumer._refresh = look  # type: ignore[method-assign]
+    with pytest.raises(Wakeup):
+        consumer.poll(timeout_ms=60_000)
+    consumer._refresh = real  # type: ignore[method-assign]
+
+
+def test_what_was_lost_and_given_back_within_a_poll_that_fails_is_where_the_group_is(
+    group: Group,
+) -> None:
+    consumer = begin(group)
+    assert len(consumer.poll(max_records=100)) == 40
+    consumer.commit()
+
+    def lose() -> None:
+        group.store.remove_group_members("g")
+        other = begin(group)
+        group.send(5)
+        assert len(other.poll()) == 20
+        other.commit()
+        other.close()
+
+    interrupted(consumer, lose)
+    assert consumer.poll() == []
+
+
+def test_what_a_listener_seeks_stays_though_the_poll_fails(group: Group) -> None:
+    class Seeks(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, partitions: Partitions) -> None:
+            for where in partitions:
+                consumer.seek(where, 7)
+
+    consumer = begin(group, Seeks())
+    assert len(consumer.poll()) == 12
+    consumer.commit()
+    interrupted(consumer, lambda: group.store.remove_group_members("g"))
+    assert len(consumer.poll()) == 12
+
+
+def test_a_rebalance_goes_on_in_the_poll_after_one_whose_listener_raised(group: Group) -> None:
+    class Raises(ConsumerRebalanceListener):
+        calls = 0
+
+        def on_partitions_revoked(self, partitions: Partitions) -> None:  # noqa: ARG002
+            self.calls += 1
+            if self.calls == 1:
+                raise ValueError("not yet")
+
+    listener = Raises()
+    one, two = begin(group, listener), begin(group)
+    group.rounds(one, two, count=1)
+    with pytest.raises(ValueError, match="not yet"):
+        group.rounds(one, two)
+    group.rounds(one, two, count=3)
+    assert listener.calls == 2
+    assert (len(one.assignment()), len(two.assignment())) == (2, 2)
+
+
+def test_a_fenced_consumer_is_refused_at_each_poll(group: Group) -> None:
+    one = begin(group, group_instance_id="i")
+    one.poll()
+    begin(group, group_instance_id="i").poll()
+    group.clock.time_ms += 4_000
+    for _ in range(2):
+        with pytest.raises(FencedInstanceId):
+            one.poll()
+
+
+def test_a_listener_cannot_close_its_consumer(group: Group) -> None:
+    class Closes(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, partitions: Partitions) -> None:  # noqa: ARG002
+            consumer.close()
+
+    consumer, other = begin(group, Closes()), begin(group)
+    group.rounds(consumer, other, count=1)
+    with pytest.raises(IllegalState, match="listener"):
+        group.rounds(consumer, other)
+    with pytest.raises(IllegalState, match="listener"):
+        consumer.close()
+    group.rounds(other)
+    assert len(other.assignment()) == 4
+
+
+def test_no_position_while_a_former_owners_transaction_is_undecided(group: Group) -> None:
+    one, two = begin(group), begin(group)
+    one.poll(max_records=100)
+    producer = group.process().producer(transactional_id="p", transaction_timeout_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({T[3]: 6}, one.group_metadata())
+    producer._place_all(with_offsets=True)
+    group.rounds(one, two)
+    assert T[3] in two.assignment()
+    with pytest.raises(ConcurrentTransactions):
+        two.position(T[3])
+    producer.commit_transaction()
+    assert two.position(T[3]) == 6
+
+
+def test_an_auto_commit_that_the_group_refuses_does_not_end_the_loop(group: Group) -> None:
+    """What was read comes again, since the group does not know that it was worked on."""
+    consumer = begin(group, auto=True)
+    assert len(consumer.poll(max_records=7)) == 7
+    group.store.remove_group_members("g")
+    group.clock.time_ms += 2_000
+    assert len(consumer.poll(max_records=100)) == 40
+    consumer.close()
+    assert left_for_others(group) == 0
+
+
+def test_what_was_auto_committed_of_a_topic_says_nothing_of_the_one_made_anew(group: Group) -> None:
+    consumer = begin(group, auto=True)
+    assert len(consumer.poll(max_records=100)) == 40
+    group.clock.time_ms += 2_000
+    consumer.poll()
+    group.store.delete_topic("t")
+    group.store.create_topic("t", partitions=4)
+    group.send(10)
+    assert sum(len(consumer.poll(max_records=100)) for _ in range(2)) == 40
+    consumer.close()
+    assert left_for_others(group) == 0
+
+
+def test_auto_commit_goes_on_from_a_commit_of_ones_own(group: Group) -> None:
+    consumer = begin(group, auto=True)
+    consumer.poll(max_records=100)
+    group.clock.time_ms += 2_000
+    consumer.poll()
+    consumer.commit({T[0]: 5})
+    consumer.close()
+    assert left_for_others(group) == 0
+
+
+@pytest.mark.parametrize("turn", ["subscribe", "assign"])
+def test_auto_commit_of_what_is_given_up_for_something_else(group: Group, turn: str) -> None:
+    consumer = begin(group, auto=True)
+    consumer.poll(max_records=100)
+    if turn == "subscribe":
+        consumer.subscribe(["out"])
+    else:
+        consumer.assign([TopicPartition("out", 0)])
+    consumer.close()
+    assert left_for_others(group) == 0
+
+
+def test_a_listener_that_commits_what_is_revoked_does_so_in_vain_where_all_is_lost(
+    group: Group,
+) -> None:
+    class Commits(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, partitions: Partitions) -> None:  # noqa: ARG002
+            consumer.commit()
+
+    consumer = begin(group, Commits())
+    consumer.poll()
+    group.store.remove_group_members("g")
+    consumer._sharing._member._log.refresh()  # type: ignore[union-attr]
+    assert len(consumer.poll(max_records=100)) == 40
+
+
+def test_what_was_assigned_is_not_read_by_a_member(group: Group) -> None:
+    other = begin(group)
+    other.poll(max_records=0)
+    consumer = group.process().consumer(group_id="g", auto_offset_reset="earliest")
+    consumer.assign([T[0]])
+    consumer.subscribe(["t"])
+    assert consumer.poll() == []
+    assert consumer.assignment() == []
+
+
+def test_a_topic_that_is_gone_for_a_while(group: Group) -> None:
+    one, two = begin(group), begin(group)
+    group.rounds(one, two)
+    group.store.delete_topic("t")
+    for consumer in (one, two):
+        with pytest.raises(UnknownTopicOrPartition):
+            consumer.poll()
+    group.store.create_topic("t", partitions=2)
+    with group.store.producer() as producer:
+        for number in range(8):
+            producer.send("t", b"new", partition=number % 2)
+    found = []
+    for _ in range(6):
+        for consumer in (one, two):
+            found += [(r.partition, r.offset) for r in consumer.poll()]
+        group.clock.time_ms += 3_000
+    assert sorted(found) == [(number, offset) for number in range(2) for offset in range(4)]
+    assert (len(one.assignment()), len(two.assignment())) == (1, 1)
+
+
+def test_a_single_member_is_removed_by_its_name(group: Group) -> None:
+    begin(group, group_instance_id="ab").poll()
+    begin(group, group_instance_id="a").poll()
+    assert len(group.store.remove_group_members("g", "ab")) == 1
+    (left,) = group.store.describe_group("g").members
+    assert left.instance_id == "a"
+
+
+def test_a_group_whose_members_are_dead_expires(group: Group) -> None:
+    consumer = begin(group)
+    consumer.poll()
+    consumer.commit()
+    group.clock.time_ms += 30_000
+    assert group.process().expire_groups(older_than_ms=1_000) == []
+    group.clock.time_ms += 30_000
+    assert group.process().expire_groups(older_than_ms=1_000) == ["g"]
+
+
+def test_the_assignor_of_members_that_are_dead_binds_nobody(group: Group) -> None:
+    begin(group, partition_assignment_strategy="range").poll()
+    consumer = begin(group)
+    with pytest.raises(InconsistentGroupProtocol):
+        consumer.poll()
+    group.clock.time_ms += 60_000
+    assert len(consumer.poll()) == 40
