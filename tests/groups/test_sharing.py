@@ -24,7 +24,8 @@ from txnlog.errors import (
     UnknownMemberId,
 )
 from txnlog.groups.sharing import ConsumerRebalanceListener
-from txnlog.names import TopicPartition
+from txnlog.log.dead_members import find_dead_members
+from txnlog.names import TopicPartition, group_members
 from txnlog.state.group import OffsetCommit
 from txnlog.storage.counting import CountingStorage
 
@@ -371,6 +372,22 @@ def test_who_is_no_member_need_not_wait_for_the_dead(group: Group) -> None:
     group.clock.time_ms += 3_600_000
     with pytest.raises(GroupNotEmpty):
         group.process().reset_group_offsets("g", ["t"], to=5)
+
+
+def test_who_joined_just_now_is_not_dead_though_its_entry_is_freed_already(group: Group) -> None:
+    """A disk frees names by their count; and it was stopped before its first heartbeat."""
+    one = group.consumer("one")
+    one.poll(max_records=1)
+    log = group.process().logs.group("g")
+    log.refresh()
+    with log.reading() as found:
+        members, newest = found.membership, found.next_entry - 1
+    heap, folder = group.heap, group_members("g")
+    heap.delete([f"{folder}/{name}" for name in heap.list_names(folder)])
+    heap.delete([log.log.path(number) for number in range(newest)])
+    assert find_dead_members(heap, group.clock, "g", members, newest) == []
+    group.clock.time_ms += 45_001
+    assert len(find_dead_members(heap, group.clock, "g", members, newest)) == 1
 
 
 # -- what it costs ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from txnlog.state.group import OffsetCommit
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage.base import Storage
 from txnlog.store import attach
-from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, VirtualClock
+from txnlog.testing import FaultRates, FaultyStorage, HeapStorage, Process, Simulation, VirtualClock
 
 FOLDER = "groups/g"
 KEPT = 2
@@ -242,6 +242,24 @@ def test_a_mark_is_durable_before_what_it_closes_goes(
     assert min(log.listing().entries) == 4
     heap.power_cut(lambda _: False)
     assert all(log.chapters.is_closed(number) for number in range(4))
+
+
+def test_a_stray_far_behind_costs_nothing_for_what_lies_between(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    """Somebody who slept has put entry 0 again, 1,000 chapters later."""
+    monkeypatch.setattr(chapters, "CHAPTER", 1)
+    monkeypatch.setattr(chapters, "_MOST_AT_ONCE", 2_000)
+    storage = FaultyStorage(HeapStorage())
+    log = SequenceLog(storage, FOLDER, clock)
+    log.chapters.clean(1_000, FreeingRule(60_000))
+    fill(log, 0, 1)
+    fill(log, 995, 1_002)
+    clock.time_ms += 60_000
+    storage.requests.clear()
+    log.chapters.clean(1_001, FreeingRule(60_000))
+    assert min(log.listing().entries) == 1_000
+    assert len(storage.requests) < 50
 
 
 real_put = HeapStorage.put_if_absent

@@ -193,9 +193,12 @@ class TopicAdmin:
         nonce = self._logs.clock.token()
         log = self._logs.topic(topic)
         doomed: dict[str, None] = {}
+        topic_id: str | None = None
 
         def build(state: TopicState) -> Deleted:
-            state.check_exists(topic)
+            nonlocal topic_id
+            state.check_exists(topic, topic_id)
+            topic_id = state.topic_id
             doomed.clear()
             doomed.update(
                 (file, None)

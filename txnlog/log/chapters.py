@@ -192,8 +192,8 @@ class Chapters:
         """
         if not closed:
             return 0
-        first, end = closed[0] - closed[0] % CHAPTER, marks.end
-        waiting = range(first, end, CHAPTER)
+        # Those that hold names: one that somebody who slept has put may lie far behind.
+        waiting = sorted({n - n % CHAPTER for n in closed})
         try:
             now_ms = self._storage.modified_ms(self.path(*newest))
         except ObjectNotFound:
@@ -204,7 +204,7 @@ class Chapters:
             if self._age_ms(marks.covering(waiting[freed]), now_ms) < rule.age_ms:
                 break
             freed += 1
-        return first + freed * CHAPTER
+        return waiting[freed - 1] + CHAPTER if freed else 0
 
     def _age_ms(self, mark: tuple[int, int] | None, now_ms: int | None) -> int:
         """How old a mark is: by the storage's clock, which says ``now_ms``, else by ours."""

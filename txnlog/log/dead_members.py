@@ -19,11 +19,12 @@ REASON = "session.timeout.ms, by the storage's clock"
 
 
 def find_dead_members(
-    storage: Storage, clock: Clock, group_id: str, group: Membership
+    storage: Storage, clock: Clock, group_id: str, group: Membership, newest_entry: int
 ) -> list[Silence]:
     """The members whose last heartbeat is older than their session timeout.
 
-    None where the storage does not tell when its objects were put.
+    None where the storage does not tell when its objects were put. ``newest_entry`` is the last one
+    of the group's log.
     """
     newest = _newest_heartbeats(storage, group_id)
     if not {*group.members} <= {*newest}:
@@ -40,15 +41,13 @@ def find_dead_members(
     found = []
     for member_id, held in group.members.items():
         beat = newest.get(member_id)
-        path = f"{names.group_log(group_id)}/{names.log_file(held.joined_entry, LogFile.ENTRY)}"
-        if beat is not None:
-            path = names.heartbeat(group_id, beat)
         try:
-            told_ms = storage.modified_ms(path)
-        except ObjectNotFound:
             if beat is not None:
-                continue  # it has put another one meanwhile
-            told_ms = 0  # its entry was cleaned up, which takes much longer than any session
+                told_ms = storage.modified_ms(names.heartbeat(group_id, beat))
+            else:
+                told_ms = _entry_ms(storage, group_id, held.joined_entry, newest_entry)
+        except ObjectNotFound:
+            continue  # it has put another one meanwhile, or others go on just now
         if told_ms is not None and now_ms - told_ms > held.member.session_timeout_ms:
             found.append(Silence(member_id, -1 if beat is None else beat.number, REASON))
     return found
@@ -61,6 +60,15 @@ def delete_heartbeats(storage: Storage, group_id: str, member_ids: Collection[st
     doomed = [f"{folder}/{name}" for name, beat in told if beat and beat.member_id in member_ids]
     if doomed:
         storage.delete(doomed)
+
+
+def _entry_ms(storage: Storage, group_id: str, joined_entry: int, newest_entry: int) -> int | None:
+    """When a member joined, or something later: a disk frees names of entries within seconds."""
+    folder = names.group_log(group_id)
+    try:
+        return storage.modified_ms(f"{folder}/{names.log_file(joined_entry, LogFile.ENTRY)}")
+    except ObjectNotFound:
+        return storage.modified_ms(f"{folder}/{names.log_file(newest_entry, LogFile.ENTRY)}")
 
 
 def _newest_heartbeats(storage: Storage, group_id: str) -> dict[str, Heartbeat]:

@@ -106,7 +106,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         """
         with self.reading() as state:
             group = state.membership
-            dead = find_dead_members(self.log.storage, self.clock, self.name, group)
+            newest = state.next_entry - 1
+            dead = find_dead_members(self.log.storage, self.clock, self.name, group, newest)
         nonce = self.clock.token()
 
         def build(state: GroupState) -> MembersExpired | None:

@@ -17,7 +17,13 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from txnlog.clock import Clock, Moment
-from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageError
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidOption,
+    ObjectNotFound,
+    StorageError,
+    TxnlogError,
+)
 from txnlog.log.chapters import FreeingRule, chapter_of
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
@@ -92,6 +98,7 @@ class StateLog(Generic[EntryT, StateT]):
         """Whether the log was listed, so that ``_listed_at`` is when its end was last seen."""
         self._newest_checkpoint = -1
         self._seen_checkpoints: set[int] = set()
+        self._cleaned_chapter = 0
         self._looked_at = (-1, 0.0)
         self._beside: list[Callable[[], object]] = []
 
@@ -378,26 +385,47 @@ class StateLog(Generic[EntryT, StateT]):
             refreshed: the state was refreshed just now; the first attempt does without a listing.
             timeout_ms: how long it goes on losing races.
 
+        Where its chapter was closed before we looked, an entry of ours may count, and ``build`` is
+        asked again. If there is nothing to add then, that is what it is for, whoever has done it.
+
         Returns:
             The entry's number, None if ``build`` returned None.
 
         Raises:
             InvalidOption: the entry could not be read again; nothing was written.
-            StorageError: the storage failed; the entry may be there or appear later.
+            StorageError: the entry may be there or appear later. The storage failed, or ``build``
+                refuses what may have been placed already.
         """
         with self.lock:
             deadline_s = self.clock.monotonic_s() + timeout_ms / 1000
             lost = 0
+            in_doubt: int | None = None
             while True:
                 if not refreshed or self._dropped:
                     self.refresh()
                 refreshed = False
-                entry = build(self._state)
+                try:
+                    entry = build(self._state)
+                except StorageError:
+                    raise
+                except TxnlogError as error:
+                    if in_doubt is None:
+                        raise
+                    # What refuses it may be what we have put.
+                    unknown = StorageError(
+                        f"{self.log.path(in_doubt)}, which was put, may count or not: it was "
+                        f"closed before that was known, and is refused now: {error}"
+                    )
+                    unknown.retriable = False
+                    raise unknown from error
                 if entry is None:
-                    return None
+                    return in_doubt
+                attempted = self._state.next_entry
                 number = self.put_next(entry)
                 if number is not None:
                     return number
+                if self._dropped:
+                    in_doubt = attempted
                 lost += 1
                 if self.clock.monotonic_s() > deadline_s:
                     raise StorageError(
@@ -423,7 +451,7 @@ class StateLog(Generic[EntryT, StateT]):
             and self._stalled()
             and self.log.was_freed(number, newest_file, size)
         ):
-            _logger.warning("%s was put into a name that cleaning had freed", self.log.path(number))
+            _logger.warning("%s was put, and its name may have been freed", self.log.path(number))
             self._drop()
             return None
         self._state.apply(number, entry)
@@ -547,9 +575,11 @@ class StateLog(Generic[EntryT, StateT]):
         Not what that calls undecided: its marker may come, or be there.
         """
         end = min([number, *self._state.undecided_entries()])
-        before = max((n for n in self._seen_checkpoints if n < number), default=0)
-        if chapter_of(end) > chapter_of(before):
+        # Not compared with the last checkpoint: where something is always undecided, the end never
+        # comes so far.
+        if chapter_of(end) > self._cleaned_chapter:
             self.log.chapters.clean(end, self._policy.freeing)
+            self._cleaned_chapter = chapter_of(end)
 
     def _may_be_freed(self, number: int, since: Moment) -> bool:
         """Whether the name of entry ``number`` may have been freed since then (hazard 3).
