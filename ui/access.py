@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,7 +20,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE = "txnlog_session"
 _SAFE = ("GET", "HEAD")
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
@@ -38,7 +38,8 @@ _HEADERS = {
 class Access:
     """What opens the door. ``hosts`` are what a browser may call this server, with its port.
 
-    With a ``password`` the token of the URL opens nothing: who comes is asked for it.
+    With a ``password`` the token of the URL opens nothing: who comes is asked for it. It may come
+    by any address then, as no site can have its name resolve to one that is written out.
     """
 
     hosts: frozenset[str]
@@ -51,29 +52,45 @@ class Access:
         """What each form of ours carries, and no other site can know."""
         return hmac.new(self.session.encode(), b"form", hashlib.sha256).hexdigest()
 
+    def is_called(self, host: str) -> bool:
+        """Whether that, of a request's ``Host``, is us."""
+        return host.lower() in self.hosts or (self.password is not None and _is_address(host))
+
     def knows(self, request: Request) -> bool:
         """Whether it comes from a browser that has shown the token, or the password."""
-        return _same(request.cookies.get(COOKIE, ""), self.session)
+        return same_secret(request.cookies.get(cookie_name(request), ""), self.session)
 
     def opens_by_url(self, request: Request) -> bool:
         """Whether the URL has the token."""
         given = request.query_params.get("token")
-        return given is not None and self.password is None and _same(given, self.token)
+        return given is not None and self.password is None and same_secret(given, self.token)
 
     def opens_by_password(self, given: str) -> bool:
         """Whether this is the password."""
-        return self.password is not None and _same(given, self.password)
+        return self.password is not None and same_secret(given, self.password)
 
-    def admit(self, where: str) -> Response:
+    def admit(self, request: Request, where: str) -> Response:
         """On to a page, with the cookie that is asked for from then on."""
         response = RedirectResponse(where, status_code=303)
-        response.set_cookie(COOKIE, self.session, httponly=True, samesite="strict", path="/")
+        response.set_cookie(
+            cookie_name(request), self.session, httponly=True, samesite="strict", path="/"
+        )
         return response
+
+
+def cookie_name(request: Request) -> str:
+    """The cookie of one console: browsers send cookies to all ports of a host."""
+    return f"txnlog_session_{request.url.port or 80}"
 
 
 def loopback_hosts(port: int) -> frozenset[str]:
     """What a browser on this machine calls a server on its loopback address."""
-    return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+    return named_hosts(("127.0.0.1", "localhost", "[::1]"), port)
+
+
+def named_hosts(names: Iterable[str], port: int) -> frozenset[str]:
+    """What a browser puts into ``Host`` for these names: in lower case, port 80 left out."""
+    return frozenset(f"{name}:{port}".lower().removesuffix(":80") for name in names)
 
 
 class Guard:
@@ -103,14 +120,14 @@ class Guard:
     def _refuse(self, request: Request) -> Response | None:
         """What to answer in place of the page; None if it may be seen."""
         access = self._access
-        if request.headers.get("host", "") not in access.hosts:
+        if not access.is_called(request.headers.get("host", "")):
             return PlainTextResponse(
                 "This address is not one that the console was started for.\n", 421
             )
-        if request.method not in _SAFE and not _comes_from_here(request.headers, access.hosts):
+        if request.method not in _SAFE and not _comes_from_here(request.headers):
             return PlainTextResponse("The request comes from another site.\n", 403)
         if access.opens_by_url(request) and request.method == "GET":
-            return access.admit(request.url.path)
+            return access.admit(request, request.url.path)
         if access.knows(request) or request.url.path in self._open_paths:
             return None
         if access.password is not None:
@@ -121,10 +138,17 @@ class Guard:
         )
 
 
-def _comes_from_here(headers: Headers, hosts: frozenset[str]) -> bool:
-    origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc in hosts
+def _comes_from_here(headers: Headers) -> bool:
+    return headers.get("origin", "").removeprefix("http://") == headers["host"]
 
 
-def _same(given: str, expected: str) -> bool:
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ip_address(urlsplit(f"//{host}").hostname or ""))
+    except ValueError:
+        return False
+
+
+def same_secret(given: str, expected: str) -> bool:
+    """Whether they are the same, told in the same time whatever was given."""
     return hmac.compare_digest(given.encode(), expected.encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TypeAlias
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -17,12 +17,21 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from txnlog.errors import TxnlogError
-from txnlog.ui.access import Guard
+from txnlog.ui.access import Guard, same_secret
 from txnlog.ui.console import Console
 from txnlog.ui.pages import groups, records, store, topics, transactions
 
 _logger = logging.getLogger(__name__)
 _MOST_FORM_BYTES = 64 << 10
+
+
+class _PartitionConvertor(IntegerConvertor):
+    """A number that a partition may have; more digits are no page's, and no number of Python's."""
+
+    regex = "[0-9]{1,10}"
+
+
+register_url_convertor("partition", _PartitionConvertor())
 
 Page: TypeAlias = Callable[[Console, Request], Response]
 Change: TypeAlias = Callable[[Console, Request, dict[str, str]], Response]
@@ -44,7 +53,7 @@ def make_app(console: Console) -> Starlette:
             form = await _read_form(request)
             if form is None:
                 return PlainTextResponse("The form is too large.\n", 413)
-            if not hmac.compare_digest(form.get("form_token", ""), console.access.form_token):
+            if not same_secret(form.get("form_token", ""), console.access.form_token):
                 return PlainTextResponse("The form is not one of ours: load the page again.\n", 403)
             return await run_in_threadpool(
                 _answer, console, request, lambda: do(console, request, form)
@@ -57,7 +66,7 @@ def make_app(console: Console) -> Starlette:
             return RedirectResponse("/", status_code=303)
         form = await _read_form(request) if request.method == "POST" else {}
         if form and console.access.opens_by_password(form.get("password", "")):
-            return console.access.admit("/")
+            return console.access.admit(request, "/")
         wrong = request.method == "POST"
         return console.page(
             request, "login.html", {"title": "Log in", "wrong": wrong}, status=403 if wrong else 200
@@ -66,8 +75,8 @@ def make_app(console: Console) -> Starlette:
     routes = [
         page("/", topics.list_topics),
         page("/topics/{topic}", topics.show_topic),
-        page("/topics/{topic}/{partition:int}", topics.show_partition),
-        page("/topics/{topic}/{partition:int}/records", records.show_records),
+        page("/topics/{topic}/{partition:partition}", topics.show_partition),
+        page("/topics/{topic}/{partition:partition}/records", records.show_records),
         page("/transactions", transactions.list_transactions),
         page("/transactions/{transactional_id:path}", transactions.show_transaction),
         page("/groups", groups.list_groups),

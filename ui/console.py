@@ -59,7 +59,7 @@ class Console:
             url=quote,
             costs=self.requests.take(),
         )
-        return HTMLResponse(shown, status)
+        return HTMLResponse(shown.encode(errors="backslashreplace"), status)  # half surrogates
 
     def failure(self, request: Request, error: Exception) -> HTMLResponse:
         """A page that says what has failed."""

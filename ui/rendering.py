@@ -82,7 +82,20 @@ def show_content(data: bytes | None) -> str:
             return shown.hex(" ") + rest
     if not rest and text[:1] in ("{", "["):
         try:
-            return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            return _lay_out(text)
         except (ValueError, RecursionError):
             return text
     return text + rest
+
+
+def _lay_out(text: str) -> str:
+    """JSON indented; as it is where it is so deep that most of it would be indentation."""
+    pieces = []
+    room = 4 * _SHOWN_BYTES
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=False)
+    for piece in encoder.iterencode(json.loads(text)):
+        pieces.append(piece)
+        room -= len(piece)
+        if room < 0:
+            return text
+    return "".join(pieces)

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from txnlog.errors import InvalidOption
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
-from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.access import Access, loopback_hosts, named_hosts
 from txnlog.ui.app import make_app
 from txnlog.ui.console import Console
 
@@ -47,9 +47,9 @@ def serve(
     with _listen(host, port) as listener:
         actual = listener.getsockname()[1]
         named = f"[{host}]" if ":" in host else host
-        hosts = loopback_hosts(actual) | {f"{named}:{actual}"}
+        hosts = loopback_hosts(actual) | named_hosts([named], actual)
         if not is_loopback(host):
-            hosts |= {f"{name}:{actual}" for name in (socket.gethostname(), socket.getfqdn())}
+            hosts |= named_hosts((socket.gethostname(), socket.getfqdn()), actual)
         console = make_console(store, Access(hosts, password), allow_changes=allow_changes)
         config = uvicorn.Config(
             make_app(console),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,7 +154,10 @@ def _look_up(data: bytes | None, path: Sequence[str | int]) -> object:
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None if path else _decode_text(data)
+        try:
+            found = json.loads(data)  # takes half surrogates and numbers of any size too
+        except (ValueError, RecursionError):
+            return None if path else _decode_text(data)
     for step in path:
         if isinstance(step, str):
             found = found.get(step) if isinstance(found, dict) else None

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, SystemClock
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidRecord, UnsupportedRecordFormat
 from txnlog.log.uploads import TopicSpec
@@ -213,31 +213,37 @@ class PartitionColumn:
         self._topic = topic
         self._spec = None if topic is None else spec_of(topic)
         self._partitioner = partitioner
-        self._topics: dict[str, _Partitions] = {}
+        self._topics: dict[str, Callable[[pa.RecordBatch, pa.Array], Int32Array]] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with its column of partitions (int32, the last one) filled."""
         chosen = np.empty(batch.num_rows, dtype=np.int32)
         keys = _binary_keys(batch, self._spec)
         if self._topic is not None:
-            chosen[:] = self._of(self._topic)(batch, keys, batch)
+            chosen[:] = self._of(self._topic)(batch, keys)
         elif batch.num_rows:
             for name, mine in _rows_by_topic(batch.column("topic")):
                 if mine is None:
-                    chosen[:] = self._of(name)(batch, keys, batch)
+                    chosen[:] = self._of(name)(batch, keys)
                 else:
                     at = pa.array(mine)
-                    rows = batch.take(at)
-                    chosen[mine] = self._of(name)(rows, keys.take(at), rows)
+                    chosen[mine] = self._of(name)(batch.take(at), keys.take(at))
         filled = partition_column(self._spec)
         rest = [name for name in batch.schema.names if name != filled]
         arrays = [*(batch.column(name) for name in rest), pa.array(chosen)]
         return pa.RecordBatch.from_arrays(arrays, names=[*rest, filled])
 
-    def _of(self, topic: str) -> _Partitions:
+    def _of(self, topic: str) -> Callable[[pa.RecordBatch, pa.Array], Int32Array]:
         if topic not in self._topics:
-            self._topics[topic] = _Partitions(self._spec_of(topic), self._partitioner)
+            self._topics[topic] = self._make(self._spec_of(topic))
         return self._topics[topic]
+
+    def _make(self, spec: TopicSpec) -> Callable[[pa.RecordBatch, pa.Array], Int32Array]:
+        if ":" in self._partitioner:  # a user's own, which sees records, as in a write
+            records = TopicRecords(spec, SystemClock(), self._partitioner)
+            return lambda rows, _: records(rows)[1]
+        partitions = _Partitions(spec, self._partitioner)
+        return lambda rows, keys: partitions(rows, keys, rows)
 
 
 def _binary_keys(rows: pa.RecordBatch, spec: TopicSpec | None) -> pa.Array:

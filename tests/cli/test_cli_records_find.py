@@ -77,6 +77,18 @@ def test_deeply_nested_json_is_no_json() -> None:
     assert kept.num_rows == 0
 
 
+def test_json_that_few_parsers_take_is_looked_into() -> None:
+    """Half a surrogate, or a number beyond a double, hides nothing else in the record."""
+    values = [
+        b'{"id": 7, "u": "\\ud800"}',
+        b'{"id": 7, "n": 1e400}',
+        b'{"id": ' + b"7" * 5000 + b"}",
+    ]
+    batch = pa.record_batch({"key": [None] * 3, "value": values}, pa.schema(BATCH.schema))
+    [kept] = RecordFilter.of(None, None, ["value.id=7"]).keep([batch])
+    assert kept.num_rows == 2
+
+
 def test_records_are_found(store_path: Path, tmp_path: Path) -> None:
     """All that is asked for must hold, and -n counts what is found; of typed topics the columns."""
     read = ("records", "read", "orders", "--store", store_path, "-o", "json")

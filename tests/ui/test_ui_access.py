@@ -10,7 +10,7 @@ from ui_browser import ADDRESS, PORT, browser_of
 
 from txnlog.errors import InvalidOption
 from txnlog.store import Store
-from txnlog.ui.access import COOKIE, Access, loopback_hosts
+from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console
 from txnlog.ui.server import is_loopback, make_console, serve
 
@@ -30,7 +30,7 @@ def test_only_who_has_the_token_is_let_in(console: Console) -> None:
     assert "SameSite=strict" in cookie
     assert console.access.token not in cookie
     assert browser.get("/topics/orders").status_code == 200
-    browser.cookies.set(COOKIE, "guessed")
+    browser.cookies.set(f"txnlog_session_{PORT}", "guessed")
     assert browser_of(console, shows_token=False).get("/").status_code == 403
 
 

@@ -223,6 +223,7 @@ def test_a_function_of_ones_own_chooses(chosen: Callable[..., list[int]] | str) 
         ([0, -1], "returned -1"),
         ([0.5, 1.5], "returned double"),
         (["x", object()], "it must return a whole number"),
+        ([0, 2**70], "it must return a whole number"),
     ],
 )
 def test_what_a_function_may_not_return(answer: list[int], message: str) -> None:
@@ -242,7 +243,7 @@ def test_what_a_function_may_not_return(answer: list[int], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["json:nothing", "no.such.module:f", ":f", "json:__name__", "json:"]
+    "name", ["json:nothing", "no.such.module:f", ":f", ".json:f", "json:__name__", "json:"]
 )
 def test_functions_that_there_are_not(name: str) -> None:
     """Found out when the producer is made."""

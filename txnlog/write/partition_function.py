@@ -38,7 +38,7 @@ class FunctionPartitioner:
         found = self._function(records, self._partitions)
         try:
             chosen = found if isinstance(found, pa.Array) else pa.array(found)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidRecord(f"partitioner {self._name}: {error}{self._remedy}") from error
         if not pa.types.is_integer(chosen.type):
             raise InvalidRecord(f"partitioner {self._name} returned {chosen.type}{self._remedy}")
@@ -67,7 +67,7 @@ def load_function(name: str) -> PartitionFunction:
         found: Any = import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise InvalidOption(
             f"partitioner {name!r:.100} cannot be loaded: {error}; it names a function as "
             "package.module:function, of a module that can be imported here"

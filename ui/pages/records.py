@@ -78,7 +78,7 @@ def _find_start(snapshot: Snapshot, where: TopicPartition, text: str, first: int
     text = text.strip()
     if not text:
         return max(end - _SHOWN, first)
-    if text.lstrip("-").isdecimal() and len(text) < 20:
+    if text.removeprefix("-").isdecimal() and len(text) < 20:
         offset = int(text)
         return min(max(end + offset if offset < 0 else offset, first), end)
     try:

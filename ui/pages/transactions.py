@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -89,12 +90,12 @@ def abort_transaction(console: Console, request: Request, form: dict[str, str]) 
     """Abort the transaction that the form names, as ``txnlog txns abort`` does."""
     transactional_id = request.path_params["transactional_id"]
     number = form.get("number", "")
-    if not number.isdecimal():
+    if not number.isdecimal() or len(number) > 20:
         raise InvalidOption("the form names no transaction")
     console.store.abort_transaction(
         transactional_id, reason=form.get("reason", ""), number=int(number)
     )
-    return RedirectResponse(request.url.path.removesuffix("/abort"), status_code=303)
+    return RedirectResponse(f"/transactions/{quote(transactional_id, safe='')}", status_code=303)
 
 
 def draw_marks(states: Sequence[TransactionDescription]) -> list[Mark]:
