@@ -107,7 +107,7 @@ def held_by_view(
 ) -> Sequence[Rewrite]:
     """The rewrites of one partition that hold for a view; see :meth:`Rewrite.holds_for`.
 
-    What was compacted in ``compactions_end`` or a later entry does not hold, if there is such a one.
+    What was compacted in ``compactions_end`` or later does not hold, if there is such an entry.
 
     If one does not, those of its entry and of later ones do not either. The segments of an entry
     cover together what they were made of, not each by itself, so a part of them would show records
