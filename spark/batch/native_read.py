@@ -152,7 +152,7 @@ def _by_layout(
     found: dict[int, list[SegmentRange]] = {}
     for part in parts:
         found.setdefault(schema_version(part.segment.name), []).append(part)
-    groups: list[tuple[FileLayout | None, list[SegmentRange]]] = []
+    groups: list[tuple[object, FileLayout | None, list[SegmentRange]]] = []
     has_default = [default_of(field) is not None for field in schema.columns]
     for version, some in sorted(found.items()):
         layout = file_layout(schema, version)
@@ -161,13 +161,14 @@ def _by_layout(
         needed = None
         if not layout.is_plain or any(map(and_, lacks, has_default)):
             needed = layout
-        for known, others in groups:
-            if known == needed:
+        there = needed and [field and (field.name, field.type) for field in needed.columns]
+        for known, _, others in groups:
+            if known == there:
                 others += some
                 break
         else:
-            groups.append((needed, some))
-    return groups
+            groups.append((there, needed, some))
+    return [(needed, some) for _, needed, some in groups]
 
 
 class _Reader:

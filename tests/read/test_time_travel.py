@@ -226,6 +226,30 @@ def test_records_that_compaction_took_away_are_there_until_vacuum(
         late.scan("t").to_arrow()
 
 
+def test_a_token_is_of_what_was_there_before_compaction(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Also of a compaction that has seen nothing later; by time it shows what that has left."""
+    store = attach(heap, create=True, clock=clock)
+    store.create_topic("t", config={"cleanup.policy": "compact"})
+    for number in range(4):
+        with store.producer() as producer:
+            producer.send("t", b"%d" % number, key=b"k%d" % (number % 2))
+    before, then_ms = store.snapshot("t").token(), clock.now_ms()
+    clock.sleep(1)
+    assert compact(store)
+    left = [(2, b"2"), (3, b"3")]
+    after = store.snapshot("t").token()
+    every = [(0, b"%d" % number) for number in range(4)]
+    assert values(store.snapshot("t", at=before))["t"] == every
+    store.merge_topic("t")
+    for handle in (store, another(store)):
+        assert values(handle.snapshot("t", at=before))["t"] == every
+        for at in (after, then_ms):
+            found = handle.snapshot("t", at=at).scan("t", columns=["offset", "value"]).to_arrow()
+            assert [*zip(*found.to_pydict().values(), strict=True)] == left
+
+
 def test_a_schema_is_that_of_the_time(store: Store, clock: VirtualClock) -> None:
     """By token and by time, whoever reads, and whatever has been settled and merged since."""
     old = pa.schema([("id", pa.int32()), ("gone", pa.string())])

@@ -364,6 +364,23 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def test_older_files_lack_a_column_that_others_call_otherwise(
+    spark: SparkSession, store: Store
+) -> None:
+    store.create_topic("t", schema=pa.schema([("id", pa.int64())]))
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"id": [1]}))
+    columns = pa.schema([("n", pa.int64()), ("id", pa.int64())])
+    store.alter_topic("t", schema=columns, defaults={"n": 7})
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"n": [3], "id": [2]}))
+    store.alter_topic("t", rename={"n": "number"})
+    for native in (False, True):
+        frame = read(spark, store, "t", native=native)
+        assert is_native(frame) == native
+        assert rows(frame, ["id", "number"]) == [(1, 7), (2, 3)]
+
+
 def test_columns_are_found_under_the_names_that_they_had(spark: SparkSession, store: Store) -> None:
     """Renamed ones, swapped ones, names used again, those inside of structs, and defaults."""
     inner = pa.struct([("x", pa.int8()), ("y", pa.string())])

@@ -166,6 +166,54 @@ def test_columns_follow_the_topic(store: Store, table: Published) -> None:
     assert check_same(store, table, columns) == 21
 
 
+def test_a_default_is_in_older_rows(store: Store, table: Published) -> None:
+    """Engines do not know it, so older files are copied, in the version that has the column."""
+    send(store, rows(0, 20))
+    table.publish()
+    send(store, rows(20, 30))
+    columns = pa.schema([*SCHEMA, pa.field("gate", pa.string(), nullable=False)])
+    store.alter_topic("f", schema=columns, defaults={"gate": "?"})
+    done = table.publish()
+    assert (done.copied_files, done.removed_files) == (6, 3)
+    assert check_same(store, table, [*COLUMNS, "gate"]) == 30
+    if isinstance(table, DeltaPublished):
+        assert table.table.version() == 1
+    assert table.publish().added_files == 0
+    store.alter_topic("f", schema=pa.schema([*columns, ("n", pa.int8())]), defaults={"n": 1})
+    send(store, rows(30, 40).append_column("gate", pa.array(["A"] * 10)))
+    table.publish()
+    assert check_same(store, table, [*COLUMNS, "gate", "n"]) == 40
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_name_that_another_column_had(store: Store, tmp_path: Path, between: bool) -> None:
+    """Values of the one that is gone never show in the other."""
+    store.alter_topic("f", config={"schema.compatibility": "NONE"})
+    tables: list[Published] = [DeltaPublished(store, tmp_path), IcebergPublished(store, tmp_path)]
+
+    def publish() -> None:
+        for table in tables:
+            table.publish()
+
+    send(store, rows(0, 10))
+    publish()
+    without = SCHEMA.remove(SCHEMA.get_field_index("flight"))
+    store.alter_topic("f", schema=without)
+    if between:
+        send(store, rows(10, 20).drop_columns("flight"))
+    publish()
+    store.alter_topic("f", schema=SCHEMA)
+    if between:
+        with pytest.raises(InvalidSchema, match="publish to another folder"):
+            tables[0].publish()
+        tables[0] = DeltaPublished(store, tmp_path / "other")
+    send(store, rows(20, 30))
+    publish()
+    for table in tables:
+        assert check_same(store, table, ["carrier", "flight"]) == (30 if between else 20)
+        assert table.read(["flight"])["flight"].null_count > 10
+
+
 def test_a_column_may_bring_a_feature_of_the_table(tmp_path: Path, clock: VirtualClock) -> None:
     """Times without a zone need one of Delta's, that a table has only where it is needed."""
     store = attach(LocalStorage(str(tmp_path / "s")), create=True, clock=clock)
@@ -295,7 +343,7 @@ STEPS: list[tuple[type, Any, str]] = [
     (DeltaPublished, DeltaTable, "create_write_transaction"),
     (IcebergPublished, iceberg, "plan_files"),
     (IcebergPublished, iceberg, "copy_files"),
-    (IcebergPublished, iceberg._Publication, "_change_columns"),
+    (IcebergPublished, iceberg._OtherColumns, "_commit"),
     (IcebergPublished, Table, "_do_commit"),
 ]
 

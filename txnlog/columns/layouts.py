@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # a field of Arrow's cannot be compared with None
 class FileLayout:
     """The columns of a schema as files of an earlier one have them.
 

@@ -54,6 +54,7 @@ def find_records(
     view_ends: Mapping[int, int] | None = None,
     unfinished: Mapping[int, Sequence[int]] | None = None,
     rewrites_end: int | None = None,
+    compactions_end: int | None = None,
 ) -> PlacedRecords:
     """The segments that hold the records at some offsets.
 
@@ -69,6 +70,8 @@ def find_records(
             before them is there still.
         rewrites_end: rewrites from this entry on are left aside, if there is such a one: they may
             lack columns.
+        compactions_end: so are those from the first one on that leaves out records since this
+            entry, by partition.
 
     Raises:
         OffsetOutOfRange: records were deleted since the offsets were chosen.
@@ -90,7 +93,9 @@ def find_records(
         return {
             number: resolve(
                 rewrite
-                for rewrite in held_by_view(of_number, ends.get(number), hidden.get(number, ()))
+                for rewrite in held_by_view(
+                    of_number, ends.get(number), hidden.get(number, ()), compactions_end
+                )
                 if rewrites_end is None or rewrite.entry < rewrites_end
             )
             for number, of_number in known.items()

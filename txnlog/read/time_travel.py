@@ -90,6 +90,7 @@ def _at_token(log: TopicLog, view: TopicView, token: SnapshotToken) -> TopicView
         partitions=partitions,
         last_stable_offsets=view.last_stable_offsets[:count],
         log_end_offsets=view.log_end_offsets[:count],
+        compactions_end=pinned.next_entry,
     )
     return _with_schema_before(log, view, pinned.next_entry)
 

@@ -65,7 +65,8 @@ class TopicView:
     ``settled`` is looked up in ``manifests``. ``unfinished`` are, by partition, where those of the
     hidden appends begin that are committed by now, and may have been merged with others.
     ``schema`` is that of a typed topic before entry ``next_entry``; if it was changed since, that
-    was in entry ``schema_end``.
+    was in entry ``schema_end``. What was compacted from entry ``compactions_end`` on shows as it
+    was before.
     """
 
     topic: str
@@ -82,6 +83,7 @@ class TopicView:
     schema: TopicSchema | None = None
     next_entry: int = 0
     schema_end: int | None = None
+    compactions_end: int | None = None
 
     @classmethod
     def of(
@@ -180,6 +182,7 @@ class TopicView:
             {number: self.partitions[number].end_offset for number in spans},
             self.unfinished,
             self.schema_end,
+            self.compactions_end,
         )
         hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries
         return PlacedSegments(found.segments, hidden)

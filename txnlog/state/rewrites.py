@@ -47,6 +47,11 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
     def end(self) -> int:
         return self.segment.end_offset
 
+    def is_compaction_since(self, entry: int) -> bool:
+        """Whether it may have left out records that were there before an entry."""
+        special = self.segment.rewritten
+        return self.entry >= entry and special is not None and special.is_compacted
+
     def holds_for(self, view_end: int | None, unfinished: Iterable[int]) -> bool:
         """Whether it holds for who sees the partition up to an offset, but for some appends.
 
@@ -95,15 +100,25 @@ REWRITE_FILE_DECODER: msgspec.json.Decoder[RewriteFile] = msgspec.json.Decoder(R
 
 
 def held_by_view(
-    rewrites: Sequence[Rewrite], view_end: int | None, unfinished: Sequence[int]
+    rewrites: Sequence[Rewrite],
+    view_end: int | None,
+    unfinished: Sequence[int],
+    compactions_end: int | None = None,
 ) -> Sequence[Rewrite]:
     """The rewrites of one partition that hold for a view; see :meth:`Rewrite.holds_for`.
+
+    What was compacted in ``compactions_end`` or later does not hold, if there is such an entry.
 
     If one does not, those of its entry and of later ones do not either. The segments of an entry
     cover together what they were made of, not each by itself, so a part of them would show records
     twice; and what is left is what held at some moment.
     """
-    aside = [rewrite.entry for rewrite in rewrites if not rewrite.holds_for(view_end, unfinished)]
+    aside = [
+        rewrite.entry
+        for rewrite in rewrites
+        if not rewrite.holds_for(view_end, unfinished)
+        or (compactions_end is not None and rewrite.is_compaction_since(compactions_end))
+    ]
     if not aside:
         return rewrites
     return [rewrite for rewrite in rewrites if rewrite.entry < min(aside)]

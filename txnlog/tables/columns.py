@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
 
+from txnlog.columns.layouts import file_layout
 from txnlog.config import TopicConfig
 from txnlog.read.topic_view import TopicView
-from txnlog.schema import TIMESTAMP
-from txnlog.segments.parquet.columns import id_of
+from txnlog.schema import TIMESTAMP, TopicSchema
+from txnlog.segments.parquet.columns import default_of, id_of
 from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.records import RECORD_SCHEMA
 
@@ -39,6 +41,22 @@ def _as_in_tables(field: pa.Field) -> pa.Field:
     elif types.is_list(kind):
         kind = pa.list_(_as_in_tables(kind.value_field.with_name("element")))
     return field.with_type(kind).with_nullable(True)
+
+
+@lru_cache(maxsize=256)
+def shows_as_it_is(schema: TopicSchema | None, version: int, *, by_name: bool) -> bool:
+    """Whether engines see in files of the schema with this number what the topic shows of them.
+
+    Not if a column that they lack has a default, which engines know nothing of; nor, for those that
+    go by names, if they would find another column, or none.
+    """
+    if schema is None:
+        return True
+    layout = file_layout(schema, version)
+    if layout is None or (by_name and not layout.is_plain):
+        return False
+    pairs = zip(schema.columns, layout.columns, strict=True)
+    return all(there is not None or default_of(field) is None for field, there in pairs)
 
 
 def names_in_file(file: pa.Schema, columns: pa.Schema) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 A publication is one commit, made only if nobody has committed since the table was read. It says by
 ``txn`` actions how far it reaches: their application is the topic's partition, their version the
-offset. A change of columns is a commit before it, of the same files.
+offset. A change of columns is a commit before it, of the same files; if these would show something
+else then than the topic does, it is in the same commit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.schema import PARTITION
 from txnlog.segments.parquet.columns import id_of
 from txnlog.storage.failure_messages import secrets_of
-from txnlog.tables.columns import found_by_name
+from txnlog.tables.columns import found_by_name, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.publication import TablePublication
@@ -40,6 +41,7 @@ from txnlog.tables.table_files import (
     check_apart,
     copy_files,
     plan_files,
+    version_of,
 )
 
 _COLUMN_ID = "txnlog.column.id"
@@ -104,17 +106,26 @@ class _Publication:
         known = self._known_offsets()
         if topic.is_behind(known):
             return self._result(0, 0, 0)
-        if self._table is not None:
-            self._change_columns()
         files = self._files()
         fits = partial(found_by_name, columns=self._columns)
-        plan = plan_files(logs.storage, topic.ranges, files, self._columns, fits)
+        shows = partial(shows_as_it_is, topic.schema, by_name=True)
+        anew = False
+        if self._table is not None and self._has_other_columns():
+            anew = not all(shows(version_of(name)) for name in files)
+            if not anew:
+                self._write([], "overwrite", {}, _NO_FILE)
+        plan = plan_files(logs.storage, topic.ranges, files, self._columns, fits, shows)
+        if anew and plan.kept:
+            raise InvalidSchema(
+                f"a column of topic {topic.name!r} has a name that another had, and Delta finds "
+                f"columns by their names: publish to another folder than {self._target.url}"
+            )
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self._target)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
         if self._table is None or added or removed:
             moved = {n: end for n, end in topic.end_offsets.items() if known.get(n) != end}
-            self._commit(added, [files[name] for name in removed], moved)
+            self._commit(added, [files[name] for name in removed], moved, anew=anew)
         return self._result(len(added), len(removed), len(copies))
 
     def _result(self, added: int, removed: int, copied: int) -> TablePublication:
@@ -157,13 +168,16 @@ class _Publication:
         rows = zip(*(actions.column(name).to_pylist() for name in columns), strict=True)
         return {unquote(path): _Known(unquote(path), size, part) for path, size, part in rows}
 
-    def _change_columns(self) -> None:
-        """Give the table the topic's columns of today. Its files stay as they are."""
+    def _has_other_columns(self) -> bool:
+        """Whether the topic's columns are others than the table's, which may become them.
+
+        A feature of Delta's that they need is there then. Raises InvalidSchema.
+        """
         assert self._table is not None
         before = json.loads(self._table.schema().to_json())
         after = json.loads(self._schema.to_json())
         if before == after:
-            return
+            return False
         _check_change(before, after, self._target.url)
         feature = "timestampNtz"
         if feature in _types_in(after):
@@ -175,11 +189,17 @@ class _Publication:
                         allow_protocol_versions_increase=True,
                         commit_properties=CommitProperties(max_commit_retries=0),
                     )
-        self._write([], "overwrite", {}, _NO_FILE)
+        return True
 
     def _commit(
-        self, added: Sequence[TableFile], removed: Sequence[_Known], ends: Mapping[int, int]
+        self,
+        added: Sequence[TableFile],
+        removed: Sequence[_Known],
+        ends: Mapping[int, int],
+        *,
+        anew: bool,
     ) -> None:
+        """``anew``: other columns and other files at once, since they show each other's wrongly."""
         now_ms = self._logs.clock.now_ms()
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -192,6 +212,9 @@ class _Publication:
             )
             for file in added
         ]
+        if anew:
+            self._write(actions, "overwrite", ends)
+            return
         actions += [
             RemoveAction(
                 file.name,

@@ -2,7 +2,7 @@
 
 A publication is one snapshot, made only if nobody has made another since the table was read. Its
 summary says by partition how far it reaches. Columns are found by their ids, which are the topic's;
-a change of them is a commit before it, of the same files.
+a change of them is part of it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,12 +26,13 @@ from pyiceberg.exceptions import (
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AssertCurrentSchemaId,
-    AssertTableUUID,
     SetCurrentSchemaUpdate,
+    UpdatesAndRequirements,
+    UpdateTableMetadata,
 )
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
@@ -39,7 +41,7 @@ from txnlog.errors import InvalidOption, InvalidSchema
 from txnlog.log.open_logs import Logs
 from txnlog.schema import DELETED
 from txnlog.storage.failure_messages import secrets_of
-from txnlog.tables.columns import found_by_id
+from txnlog.tables.columns import found_by_id, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.publication import TablePublication
@@ -133,13 +135,19 @@ class _Publication:
         self._check_table()
         if topic.is_behind(self._known_offsets()):
             return self._result(0, 0, 0)
-        self._change_columns()
         files = {task.file.file_path: task.file for task in self._table.scan().plan_files()}
-        plan = plan_files(logs.storage, topic.ranges, files, self._columns, found_by_id)
+        plan = plan_files(
+            logs.storage,
+            topic.ranges,
+            files,
+            self._columns,
+            found_by_id,
+            partial(shows_as_it_is, topic.schema, by_name=False),
+        )
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
-        if added or removed:
+        if added or removed or self._has_other_columns:
             self._commit(added, [files[name] for name in removed])
         return self._result(len(added), len(removed), len(copies))
 
@@ -177,23 +185,9 @@ class _Publication:
             snapshot = None if parent is None else self._table.snapshot_by_id(parent)
         return {}
 
-    def _change_columns(self) -> None:
-        """Give the table the topic's columns of today. Its files stay as they are."""
-        current = self._table.schema()
-        if current.as_struct() == self._schema.as_struct():
-            return
-        number = 1 + max(schema.schema_id for schema in self._table.metadata.schemas)
-        wanted = self._schema.model_copy(update={"schema_id": number})
-        self._catalog.commit_table(
-            self._table,
-            (
-                AssertTableUUID(uuid=self._table.metadata.table_uuid),
-                AssertCurrentSchemaId.model_validate({"current-schema-id": current.schema_id}),
-            ),
-            (AddSchemaUpdate(schema=wanted), SetCurrentSchemaUpdate()),
-        )
-        # Whoever has published meanwhile is noticed by the snapshot that was the newest.
-        self._table.refresh()
+    @property
+    def _has_other_columns(self) -> bool:
+        return bool(self._table.schema().as_struct() != self._schema.as_struct())
 
     def create(self, name: str) -> tuple[str, pa.NativeFile]:
         """A new file in the table's folder."""
@@ -203,12 +197,15 @@ class _Publication:
     def _commit(self, added: Sequence[TableFile], removed: Sequence[DataFile]) -> None:
         ends = {_END_OFFSETS: json.dumps(self._topic.end_offsets)}
         transaction = self._table.transaction()
-        update = transaction.update_snapshot(snapshot_properties=ends)
-        with update.overwrite() if removed else update.merge_append() as producer:
-            for file in added:
-                producer.append_data_file(self._data_file(file))
-            for gone in removed:
-                producer.delete_data_file(gone)
+        if self._has_other_columns:
+            _OtherColumns(transaction, self._schema).commit()
+        if added or removed:
+            update = transaction.update_snapshot(snapshot_properties=ends)
+            with update.overwrite() if removed else update.merge_append() as producer:
+                for file in added:
+                    producer.append_data_file(self._data_file(file))
+                for gone in removed:
+                    producer.delete_data_file(gone)
         transaction.commit_transaction()
 
     def _data_file(self, file: TableFile) -> DataFile:
@@ -240,6 +237,24 @@ class _Publication:
             upper_bounds=largest,
             split_offsets=[*file.row_groups],
             spec_id=self._table.spec().spec_id,
+        )
+
+
+class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):
+    """Gives a table these columns, with the ids that they have, unless somebody else gives some."""
+
+    def __init__(self, transaction: Transaction, columns: Schema) -> None:
+        super().__init__(transaction)
+        self._columns = columns
+
+    def _commit(self) -> UpdatesAndRequirements:
+        metadata = self._transaction.table_metadata
+        number = 1 + max(schema.schema_id for schema in metadata.schemas)
+        wanted = self._columns.model_copy(update={"schema_id": number})
+        current = {"current-schema-id": metadata.current_schema_id}
+        return (
+            (AddSchemaUpdate(schema=wanted), SetCurrentSchemaUpdate()),
+            (AssertCurrentSchemaId.model_validate(current),),
         )
 
 

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from txnlog.errors import InvalidOption, ObjectNotFound, SnapshotExpired
 from txnlog.log.open_logs import Logs
-from txnlog.names import OWN_FILE, PARQUET_ENDING
+from txnlog.names import OWN_FILE, PARQUET_ENDING, schema_version
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_ranges
 from txnlog.schema import TopicSchema
@@ -34,6 +34,8 @@ _ENGINES_READ = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs")
 
 Fits = Callable[[pa.Schema], bool]
 """Whether an engine finds the table's columns in a file of this schema."""
+Shows = Callable[[int], bool]
+"""Whether an engine sees what the topic shows in files of the topic's schema with this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def plan_files(
     current: Collection[str],
     columns: pa.Schema,
     fits: Fits,
+    shows: Shows,
 ) -> FilePlan:
     """What a table of these ranges consists of.
 
@@ -148,6 +151,8 @@ def plan_files(
         current: the files that the table has, by the names under which they were added.
         columns: the table's.
         fits: whether a file can be read as it is.
+        shows: whether those of an earlier schema can be; of others neither segments nor copies are
+            in the plan.
 
     Raises:
         CorruptRecord: a footer is damaged, or not of the file that the log has placed.
@@ -155,18 +160,19 @@ def plan_files(
         StorageError: the storage fails.
     """
     there = frozenset(current)
-    copies = {_key_in(name): name for name in there}
+    copies = {_key_in(name): name for name in there if shows(version_of(name))}
     plan = FilePlan()
     unknown: list[SegmentRange] = []
     for part in ranges:
         if part.segment.is_empty or part.start_offset >= part.stop_offset:
             continue
         url = f"{store_url(storage)}/{part.paths.log}"
-        if _is_file(part) and url in there:
+        is_shown = _is_file(part) and shows(schema_version(part.segment.name))
+        if is_shown and url in there:
             plan.kept.add(url)
         elif _key(part) in copies:
             plan.kept.add(copies[_key(part)])
-        elif _is_file(part):
+        elif is_shown:
             unknown.append(part)
         else:
             plan.copies.append(part)
@@ -232,7 +238,18 @@ def _key(part: SegmentRange) -> str:
 
 def _key_in(name: str) -> str:
     """That of a file of a table, if it is a copy."""
+    return _copy_stem(name).rpartition("-")[0]
+
+
+def _copy_stem(name: str) -> str:
+    """What is before the token in the name of a copy: its key, and the number of the schema."""
     return name.rpartition("/")[2].removesuffix(PARQUET_ENDING).rpartition(".")[0]
+
+
+def version_of(name: str) -> int:
+    """The number of the schema under which a file of a table was written, by its name."""
+    number = _copy_stem(name).rpartition("-")[2]
+    return int(number) if number.isdecimal() else schema_version(name)
 
 
 def copy_files(
@@ -250,9 +267,11 @@ def copy_files(
     Raises CorruptRecord, SnapshotExpired, StorageError.
     """
     scanned = ScanColumns(tuple(columns.names), schema)
+    version = 0 if schema is None else schema.version
     files = []
     for part in parts:
-        url, sink = target.create(f"{_key(part)}.{logs.clock.token()}{PARQUET_ENDING}")
+        name = f"{_key(part)}-{version}.{logs.clock.token()}{PARQUET_ENDING}"
+        url, sink = target.create(name)
         with sink:
             metadata = _write_rows(read_ranges(logs.storage, [part], scanned), columns, sink)
             size_bytes = sink.tell()
