@@ -105,7 +105,8 @@ def test_a_zombie_that_loses_its_number_learns_of_a_newer_epoch_in_manifests(
         checkpoint(another(store))
 
     hooked.rule = meanwhile
-    with settling_early(), pytest.raises(InvalidProducerEpoch):
-        send(zombie, b"zombie's")
-    assert b"zombie's" not in values(another(store), isolation_level="read_uncommitted")
-    assert not [found for found in store.examine() if found.state == "damage"]
+    with settling_early():
+        with pytest.raises(InvalidProducerEpoch):
+            send(zombie, b"zombie's")
+        assert b"zombie's" not in values(another(store), isolation_level="read_uncommitted")
+        assert not [found for found in store.examine() if found.state == "damage"]
