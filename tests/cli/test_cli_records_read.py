@@ -246,16 +246,16 @@ def test_records_that_came_from_kafka_may_have_gaps(tmp_path: Path, what: str) -
         assert [record["offset"] for record in last] == ([4, 5] if what == "head" else [5, 6])
 
 
-def test_a_group_goes_on_where_it_was(store_path: Path) -> None:
+def test_a_group_goes_on_where_it_was(own_store: Path) -> None:
     """--group begins at the committed offsets; only --commit moves them, past what was printed."""
-    store = txnlog.open(str(store_path))
+    store = txnlog.open(str(own_store))
     store.create_topic("jobs", partitions=2)
     with store.producer() as producer:
         for number in range(6):
             producer.send("jobs", b"%d" % number, partition=number % 2)
 
     def read(*arguments: str, topic: str = "jobs") -> list[str]:
-        read = ("records", "read", topic, "--group", "g", "--store", store_path, "-o", "jsonl")
+        read = ("records", "read", topic, "--group", "g", "--store", own_store, "-o", "jsonl")
         return [json.loads(line)["value"] for line in cli(*read, *arguments).lines()]
 
     everything = ["0", "2", "4", "1", "3", "5"]
