@@ -286,7 +286,7 @@ def run(seed: int, casts: Sequence[list[Body]] = CASTS) -> Judge:
         simulation.spawn(f"{body.__name__}-{number}", play, restart=True)
     with settling_early() if seed % 2 else nullcontext():
         simulation.run()
-    judge.check(simulation)
+        judge.check(simulation)
     return judge
 
 
