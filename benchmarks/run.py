@@ -28,7 +28,8 @@ def main() -> None:
         "--only",
         choices=(
             *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "contention", "compaction", "week", "million", "typed", "records", "codecs"),
+            *("small", "bytes", "contention", "compaction", "week", "million", "typed", "records"),
+            "codecs",
         ),
         help="only this part",
     )
@@ -91,6 +92,11 @@ def main() -> None:
 
             small = 50 if arguments.quick else 200
             report += ["## Small commits", "", *measure_small(Path(folder), small), ""]
+        if arguments.only in (None, "bytes"):
+            from bytes_on_disk import measure as measure_bytes
+
+            kept = 300 if arguments.quick else 2_300
+            report += ["## Bytes on disk", "", *measure_bytes(Path(folder), kept), ""]
         if arguments.only in (None, "merging"):
             from merging import measure as measure_merging
 
