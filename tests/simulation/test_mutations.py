@@ -251,7 +251,8 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
     def mutate(patch: Patch) -> None:
         patch.setattr(FaultyStorage, "put_if_absent", put_if_absent)
 
-    check_caught(monkeypatch, mutate, CALM, "order", "lost", "two values", "torn", "hole", "gap")
+    checks = ("order", "lost", "two values", "torn", "hole", "gap", "damage")
+    check_caught(monkeypatch, mutate, CALM, *checks)
 
 
 @pytest.mark.more
