@@ -304,7 +304,10 @@ def any_changes(data: st.DataObject) -> None:
         check(snapshot, shown, columns)
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(500, marks=pytest.mark.more)])
+@pytest.mark.parametrize(
+    "examples",
+    [15, pytest.param(150, marks=pytest.mark.more), pytest.param(1500, marks=pytest.mark.slow)],
+)
 def test_any_changes_of_any_schema(examples: int) -> None:
     """Scans and datasets, of all columns and of one, with filters; snapshots show what they did."""
     checked = settings(
