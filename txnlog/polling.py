@@ -101,8 +101,7 @@ class Polling(ABC):
             timeout_ms: how long it waits for the first one. With 0 it looks once, and does not
                 wait. Otherwise it looks for what others have written now and then, at least each
                 ``fetch_max_wait_ms``, and at once for what this process has.
-            max_records: so many at most; ``max_poll_records`` if left out. With 0 it only takes
-                part in its group, and does not wait.
+            max_records: so many at most; ``max_poll_records`` if left out.
 
         Raises:
             UnknownTopicOrPartition: all topics were deleted, or an assigned partition is gone.
@@ -114,9 +113,9 @@ class Polling(ABC):
             raise _ambiguous("poll", unnamed[0], "max_records=...")
         limit = self._max_poll_records
         if max_records is not None:
-            limit = check_whole_number(max_records, "max_records", InvalidOption, least=0)
+            limit = check_whole_number(max_records, "max_records", InvalidOption, least=1)
         take = partial(self._reading.take_records, limit)
-        return self._polled(take, [], _check_timeout(timeout_ms) if limit else 0)
+        return self._polled(take, [], _check_timeout(timeout_ms))
 
     def poll_batches(
         self, *unnamed: object, timeout_ms: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from group_in_steps import Group, T
+from group_in_steps import Group, T, take_part
 
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -227,7 +227,7 @@ def test_a_listener_that_commits_what_is_revoked_does_so_in_vain_where_all_is_lo
 
 def test_what_was_assigned_is_not_read_by_a_member(group: Group) -> None:
     other = begin(group)
-    other.poll(max_records=0)
+    take_part(other)
     consumer = group.process().consumer(group_id="g", auto_offset_reset="earliest")
     consumer.assign([T[0]])
     consumer.subscribe(["t"])

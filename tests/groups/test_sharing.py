@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from forked_child import Child
-from group_in_steps import COOPERATIVE, Group, T
+from group_in_steps import COOPERATIVE, Group, T, take_part
 
 import txnlog
 from txnlog.consumer import Consumer
@@ -145,10 +145,10 @@ def test_who_does_not_poll_leaves(group: Group) -> None:
     for _ in range(25):  # what its thread would do
         group.clock.time_ms += 3_000
         member.tick()
-        two.poll(max_records=0)
+        take_part(two)
     assert numbers(two) == [0, 1, 2, 3]
     assert group.store.describe_group("g").members[0].member_id != member.member_id
-    one.poll(max_records=0)
+    take_part(one)
     assert ("one", "lost", [0, 1]) in group.told
 
 
@@ -161,7 +161,7 @@ def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Grou
     assert member is not None
     member._settings = type(member._settings)(max_poll_interval_ms=10_000_000)
     for _ in range(60):
-        two.poll(max_records=0)
+        take_part(two)
         member.tick()
         group.clock.time_ms += 3_000
     assert numbers(two) == [0, 1, 2, 3]
@@ -179,11 +179,11 @@ def test_a_static_member_comes_back_to_its_partitions(group: Group) -> None:
     one.close()
     group.rounds(two, count=2)
     again = group.consumer("again", group_instance_id="a")
-    again.poll(max_records=0)
+    take_part(again)
     assert numbers(again) == mine
     assert group.store.describe_group("g").generation == generation
     newer = group.consumer("newer", group_instance_id="b")
-    newer.poll(max_records=0)
+    take_part(newer)
     with pytest.raises(FencedInstanceId, match="'b'"):
         two.commit({T[3]: 1})
     with pytest.raises(FencedInstanceId):
@@ -219,7 +219,7 @@ def test_a_subscription_that_changes(group: Group) -> None:
 
 def test_members_without_an_assignor_in_common(group: Group) -> None:
     one = group.consumer("one", partition_assignment_strategy=["range", "sticky"])
-    one.poll(max_records=0)
+    take_part(one)
     two = group.consumer("two", partition_assignment_strategy="roundrobin")
     with pytest.raises(InconsistentGroupProtocol, match="range or sticky, this consumer only by"):
         two.poll()
@@ -244,7 +244,7 @@ def test_an_assignor_of_ones_own(group: Group) -> None:
     one.close()
     two.close()
     with pytest.raises(InvalidOption, match="'twice' gives t:0"):
-        group.consumer("x", partition_assignment_strategy=twice).poll(max_records=0)
+        take_part(group.consumer("x", partition_assignment_strategy=twice))
 
 
 # -- fencing ---------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
     one.poll(max_records=100)
     stale = one.group_metadata()
     two = group.consumer("two", partition_assignment_strategy=EAGER)
-    two.poll(max_records=0)
+    take_part(two)
     one.commit({T[0]: 3})
     producer = group.process().producer(transactional_id="p")
     producer.init_transactions()
@@ -269,7 +269,7 @@ def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
     # It has let go of all; nobody else's turn has come yet.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(member), "_assign", lambda *_, **__: False)
-        one.poll(max_records=0)
+        take_part(one)
     with pytest.raises(RebalanceInProgress):
         two.commit({T[0]: 4})
     group.rounds(one, two, records=1)
@@ -316,7 +316,7 @@ def test_a_new_owner_waits_for_the_former_ones_transaction(group: Group) -> None
     producer.begin_transaction()
     producer.send_offsets_to_transaction({T[3]: 6}, one.group_metadata())
     producer._place_all(with_offsets=True)
-    two.poll(max_records=0)
+    take_part(two)
     group.told.clear()
     one._sharing._listener = ConsumerRebalanceListener()  # type: ignore[union-attr]
     group.rounds(one, two)

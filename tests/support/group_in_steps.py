@@ -8,12 +8,19 @@ from typing import Any
 from txnlog.consumer import Consumer
 from txnlog.groups.sharing import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
+from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.store import Store, attach
 from txnlog.testing.heap_storage import HeapStorage
 from txnlog.testing.virtual_clock import VirtualClock
 
 COOPERATIVE = "cooperative-sticky"
 T = [TopicPartition("t", number) for number in range(4)]
+
+
+def take_part(consumer: Consumer) -> None:
+    """All that a poll does, but that it takes no record."""
+    nothing: list[ConsumerRecord] = []
+    consumer._polled(lambda: nothing, nothing, 0)
 
 
 class Group:
@@ -47,7 +54,10 @@ class Group:
         """Each polls now and then, as time passes."""
         for _ in range(count):
             for consumer in consumers:
-                consumer.poll(max_records=records)
+                if records:
+                    consumer.poll(max_records=records)
+                else:
+                    take_part(consumer)
             self.clock.time_ms += 3_000
 
 
