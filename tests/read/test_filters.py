@@ -224,6 +224,17 @@ def test_many_filters_of_typed_records(
     _check(typed, "typed", columns, kept)
 
 
+@pytest.mark.slow
+@settings(SOME, max_examples=1000)
+@given(
+    kept=_filters(FLAT), columns=st.lists(st.sampled_from(ALL["typed"]), min_size=1, unique=True)
+)
+def test_very_many_filters_of_typed_records(
+    typed: Store, kept: pc.Expression, columns: list[str]
+) -> None:
+    _check(typed, "typed", columns, kept)
+
+
 @settings(SOME, max_examples=8)
 @given(
     kept=_filters(ALL["plain"]),

@@ -47,11 +47,17 @@ def test_nothing_is_missed_and_nothing_is_committed_twice(weather: str) -> None:
         assert run.rebalances >= 3
 
 
-@pytest.mark.more
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(2, 14), marks=pytest.mark.more),
+        pytest.param(range(14, 32), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("weather", WEATHERS)
-def test_many_runs(weather: str) -> None:
+def test_many_runs(weather: str, seeds: range) -> None:
     """Both protocols and members that have several; static ones; with and without transactions."""
-    refused = sum(group_run(seed, weather).refused for seed in range(2, 14))
+    refused = sum(group_run(seed, weather).refused for seed in seeds)
     assert refused > 0, "no run in which a commit was fenced shows that fencing works"
 
 
