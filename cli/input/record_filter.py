@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
 FindKeyOption = Annotated[
     str | None,
@@ -54,39 +55,39 @@ _ORDERS: Final[Mapping[str, Callable[[object, object], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """What all wanted records have in common. Batches are those of a scan, with all columns."""
+    """What all wanted records have in common.
 
-    key: bytes | None
-    pattern: str | None
+    ``of_scan`` is for the scan that reads them; ``conditions`` look into what it returns.
+    """
+
+    of_scan: pc.Expression | None
     conditions: Sequence[Condition]
 
     @classmethod
     def of(cls, key: str | None, grep: str | None, where: Sequence[str] | None) -> RecordFilter:
         """What the options ask for. Raises BadParameter."""
-        if grep is not None:
-            _check_regex("--grep", grep)
-        encoded = None if key is None else key.encode(errors="surrogateescape")
-        return cls(encoded, grep, [parse_condition(text) for text in where or ()])
+        of_scan = None
+        if key is not None or grep is not None:
+            from txnlog.errors import InvalidOption
+            from txnlog.read.search import find_records
+
+            encoded = None if key is None else key.encode(errors="surrogateescape")
+            try:
+                of_scan = find_records(encoded, grep)
+            except InvalidOption as error:
+                raise typer.BadParameter(f"--grep {error}") from error
+        return cls(of_scan, [parse_condition(text) for text in where or ()])
 
     def __bool__(self) -> bool:
-        return self.key is not None or self.pattern is not None or bool(self.conditions)
+        return self.of_scan is not None or bool(self.conditions)
 
     def keep(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of each batch."""
-        return map(self._keep, batches) if self else iter(batches)
+        """Of each batch of the scan the rows of which all conditions hold."""
+        return map(self._keep, batches) if self.conditions else iter(batches)
 
     def _keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        if self.key is not None:
-            batch = batch.filter(pc.equal(batch.column("key"), self.key))
-        if self.pattern is not None:
-            found = [
-                pc.fill_null(pc.match_substring_regex(batch.column(name), self.pattern), False)
-                for name in ("key", "value")
-            ]
-            batch = batch.filter(pc.or_(*found))
         for condition in self.conditions:
             batch = batch.filter(pa.array(condition.holds_of(batch), pa.bool_()))
         return batch

@@ -8,11 +8,20 @@ from txnlog.cli.input.places import Offset, Target, Time
 from txnlog.cli.input.ranges import Bound, FromEnd, FromStart, Range
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from txnlog.scan import Scan
     from txnlog.snapshot import Snapshot
 
 
-def plan_scan(snapshot: Snapshot, where: Target, chosen: Range, *, as_json: bool = True) -> Scan:
+def plan_scan(
+    snapshot: Snapshot,
+    where: Target,
+    chosen: Range,
+    *,
+    row_filter: pc.Expression | None = None,
+    as_json: bool = True,
+) -> Scan:
     """The records of a range, taken in each partition; of a typed topic with values in JSON.
 
     Raises UnknownTopicOrPartition.
@@ -31,7 +40,7 @@ def plan_scan(snapshot: Snapshot, where: Target, chosen: Range, *, as_json: bool
     for number in wanted:
         # Where the end lies before the beginning there is simply nothing to read.
         ends[number] = max(_find_offset(snapshot, where, number, chosen.stop), starts[number])
-    return snapshot.scan(where.topic, starts, ends, as_json=as_json)
+    return snapshot.scan(where.topic, starts, ends, filter=row_filter, as_json=as_json)
 
 
 def _find_offset(snapshot: Snapshot, where: Target, partition: int, bound: Bound) -> int:

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
+from txnlog.read.consumer_record import each_record
 from txnlog.read.isolation import check_isolation_level
+from txnlog.read.search import find_records
 from txnlog.snapshot import Snapshot
 from txnlog.ui.console import Console
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SHOWN = 50
 _LOOKED_AT = 200_000
 """A search looks at no more records before it shows what it has found."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record, as a page shows it."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 def show_records(console: Console, request: Request) -> Response:
@@ -50,8 +35,11 @@ def show_records(console: Console, request: Request) -> Response:
     stop = min(start + _LOOKED_AT, end)
     others = snapshot.beginning_offsets(topic)  # of which nothing is read
     starts, ends = {**others, partition: start}, {**others, partition: stop}
-    scan = snapshot.scan(topic, starts, ends, as_json=True)
-    matching = _filter(scan.to_batches(), asked.get("key", ""), asked.get("grep", ""))
+    key = asked.get("key", "").encode(errors="surrogateescape") or None
+    wanted = find_records(key, asked.get("grep") or None)
+    scan = snapshot.scan(topic, starts, ends, filter=wanted, as_json=True)
+    batches = (batch for batch in scan.to_batches() if batch.num_rows)
+    matching = (record for batch in batches for record in each_record(where, batch))
     found = [*islice(matching, _SHOWN)]
     behind = found[-1].offset + 1 if len(found) == _SHOWN else stop
     return console.page(
@@ -91,33 +79,3 @@ def _find_start(snapshot: Snapshot, where: TopicPartition, text: str, first: int
     zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     found = snapshot.offset_for_time(where, int(zoned.timestamp() * 1000))
     return end if found is None else found.offset
-
-
-def _filter(batches: Iterator[pa.RecordBatch], key: str, grep: str) -> Iterator[Record]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for batch in batches:
-        wanted = batch
-        if key:
-            wanted = wanted.filter(pc.equal(wanted.column("key"), key.encode()))
-        if grep:
-            try:
-                matches = [
-                    pc.fill_null(pc.match_substring_regex(wanted.column(name), grep), False)
-                    for name in ("key", "value")
-                ]
-            except pa.ArrowInvalid as error:
-                raise InvalidOption(f"{grep!r} is no regular expression: {error}") from error
-            wanted = wanted.filter(pc.or_(*matches))
-        columns = zip(
-            wanted.column("offset").to_pylist(),
-            wanted.column("timestamp").view("int64").to_pylist(),
-            wanted.column("key").to_pylist(),
-            wanted.column("value").to_pylist(),
-            wanted.column("headers").to_pylist(),
-            strict=True,
-        )
-        for offset, time_us, key_bytes, value, headers in columns:
-            pairs = [(header["key"], header["value"]) for header in headers or ()]
-            yield Record(offset, time_us // 1000, key_bytes, value, pairs)

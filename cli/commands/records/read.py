@@ -141,7 +141,7 @@ def read_records(
             consumer.commit()
         return
     snapshot = session.open_store().snapshot([place.topic], isolation_level=isolation_level.value)
-    scan = plan_scan(snapshot, place, chosen, as_json=to_file is None)
+    scan = plan_scan(snapshot, place, chosen, row_filter=wanted.of_scan, as_json=to_file is None)
     if to_file is None:
         scanned = read_scanned(wanted.keep(scan.to_batches()))
         printer.print(session.output, islice(scanned, max_records))
