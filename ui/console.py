@@ -54,7 +54,6 @@ class Console:
         shown = self.templates.get_template(template).render(
             **content,
             console=self,
-            clock=self.store.logs.clock,
             path=request.url.path,
             url=quote,
             costs=self.requests.take(),

@@ -7,8 +7,6 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from txnlog.clock import Clock
-
 _UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _ABSENT: Final = "\u2013"
 _SHOWN_BYTES: Final = 20_000
@@ -26,7 +24,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=show_count, size=show_size, time=show_time, age=show_age, content=show_content
+        count=show_count, size=show_size, time=show_time, content=show_content
     )
     return environment
 
@@ -54,17 +52,6 @@ def show_time(timestamp_ms: int | None) -> str:
         return str(timestamp_ms)
     moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}"
-
-
-def show_age(since_ms: int | None, clock: Clock) -> str:
-    """How long ago that was, in one unit."""
-    if since_ms is None:
-        return _ABSENT
-    seconds = (clock.now_ms() - since_ms) // 1000
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if abs(seconds) >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
 
 
 def show_content(data: bytes | None) -> str:

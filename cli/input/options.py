@@ -71,6 +71,17 @@ OutputOption = Annotated[
 
 # -- of some verbs -----------------------------------------------------------------------------
 
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="A setting with Kafka's name; may be repeated.",
+        show_default=False,
+    ),
+]
+"""What is made anew is set so. See ``parse_settings``."""
 UrlArgument = Annotated[
     str | None,
     typer.Argument(

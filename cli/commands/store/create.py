@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.input.assignments import parse_settings
-from txnlog.cli.input.options import UrlArgument
+from txnlog.cli.input.options import SettingsOption, UrlArgument
 from txnlog.cli.output.store_fields import STORE
 from txnlog.cli.session import Session
 
@@ -15,21 +15,12 @@ from txnlog.cli.session import Session
 def create_store(
     session: Session,
     url: UrlArgument = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="KEY=VALUE",
-            help="A setting, fixed from then on; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    config: SettingsOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Show a store that exists as it is.")
     ] = False,
 ) -> None:
-    """Make an empty or missing folder a store and show it.
+    """Make an empty or missing folder a store and show it. Its settings are fixed from then on.
 
     On a server it first tries whether of many writers that create a file only one succeeds:
     some hundred small requests, once.

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.input.assignments import parse_settings
-from txnlog.cli.input.options import DryRunOption, TopicArgument
+from txnlog.cli.input.options import DryRunOption, SettingsOption, TopicArgument
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.topic_fields import print_topic
 from txnlog.cli.session import Session
@@ -17,16 +17,7 @@ def create_topic(
     session: Session,
     topic: TopicArgument,
     partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many.")] = 1,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="KEY=VALUE",
-            help="A setting with Kafka's name; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    config: SettingsOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Show a topic that exists as it is.")
     ] = False,
