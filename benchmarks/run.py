@@ -1,6 +1,6 @@
 """Measures txnlog on this machine and writes benchmarks/RESULTS.md.
 
-python benchmarks/run.py [--quick]
+python benchmarks/run.py [--quick] [--only SECTION]
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,112 +21,189 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 
 
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured, and where files go meanwhile."""
+
+    folder: Path
+    quick: bool
+
+    def of(self, whole: int, quick: int) -> int:
+        """How many, in a whole run or a quick one."""
+        return quick if self.quick else whole
+
+    @property
+    def rows(self) -> int:
+        return self.of(3_000_000, 300_000)
+
+    @property
+    def repetitions(self) -> int:
+        return self.of(3, 2)
+
+
 def main() -> None:
-    """Run everything; print the report and keep it."""
+    """Run everything, or one section; print the report, and keep it if it is whole."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
-    parser.add_argument(
-        "--only",
-        choices=(
-            *("spark", "memory", "scan", "many", "kafka", "requests", "growth", "merging"),
-            *("small", "bytes", "contention", "compaction", "week", "million", "typed", "records"),
-            "codecs",
-        ),
-        help="only this part",
-    )
+    parser.add_argument("--only", choices=tuple(_SECTIONS), help="only this part")
     arguments = parser.parse_args()
-    count, repetitions = (300_000, 2) if arguments.quick else (3_000_000, 3)
     # Spark's workers import the no-op source from here.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         part for part in (str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH")) if part
     )
     sys.path[:0] = [str(HERE), str(HERE.parent)]
-    report = ["# Results", ""]
     from machine import describe_machine
 
-    report += [*describe_machine(), f"- `python benchmarks/run.py{_flags(arguments)}`", ""]
+    report = ["# Results", "", *describe_machine()]
+    report += [f"- `python benchmarks/run.py{_flags(arguments)}`", ""]
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.only in (None, "spark"):
-            report += ["## Spark", "", *_spark(Path(folder), count, repetitions), ""]
-        if arguments.only in (None, "typed"):
-            copies = 2 if arguments.quick else 9
-            report += ["## Typed topics", "", *_typed(Path(folder), copies, repetitions), ""]
-        if arguments.only in (None, "memory"):
-            large = 1_000_000 if arguments.quick else 36_000_000
-            report += ["## Memory and planning", "", *_memory(Path(folder), large), ""]
-        if arguments.only in (None, "scan"):
-            from scan_speed import measure as measure_scan
-
-            report += ["## Without Spark", "", *measure_scan(Path(folder), count, repetitions), ""]
-        if arguments.only in (None, "records"):
-            from records import measure as measure_records
-
-            report += ["## Records one by one", ""]
-            records = 100_000 if arguments.quick else 500_000
-            report += [*measure_records(Path(folder), records, repetitions), ""]
-        if arguments.only in (None, "codecs"):
-            from codecs_compared import measure as measure_codecs
-
-            report += ["## Codecs", "", *measure_codecs(Path(folder), count // 6, repetitions), ""]
-        if arguments.only in (None, "many"):
-            from many_small import measure as measure_many
-
-            many = 500 if arguments.quick else 5_000
-            report += ["## Many small things", "", *measure_many(Path(folder), many), ""]
-        if arguments.only in (None, "kafka"):
-            from kafka_folders import measure as measure_folders
-            from kafka_rows import measure as measure_rows
-
-            report += ["## Kafka's record format", "", *measure_rows(3 * repetitions), ""]
-            report += ["## Kafka's folders", "", *measure_folders(Path(folder), count), ""]
-        if arguments.only in (None, "requests"):
-            from requests_counted import measure as count_requests
-
-            report += ["## Storage requests", "", *count_requests(), ""]
-        if arguments.only in (None, "growth"):
-            from growth import measure as measure_growth
-
-            commits = 2_000 if arguments.quick else 8_000
-            report += ["## Growth", "", *measure_growth(Path(folder), commits), ""]
-        if arguments.only in (None, "small"):
-            from small_commits import measure as measure_small
-
-            small = 50 if arguments.quick else 200
-            report += ["## Small commits", "", *measure_small(Path(folder), small), ""]
-        if arguments.only in (None, "bytes"):
-            from bytes_on_disk import measure as measure_bytes
-
-            kept = 300 if arguments.quick else 2_300
-            report += ["## Bytes on disk", "", *measure_bytes(Path(folder), kept), ""]
-        if arguments.only in (None, "merging"):
-            from merging import measure as measure_merging
-
-            commits = 1_000 if arguments.quick else 5_000
-            report += ["## Merging", "", *measure_merging(Path(folder), commits), ""]
-        if arguments.only in (None, "contention"):
-            from contention import measure as measure_contention
-
-            report += ["## Contention", "", *measure_contention(5 if arguments.quick else 20), ""]
-        if arguments.only in (None, "compaction"):
-            from compaction import measure as measure_compaction
-
-            records = 1_000_000 if arguments.quick else 10_000_000
-            report += ["## Compaction", "", *measure_compaction(Path(folder), records), ""]
-        if arguments.only in (None, "million"):
-            from million import measure as measure_million
-
-            segments = 100_000 if arguments.quick else 1_000_000
-            report += ["## A million segments", "", *measure_million(segments), ""]
-        if arguments.only in (None, "week"):
-            from week import measure as measure_week
-
-            hours = 30 if arguments.quick else 168
-            plot = None if arguments.quick else HERE / "week.svg"
-            report += ["## A week", "", *measure_week(60, hours, plot), ""]
+        scale = Scale(Path(folder), arguments.quick)
+        for name, (title, measure) in _SECTIONS.items():
+            if arguments.only in (None, name):
+                report += [f"## {title}", "", *measure(scale), ""]
     text = "\n".join(report).rstrip() + "\n"
     print(text)
     if arguments.only is None:
         (HERE / "RESULTS.md").write_text(text)
+
+
+def _spark(scale: Scale) -> list[str]:
+    import spark_speed
+
+    with _session() as spark:
+        lines = spark_speed.measure(spark, scale.folder, scale.rows, scale.repetitions)
+    head = (
+        f"{scale.rows:,} rows of 16 + 100 bytes, local[{spark_speed.CORES}], topics of "
+        f"{spark_speed.PARTITIONS} partitions, median of {scale.repetitions} runs that take turns. "
+        "Reads go to Spark's `noop`; rows to be written come from Parquet."
+    )
+    return [head, "", *lines]
+
+
+def _typed(scale: Scale) -> list[str]:
+    import typed
+
+    with _session() as spark:
+        return typed.measure(spark, scale.folder, scale.of(9, 2), scale.repetitions)
+
+
+def _memory(scale: Scale) -> list[str]:
+    import spark_memory
+
+    return spark_memory.measure(_session, scale.folder, scale.of(36_000_000, 1_000_000))
+
+
+def _scan(scale: Scale) -> list[str]:
+    from scan_speed import measure
+
+    return measure(scale.folder, scale.rows, scale.repetitions)
+
+
+def _records(scale: Scale) -> list[str]:
+    from records import measure
+
+    return measure(scale.folder, scale.of(500_000, 100_000), scale.repetitions)
+
+
+def _codecs(scale: Scale) -> list[str]:
+    from codecs_compared import measure
+
+    return measure(scale.folder, scale.rows // 6, scale.repetitions)
+
+
+def _many(scale: Scale) -> list[str]:
+    from many_small import measure
+
+    return measure(scale.folder, scale.of(5_000, 500))
+
+
+def _kafka_rows(scale: Scale) -> list[str]:
+    from kafka_rows import measure
+
+    return measure(3 * scale.repetitions)
+
+
+def _kafka_folders(scale: Scale) -> list[str]:
+    from kafka_folders import measure
+
+    return measure(scale.folder, scale.rows)
+
+
+def _requests(_: Scale) -> list[str]:
+    from requests_counted import measure
+
+    return measure()
+
+
+def _growth(scale: Scale) -> list[str]:
+    from growth import measure
+
+    return measure(scale.folder, scale.of(8_000, 2_000))
+
+
+def _small(scale: Scale) -> list[str]:
+    from small_commits import measure
+
+    return measure(scale.folder, scale.of(200, 50))
+
+
+def _bytes(scale: Scale) -> list[str]:
+    from bytes_on_disk import measure
+
+    return measure(scale.folder, scale.of(2_300, 300))
+
+
+def _merging(scale: Scale) -> list[str]:
+    from merging import measure
+
+    return measure(scale.folder, scale.of(5_000, 1_000))
+
+
+def _contention(scale: Scale) -> list[str]:
+    from contention import measure
+
+    return measure(scale.of(20, 5))
+
+
+def _compaction(scale: Scale) -> list[str]:
+    from compaction import measure
+
+    return measure(scale.folder, scale.of(10_000_000, 1_000_000))
+
+
+def _million(scale: Scale) -> list[str]:
+    from million import measure
+
+    return measure(scale.of(1_000_000, 100_000))
+
+
+def _week(scale: Scale) -> list[str]:
+    from week import measure
+
+    return measure(60, scale.of(168, 30), None if scale.quick else HERE / "week.svg")
+
+
+_SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
+    "spark": ("Spark", _spark),
+    "typed": ("Typed topics", _typed),
+    "memory": ("Memory and planning", _memory),
+    "scan": ("Without Spark", _scan),
+    "records": ("Records one by one", _records),
+    "codecs": ("Codecs", _codecs),
+    "many": ("Many small things", _many),
+    "kafka-rows": ("Kafka's record format", _kafka_rows),
+    "kafka-folders": ("Kafka's folders", _kafka_folders),
+    "requests": ("Storage requests", _requests),
+    "growth": ("Growth", _growth),
+    "small": ("Small commits", _small),
+    "bytes": ("Bytes on disk", _bytes),
+    "merging": ("Merging", _merging),
+    "contention": ("Contention", _contention),
+    "compaction": ("Compaction", _compaction),
+    "million": ("A million segments", _million),
+    "week": ("A week", _week),
+}
+"""What ``--only`` takes: the title in the report, and what measures it."""
 
 
 @contextmanager
@@ -147,32 +225,6 @@ def _session() -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
-
-
-def _typed(folder: Path, copies: int, repetitions: int) -> list[str]:
-    import typed
-
-    with _session() as spark:
-        return typed.measure(spark, folder, copies, repetitions)
-
-
-def _memory(folder: Path, count: int) -> list[str]:
-    import spark_memory
-
-    return spark_memory.measure(_session, folder, count)
-
-
-def _spark(folder: Path, count: int, repetitions: int) -> list[str]:
-    import spark_speed
-
-    with _session() as spark:
-        lines = spark_speed.measure(spark, folder, count, repetitions)
-    head = (
-        f"{count:,} rows of 16 + 100 bytes, local[{spark_speed.CORES}], topics of "
-        f"{spark_speed.PARTITIONS} partitions, median of {repetitions} runs that take turns. Reads "
-        "go to Spark's `noop`; rows to be written come from Parquet."
-    )
-    return [head, "", *lines]
 
 
 def _flags(arguments: argparse.Namespace) -> str:
