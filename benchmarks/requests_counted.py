@@ -51,9 +51,14 @@ def measure() -> list[str]:
         _row(
             f"cold open of a topic after {HISTORY:,} appends",
             _cold_open(store),
-            "1 listing + 1 checkpoint + the entries since (under 32)",
+            "2 listings, manifest list, checkpoint, the entries since (under 32); "
+            "to describe it, its manifests",
         ),
-        _row("plan of a Spark read of it", _plan(store), "1 listing, nothing per segment"),
+        _row(
+            "plan of a Spark read of it, whole",
+            _plan(store),
+            "1 listing and its manifests (O(log n)), nothing per segment",
+        ),
         "",
         "A listing counts once here. An object store answers it in one request for each 1,000",
         "names; a log keeps one or two names an entry until `log.cleanup.age.ms` (15 minutes) has",
