@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-import sys
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from call_counts import calls_of
 
 from txnlog import ConsumerRecord
 from txnlog.names import TopicPartition
@@ -106,22 +105,6 @@ def test_a_record_is_a_value() -> None:
             assert found == 2
     with pytest.raises(AttributeError):
         record.offset = 9  # type: ignore[misc]
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions of Python ``work`` calls."""
-    count = 0
-
-    def trace(_frame: object, event: str, _arg: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(trace)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def filled(count: int) -> Store:

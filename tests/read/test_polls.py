@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 from alone import read_alone
+from call_counts import calls_of
 from steps import another, append, new_store
 
 from txnlog.errors import StorageError
@@ -114,22 +113,6 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
     assert number > 2
 
 
-def _calls_of(work: Callable[[], object]) -> int:
-    """How many functions of Python ``work`` calls."""
-    count = 0
-
-    def trace(_frame: object, event: str, _arg: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(trace)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def _send(store: Store, topic: str, value: bytes, partition: int) -> None:
     with store.producer() as producer:
         producer.send(topic, value, partition=partition)
@@ -156,9 +139,9 @@ def test_polls_are_linear_in_partitions_and_idle_ones_do_nothing_for_them(
         )
         while consumer.poll():
             pass
-        idle = _calls_of(consumer.poll)
+        idle = calls_of(consumer.poll)
         _send(store, "many", b"y", partitions - 1)
-        one = _calls_of(lambda consumer=consumer: consumer.poll(max_records=1))  # type: ignore[misc]
+        one = calls_of(lambda consumer=consumer: consumer.poll(max_records=1))  # type: ignore[misc]
         found[partitions] = [idle, one]
     assert found[1000][0] == found[100][0] < 1000
     assert found[1000][1] < 12 * found[100][1]
