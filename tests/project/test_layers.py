@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 from checkout import ROOT, Module, modules
@@ -72,7 +73,10 @@ def imported_by(module: Module) -> set[str]:
     return found
 
 
-IMPORTS = {name: imported_by(module) for name, module in MODULES.items()}
+@cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports. Not read while tests are collected, which every process does."""
+    return {name: imported_by(module) for name, module in MODULES.items()}
 
 
 def is_allowed(name: str, imported: str) -> bool:
@@ -92,7 +96,7 @@ def test_imports_go_down() -> None:
     """No module imports from a room above or beside its own, in functions or for types neither."""
     wrong = [
         f"{MODULES[name].where} imports {imported}"
-        for name, found in IMPORTS.items()
+        for name, found in imports().items()
         for imported in sorted(found)
         if not is_allowed(name, imported)
     ]
@@ -109,7 +113,7 @@ def test_imports_go_down_inside_of(face: str) -> None:
     wrong = [
         f"{MODULES[name].where} imports {imported}"
         for name, room in rooms.items()
-        for imported in sorted(IMPORTS[name] & rooms.keys())
+        for imported in sorted(imports()[name] & rooms.keys())
         if floors.index(room) > floors.index(rooms[imported])
     ]
     assert wrong == []
@@ -117,7 +121,7 @@ def test_imports_go_down_inside_of(face: str) -> None:
 
 def test_there_are_no_circles() -> None:
     """Modules can be put in an order, also within a room: each imports only what comes before."""
-    waiting = {name: found - {"txnlog"} for name, found in IMPORTS.items()}
+    waiting = {name: found - {"txnlog"} for name, found in imports().items()}
     while free := {name for name, found in waiting.items() if not found & waiting.keys()}:
         waiting = {name: found for name, found in waiting.items() if name not in free}
     assert waiting == {}

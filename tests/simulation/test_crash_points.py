@@ -152,10 +152,14 @@ def test_expiry_by_a_reader_that_fails_at_each_request(fault: Fault) -> None:
 
 
 @pytest.mark.condition(48)
-@pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
 @pytest.mark.parametrize(
-    ("kind", "every"),
-    [("local", 2), pytest.param("s3", 9, marks=[pytest.mark.s3, pytest.mark.more])],
+    ("fault", "kind", "every"),
+    [
+        (Fault.STOP_AFTER, "local", 2),
+        pytest.param(Fault.LOSE_RESPONSE, "local", 2, marks=pytest.mark.more),
+        pytest.param(Fault.STOP_AFTER, "s3", 9, marks=[pytest.mark.s3, pytest.mark.more]),
+        pytest.param(Fault.LOSE_RESPONSE, "s3", 9, marks=[pytest.mark.s3, pytest.mark.slow]),
+    ],
 )
 def test_stop_on_other_storages(
     kind: str, every: int, fault: Fault, tmp_path: Path, request: pytest.FixtureRequest

@@ -42,6 +42,10 @@ SLEEPY = replace(STALLING, delay=0.0, pause=0.01, pause_ms=(500, 20_000))
 Mutate = Callable[[Patch], None]
 
 
+DAMAGE = "damage"
+"""What the library itself notices, so that the judge sees nothing more of the run."""
+
+
 def failing_check(seed: int, rates: FaultRates, **options: Any) -> str:
     """Which check fails first in this run; "" if none does."""
     try:
@@ -49,7 +53,7 @@ def failing_check(seed: int, rates: FaultRates, **options: Any) -> str:
     except Violation as violation:
         return violation.check
     except CorruptEntry:
-        return "damage"
+        return DAMAGE
     return ""
 
 
@@ -64,14 +68,16 @@ def check_caught(
 ) -> None:
     """Look for a run that catches the mutation: one of these checks fails, and none without it.
 
-    Seeds are tried in order, so that the test does not depend on which of them it is.
+    Seeds are tried in order, so that the test does not depend on which of them it is. That the
+    library notices damage counts only where it is among the checks: it ends the run before the
+    judge has seen anything, so the next seed has to show that the judge does.
     """
     for seed in range(most):
         with monkeypatch.context() as patch:
             prepare(patch)
             mutate(patch)
             found = failing_check(seed, rates, **options)
-        if found:
+        if found and (found != DAMAGE or DAMAGE in checks):
             break
     else:
         raise AssertionError(f"none of {most} runs notices")
@@ -94,7 +100,7 @@ def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> No
     def mutate(patch: Patch) -> None:
         patch.setattr(sequence_log, "create_once", create_once)
 
-    checks = ("aborted read", "torn", "damage", "blocked", "hole")
+    checks = ("aborted read", "torn", DAMAGE, "blocked", "hole")
     check_caught(monkeypatch, mutate, ROUGH, *checks)
 
 
@@ -132,7 +138,7 @@ def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
         mutate,
         SLEEPY,
         "blocked",
-        "damage",
+        DAMAGE,
         "lost",
         "torn",
         "hole",
@@ -189,7 +195,7 @@ def test_hazard_7_listings_are_cached(monkeypatch: Patch) -> None:
         patch.setattr(FaultyStorage, "list_names", _cached_listing)
 
     # Also as damage: listings that contradict themselves again and again.
-    checks = ("blocked", "offsets", "torn", "lost", "hole", "damage")
+    checks = ("blocked", "offsets", "torn", "lost", "hole", DAMAGE)
     check_caught(monkeypatch, mutate, CALM, *checks)
 
 
@@ -228,7 +234,7 @@ def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
     def mutate(patch: Patch) -> None:
         patch.setattr(FaultyStorage, "put_if_absent", put_if_absent)
 
-    check_caught(monkeypatch, mutate, CALM, "damage")
+    check_caught(monkeypatch, mutate, CALM, DAMAGE)
 
 
 @pytest.mark.more
@@ -251,8 +257,7 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
     def mutate(patch: Patch) -> None:
         patch.setattr(FaultyStorage, "put_if_absent", put_if_absent)
 
-    checks = ("order", "lost", "two values", "torn", "hole", "gap", "damage")
-    check_caught(monkeypatch, mutate, CALM, *checks)
+    check_caught(monkeypatch, mutate, CALM, "order", "lost", "two values", "torn", "hole", "gap")
 
 
 @pytest.mark.more

@@ -32,15 +32,16 @@ if "pyspark.daemon" in sys.orig_argv:
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those that may share a session run in one process; what takes long begins early."""
+    leaves_sockets = version("pyspark").startswith("4.1.")
     for item in items:
-        if HERE in item.path.parents:
+        if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group("spark"))
             # Spark's word about a newer pandas, which the data source does not use.
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support"))
             # PySpark 4.1 leaves its sockets to the garbage collector.
-            if version("pyspark").startswith("4.1."):
+            if leaves_sockets:
                 item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket"))
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 

@@ -91,10 +91,16 @@ def more(*values: object) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.more) for value in values]
 
 
+def soak(*values: object) -> list[Any]:
+    """Values that are for `make soak`: much like those that CI runs."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 MISTAKES = [
     unchanged,
     through_an_rdd,
-    *more(computed, aggregated, broadcast, in_a_subquery, cached),
+    *more(computed, in_a_subquery, cached),
+    *soak(aggregated, broadcast),
 ]
 
 
@@ -176,7 +182,7 @@ def test_a_plain_write_after_the_commit_is_refused(
     assert (stored(topics, "other"), status(topics)) == ([], "CompleteCommit")
 
 
-@pytest.mark.parametrize("made", [computed, *more(unchanged)])
+@pytest.mark.parametrize("made", [computed, *soak(unchanged)])
 def test_another_id_is_no_better(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:
@@ -191,7 +197,7 @@ def test_another_id_is_no_better(
     assert topics.groups() == []
 
 
-@pytest.mark.parametrize("made", [computed, *more(unchanged)])
+@pytest.mark.parametrize("made", [computed, *soak(unchanged)])
 def test_a_block_does_not_take_them(
     spark: SparkSession, topics: Store, made: Callable[[DataFrame], DataFrame]
 ) -> None:

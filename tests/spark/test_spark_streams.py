@@ -268,7 +268,7 @@ STATEFUL: dict[str, tuple[Callable[[SparkSession, Store], DataFrame], list[int]]
     "kind",
     [
         pytest.param("aggregation", marks=pytest.mark.more),
-        pytest.param("deduplication", marks=pytest.mark.more),
+        pytest.param("deduplication", marks=pytest.mark.slow),
         pytest.param("join", marks=pytest.mark.more),
     ],
 )

@@ -78,7 +78,13 @@ NOTHING, ALL = (0, None), (2, 7)
 
 
 @pytest.mark.parametrize("then", ["commit_transaction", "abort_transaction", "close"])
-@pytest.mark.parametrize("call", ["flush", "commit_transaction", "abort_transaction"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("flush", "commit_transaction"),
+        pytest.param("abort_transaction", marks=pytest.mark.more),
+    ],
+)
 def test_a_transaction_is_whole_wherever_it_is_interrupted(
     clock: VirtualClock, call: str, then: str
 ) -> None:

@@ -107,7 +107,10 @@ def _assert_holds(store: Store, records: pa.RecordBatch) -> None:
 
 
 @pytest.mark.parametrize(("record_format", "codec"), EVERY_CODEC)
-@pytest.mark.parametrize("segment_bytes", [1024, 1500, 4096, 64 << 10])
+@pytest.mark.parametrize(
+    "segment_bytes",
+    [1024, *(pytest.param(size, marks=pytest.mark.more) for size in (1500, 4096)), 64 << 10],
+)
 @pytest.mark.parametrize("headers", [False, True])
 def test_one_batch_becomes_many_segments(
     segment_bytes: int, record_format: str, codec: str, headers: bool
