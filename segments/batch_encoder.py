@@ -61,7 +61,10 @@ _OVERHEAD_BYTES = {"columns": 1536, "kafka": 128}
 
 
 class BatchEncoder:
-    """Batches in columns, or in Kafka's own format. Each carries the tag, if there is one."""
+    """Batches in columns, which are packed if ``packs_few``, or in Kafka's own format.
+
+    Each carries the tag, if there is one.
+    """
 
     def __init__(
         self,
@@ -72,12 +75,14 @@ class BatchEncoder:
         level: int | None,
         index_interval_bytes: int,
         tag: int,
+        packs_few: bool,
     ) -> None:
         check_format(record_format)
         self.overhead_bytes = _OVERHEAD_BYTES[record_format]
         self._sink = sink
         self._record_format = record_format
         self._tag = tag
+        self._packs_few = packs_few
         self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
         self._producer_epoch, self._mask = NO_PRODUCER_EPOCH, 0
         if record_format == "kafka":
@@ -106,6 +111,7 @@ class BatchEncoder:
             base_sequence=base_offset ^ self._mask,
             producer_epoch=self._producer_epoch,
             leader_epoch=self._leader_epoch,
+            packs_few=self._packs_few,
         )
         last_delta = records.num_rows - 1 if offset_deltas is None else int(offset_deltas[-1])
         # Before the bytes: a batch that does not fit must not be in the file either.

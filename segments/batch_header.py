@@ -21,6 +21,7 @@ MAGIC_V1: Final = 1
 MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100
 MAGIC_PARQUET: Final = 101  # in no file: what a row group of a Parquet segment is shown with
+MAGIC_PACKED: Final = 102
 MAGIC_POSITION: Final = 16  # the same in every version of Kafka's formats
 
 # What a header says when a field does not apply, as in Kafka.
@@ -37,6 +38,9 @@ GUARDED_EPOCH: Final = -2
 # The same where leader epoch is the tag of a segment: then base sequence is base offset XOR tag,
 # and the checksum covers both.
 TAGGED_EPOCH: Final = -3
+
+# Those of txnlog's own payloads, with a check of the header before them.
+_OWN_MAGICS: Final = (MAGIC_COLUMNS, MAGIC_PACKED)
 
 _LENGTH_BASE = 12  # the length field counts what comes after itself
 _MAX_INT32 = (1 << 31) - 1
@@ -136,8 +140,8 @@ class BatchHeader:
 
     @property
     def is_self_checked(self) -> bool:
-        """Whether the header could be trusted without the rest of its batch: columns alone can."""
-        return self.magic == MAGIC_COLUMNS
+        """Whether the header can be trusted without its batch: it can in txnlog's own formats."""
+        return self.magic in _OWN_MAGICS
 
     @property
     def is_guarded(self) -> bool:
@@ -164,7 +168,7 @@ class BatchHeader:
 
     @property
     def _has_tag(self) -> bool:
-        return self.magic == MAGIC_COLUMNS or self.is_guarded
+        return self.magic in _OWN_MAGICS or self.is_guarded
 
     def broken_guard(self) -> str | None:
         """What is damaged of the fields that only the guard protects; None if none is."""

@@ -23,6 +23,7 @@ from txnlog.segments.batch_header import (
     LOG_APPEND_TIME,
     MAGIC_COLUMNS,
     MAGIC_KAFKA,
+    MAGIC_PACKED,
     MAGIC_POSITION,
     MAGIC_V0,
     MAGIC_V1,
@@ -55,6 +56,7 @@ from txnlog.segments.formats.message_sets import (
     decode_message_set,
     legacy_checksum,
 )
+from txnlog.segments.formats.packed import can_pack, decode_packed, encode_packed
 from txnlog.segments.formats.rows import decode_rows, encode_rows
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
 from txnlog.segments.records import (
@@ -122,14 +124,16 @@ def encode_batch(
     transactional: bool = False,
     log_append_time: bool = False,
     delete_horizon_ms: int | None = None,
+    packs_few: bool = False,
 ) -> bytes:
     """The bytes of one batch.
 
     ``records`` has at least one row and a ``timestamp`` column without nulls (RECORD_SCHEMA has);
     ``offset_deltas`` (int32, ascending, one for each row) is given only if offsets have gaps. The
     last three say what Kafka's attributes say, and only record_format "kafka" can; with
-    ``log_append_time`` all timestamps must be equal. Raises UnsupportedRecordFormat,
-    UnsupportedCompression, and for rows RecordTooLarge.
+    ``log_append_time`` all timestamps must be equal. With ``packs_few`` a few records of
+    record_format "columns" are packed. Raises UnsupportedRecordFormat, UnsupportedCompression, and
+    for rows RecordTooLarge.
     """
     check_format(record_format)
     timestamps = _check_timestamps(records)
@@ -162,14 +166,15 @@ def encode_batch(
         return _rows_batch(header, records, offset_deltas, compression, level)
     if attributes & _KAFKA_BITS:
         raise ValueError("only record.format=kafka has attributes besides the codec")
+    if packs_few and offset_deltas is None and can_pack(records):
+        payload, codec = encode_packed(
+            records, single_timestamp=single, compression=compression, level=level
+        )
+        return _checked_batch(header, MAGIC_PACKED, codec, payload)
     stream = encode_columns(
         records, offset_deltas, single_timestamp=single, compression=compression, level=level
     )
-    header = replace(header, length=batch_length(CHECK_BYTES + len(stream)))
-    blank = header.encode()
-    check = header_check(blank)
-    crc = crc32c.crc32c(stream, crc32c.crc32c(blank[CRC_START:] + check))
-    return b"".join((replace(header, crc=crc).encode(), check, stream))
+    return _checked_batch(header, MAGIC_COLUMNS, compression, stream)
 
 
 def encode_marker(
@@ -205,10 +210,10 @@ def encode_marker(
 def decode_header(data: BytesLike, *, name: str = "batch", position: int = 0) -> BatchHeader:
     """The header at the start of ``data``, which holds MAX_HEADER_BYTES or all that is left.
 
-    A header of a columns batch is verified by its own check: it can be trusted without the rest.
-    Any other one (see ``is_self_checked``) only after ``verify_checksum``. Raises CorruptRecord;
-    UnknownMagic (both CorruptRecord and UnsupportedRecordFormat) for a magic byte that is not
-    known.
+    A header of columns, packed or not, is verified by its own check: it can be trusted without the
+    rest. Any other one (see ``is_self_checked``) only after ``verify_checksum``. Raises
+    CorruptRecord; UnknownMagic (both CorruptRecord and UnsupportedRecordFormat) for a magic byte
+    that is not known.
     """
     view = memoryview(data).cast("B")  # Arrow's own buffers come as signed bytes
     if len(view) <= MAGIC_POSITION:
@@ -306,6 +311,18 @@ def _decode_payload(
     )
 
 
+def _checked_batch(
+    header: BatchHeader, magic: int, codec: Compression, payload: BytesLike
+) -> bytes:
+    """A batch of txnlog's own formats: its header has a check of its own."""
+    length = batch_length(CHECK_BYTES + len(payload))
+    header = replace(header, magic=magic, attributes=int(codec), length=length)
+    blank = header.encode()
+    check = header_check(blank)
+    crc = crc32c.crc32c(payload, crc32c.crc32c(blank[CRC_START:] + check))
+    return b"".join((replace(header, crc=crc).encode(), check, payload))
+
+
 def _rows_batch(
     header: BatchHeader,
     records: pa.RecordBatch,
@@ -339,7 +356,7 @@ def _check_timestamps(records: pa.RecordBatch) -> Int64Array:
 # -- what each magic number means --------------------------------------------------------------
 
 
-def _columns_header(data: memoryview, name: str, position: int) -> BatchHeader:
+def _checked_header(data: memoryview, name: str, position: int) -> BatchHeader:
     header = BatchHeader.decode(data, name=name, position=position)
     if data[HEADER_BYTES:MAX_HEADER_BYTES] != header_check(bytes(data[:HEADER_BYTES])):
         raise CorruptRecord.at(name, position, "the header does not match its check")
@@ -365,6 +382,12 @@ def _decode_columns(
     return header, decode_columns(header, batch[MAX_HEADER_BYTES:], columns, limit)
 
 
+def _decode_packed(
+    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+) -> tuple[BatchHeader, DecodedRecords]:
+    return header, decode_packed(header, batch[MAX_HEADER_BYTES:], columns, limit)
+
+
 def _decode_rows(
     header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
 ) -> tuple[BatchHeader, DecodedRecords]:
@@ -381,5 +404,6 @@ _FORMATS: Final = {
     MAGIC_V0: _MESSAGES,
     MAGIC_V1: _MESSAGES,
     MAGIC_KAFKA: _Format(_rows_header, _crc32c, _decode_rows),
-    MAGIC_COLUMNS: _Format(_columns_header, _crc32c, _decode_columns),
+    MAGIC_COLUMNS: _Format(_checked_header, _crc32c, _decode_columns),
+    MAGIC_PACKED: _Format(_checked_header, _crc32c, _decode_packed),
 }

@@ -84,7 +84,8 @@ class SegmentWriter:
     error the segment is to be thrown away. Every batch carries ``tag`` (see SegmentIdentity), if
     there is one. A Parquet file, whose batches are row groups, has a tag of its own instead, tells
     its ``origin``, and takes offsets with gaps only with ``stores_offsets``. What goes beyond
-    ``segment_bytes`` is not refused: ``room`` tells the caller when to roll.
+    ``segment_bytes`` is not refused: ``room`` tells the caller when to roll. With ``packs_few``
+    columns of a few records are packed, which older versions cannot read.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class SegmentWriter:
         segment_bytes: int = MAX_SEGMENT_BYTES,
         stores_offsets: bool = False,
         origin: Mapping[str, str] | None = None,
+        packs_few: bool = False,
     ) -> None:
         if (batch_bytes is not None and batch_bytes < 1) or max_record_bytes < 1:
             raise ValueError("batch_bytes and max_record_bytes must be positive")
@@ -121,6 +123,7 @@ class SegmentWriter:
                 level=level,
                 index_interval_bytes=index_interval_bytes,
                 tag=tag,
+                packs_few=packs_few,
             )
         if batch_bytes is None:
             is_parquet = record_format == "parquet"

@@ -86,7 +86,7 @@ def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> N
         "marker": None,
         "crc": int.from_bytes((store_path / known.paths.log).read_bytes()[17:21], "big"),
         "crc_ok": True,
-        "magic": 100,
+        "magic": 102,
         "max_timestamp_ms": 1_700_000_009_000,
         "base_timestamp_ms": 1_700_000_006_000,
         "producer_id": known.producer_id,

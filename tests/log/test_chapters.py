@@ -75,7 +75,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chapters, "FANOUT", 2)
 
 
-def run(seed: int, put: Put = put_and_look) -> tuple[int, int]:
+def run(seed: int, put: Put = put_and_look, age_ms: int = 0) -> tuple[int, int]:
     """How many puts were believed in; and how many of these were not the first of their name."""
     storage = FirstOfEach()
     simulation = Simulation(seed, storage=storage, rates=RESTLESS, step_ms=(0, 30))
@@ -97,7 +97,7 @@ def run(seed: int, put: Put = put_and_look) -> tuple[int, int]:
         for _ in range(40):
             try:
                 end = max(log.listing().entries, default=0) - KEPT
-                log.chapters.clean(end, FreeingRule(age_ms=0))
+                log.chapters.clean(end, FreeingRule(age_ms))
             except StorageError:
                 continue
 
@@ -120,6 +120,30 @@ def test_whoever_believes_in_a_name_was_its_first(
     short(monkeypatch)
     count, wrong = run(seed)
     assert count > 20
+    assert wrong == 0
+
+
+@pytest.mark.condition(52)
+@pytest.mark.parametrize(
+    "seed", [*range(1), *(pytest.param(n, marks=pytest.mark.more) for n in range(1, 40))]
+)
+def test_the_same_where_the_folder_is_seldom_listed(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Cleaners that slept close on from what they knew, where others have freed and widened."""
+    short(monkeypatch)
+    monkeypatch.setattr(chapters, "MOST_CLOSED", 1)
+    closed: list[int] = []
+
+    def close_on(self: Chapters, end: int) -> None:
+        right_close_on(self, end)
+        closed.append(end)
+
+    right_close_on = Chapters._close_on
+    monkeypatch.setattr(Chapters, "_close_on", close_on)
+    count, wrong = run(seed, age_ms=5_000)
+    assert count > 20
+    assert closed or seed > 0  # cleaners may die early
     assert wrong == 0
 
 
@@ -199,6 +223,41 @@ def test_marks_become_few(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) 
     assert freed > 760
     assert all(log.chapters.is_closed(number) for number in range(freed))
     assert not any(log.chapters.is_closed(number) for number in range(792, 10_000))
+
+
+def test_what_waits_is_not_listed_each_time(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    """However many names wait for their time: a cleaning lists what is new; all, now and then."""
+    heap = HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    log = SequenceLog(heap, FOLDER, clock)
+    listed: list[int] = []
+
+    def list_names(folder: str, start_after: str = "") -> list[str]:
+        found = HeapStorage.list_names(heap, folder, start_after)
+        listed.append(len(found))
+        return found
+
+    monkeypatch.setattr(heap, "list_names", list_names)
+    rule = FreeingRule(900_000)
+    for end in range(64, 64 * 400, 64):
+        fill(log, end - 64, end)
+        log.chapters.clean(end, rule)
+        clock.time_ms += 9_000
+        assert log.chapters.is_closed(end - 1)
+        assert not log.chapters.is_closed(end)
+    # A hundred chapters are closed in that age, a quarter of which comes on top.
+    assert min(log.listing().entries) >= 64 * (400 - 100 - 25 - 3)
+    names = 2 * 64 + 1  # of a chapter
+    assert max(listed) < names * (100 + 25 + 3)
+    assert sum(count > 2 * names for count in listed) < 17 + 400 / 24
+    # Another process, which knows nothing, closes on from where this one was.
+    other = SequenceLog(heap, FOLDER, clock)
+    fill(log, 64 * 399, 64 * 400)
+    other.chapters.clean(64 * 400, rule)
+    log.chapters.clean(64 * 400, rule)
+    assert log.chapters.is_closed(64 * 400 - 1)
 
 
 def test_a_log_that_was_long_already_is_closed_in_few_marks(clock: VirtualClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -454,3 +455,24 @@ def test_settling_may_fail_at_any_request(heap: HeapStorage, store: Store, reque
     assert count > request_
     assert sorted(values(another(store))) == sorted(written)
     assert [f for f in store.examine() if f.state == "damage"] == []
+
+
+@pytest.mark.usefixtures("small")
+def test_equal_numbers_of_a_plan_are_one_object(store: Store) -> None:
+    """Each would take 32 bytes more of every range; a plan may have a million."""
+    with store.producer() as producer:
+        for number in range(30):
+            for _ in range(20):  # offsets beyond the numbers that Python keeps by itself
+                producer.send("t", bytes(30), partition=0, timestamp_ms=10_000 + number)
+            producer.flush()
+    ranges = another(store).scan("t").ranges
+    settled = ranges[15:20]
+    assert [r.start_offset for r in settled] == [300, 320, 340, 360, 380]
+    assert all(a.stop_offset is b.start_offset for a, b in pairwise(ranges[15:25]))
+    assert all(r.start_offset is r.segment.base_offset for r in settled)
+    times = [(r.segment.min_timestamp_ms, r.segment.max_timestamp_ms) for r in settled]
+    assert all(first is last for first, last in times)
+    sizes = {id(r.segment.size_bytes) for r in settled}
+    assert len(sizes) < len(settled)
+    (partial,) = another(store).scan("t", {0: 301}, {0: 303}).ranges
+    assert (partial.start_offset, partial.stop_offset) == (301, 303)

@@ -63,12 +63,19 @@ def files() -> Iterator[tuple[str, bytes]]:
         if codec not in {Compression.GZIP, Compression.SNAPPY}:
             name = f"txnlog-columns-{codec.kafka_name}.log"
             yield name, encode_batch(records, compression=codec, base_sequence=0)
+            name = f"txnlog-packed-{codec.kafka_name}.log"
+            yield name, encode_batch(records, compression=codec, base_sequence=0, packs_few=True)
     for record_format, name in (("kafka", "v2"), ("columns", "columns")):
         sink = io.BytesIO()
         writer = SegmentWriter(sink, record_format=record_format, tag=GOLDEN_TAG)
         writer.append(records)
         writer.finish()
         yield f"txnlog-{name}-tagged.log", sink.getvalue()
+    sink = io.BytesIO()
+    writer = SegmentWriter(sink, tag=GOLDEN_TAG, packs_few=True)
+    writer.append(records)
+    writer.finish()
+    yield "txnlog-packed-tagged.log", sink.getvalue()
     producer: dict[str, Any] = {"producer_id": 4_000_000_000, "producer_epoch": 3}
     data = encode_batch(
         records,

@@ -166,6 +166,7 @@ def read_parquet(store: Store) -> dict[str, list[list[str]]]:
 KINDS = {
     "store-0.1-shared-files": (fill, read),
     "store-0.1-parquet": (fill_parquet, read_parquet),
+    "store-0.1-packed": (fill, read),
 }
 
 

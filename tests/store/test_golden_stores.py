@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SOURCE = TopicPartition("columns", 0)
 
 
-@pytest.fixture(params=["store-0.1", "store-0.1-shared-files"])
+@pytest.fixture(params=["store-0.1", "store-0.1-shared-files", "store-0.1-packed"])
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, dict[str, object]]:
     """A copy of the store, and what the version that wrote it has read from it.
 

@@ -30,7 +30,6 @@ from txnlog.kafka.transaction_tracker import OpenTransaction, TransactionTracker
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.read.segment_ranges import SegmentRange, load_transaction_index
-from txnlog.segments.batch_header import MAGIC_COLUMNS
 from txnlog.segments.batches import MAX_HEADER_BYTES, DecodedBatch, decode_header
 from txnlog.segments.identity import NO_CRC
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
@@ -445,7 +444,7 @@ def _find_misplacement(batch: DumpedBatch, source: _Source, path: str) -> str | 
     assert batch.decoded is not None
     header = batch.decoded.header
     where = f"{path} at byte {batch.position}"
-    if header.magic == MAGIC_COLUMNS:
+    if header.is_self_checked:
         return f"{where}: this is a batch of txnlog's own, not of Kafka's"
     stop = source.base_offset + MAX_SEGMENT_BYTES + 1
     if source.next_base_offset is not None:

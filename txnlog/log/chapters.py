@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from txnlog import names
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Moment
 from txnlog.errors import ObjectNotFound
 from txnlog.log.create_once import confirm
 from txnlog.names import LogFile
@@ -105,6 +105,9 @@ class Chapters:
         self._storage = storage
         self._folder = folder
         self._clock = clock
+        self._listed_at: Moment | None = None  # when the whole folder was
+        self._waiting = 0  # how many closed chapters had names then
+        self._closed_end = 0  # the first entry that was not closed then, or since
 
     def path(self, first: int, level: int) -> str:
         """The name of a closing mark within the store."""
@@ -131,6 +134,8 @@ class Chapters:
         """Close the chapters that lie before entry ``end``, and free the names of older ones.
 
         Nothing but a listing if they are closed already: whoever has closed them has cleaned up.
+        Where names stay until they are of age they may be many: then the whole folder is listed,
+        and names are freed, but once in a quarter of that age.
 
         Args:
             end: nobody needs an entry before it, or a marker of one.
@@ -142,13 +147,18 @@ class Chapters:
         end -= end % CHAPTER
         if end <= 0:
             return
+        if rule.most_closed is None and self._knows_what_waits(rule):
+            self._close_on(end)
+            return
+        self._listed_at = Moment.now(self._clock)
         listed = self._storage.list_names(self._folder)
         marks = _Marks(listed)
-        begin = marks.end
+        begin = self._closed_end = marks.end
+        closed = sorted(n for n in map(_number, listed) if 0 <= n < begin)
+        self._waiting = len({n // CHAPTER for n in closed})
         newest = self._close(begin, end) if begin < end else None
         if newest is None:
             return
-        closed = sorted(n for n in map(_number, listed) if 0 <= n < begin)
         freed_end = self._freed_end(closed, marks, newest, rule)
         # What is built on must not be gone after a power cut.
         for mark in {marks.covering(n) for n in closed if n < freed_end}:
@@ -156,6 +166,24 @@ class Chapters:
                 confirm(self._storage, self.path(*mark))
         delete_files(self._storage, self._folder, listed, freed_end)
         self._widen(marks, freed_end)
+
+    def _knows_what_waits(self, rule: FreeingRule) -> bool:
+        """Whether so many names wait that the folder is not listed again so soon."""
+        at = self._listed_at
+        many = self._waiting > MOST_CLOSED
+        return many and at is not None and not at.stalled_past(rule.age_ms, self._clock)
+
+    def _close_on(self, end: int) -> None:
+        """Close the chapters before entry ``end``, by a listing of what is not known to be closed.
+
+        What others have closed since the whole folder was listed is not of age, so its marks are
+        as narrow as they were put, and the listing shows them.
+        """
+        prefix = names.log_file_prefix(self._closed_end)
+        marks = _Marks(self._storage.list_names(self._folder, prefix))
+        self._closed_end = max(self._closed_end, marks.end)
+        if self._closed_end < end:
+            self._close(self._closed_end, end)
 
     def _close(self, begin: int, end: int) -> tuple[int, int] | None:
         """Put the marks for [begin, end), in order, as wide as they can be.
@@ -176,6 +204,7 @@ class Chapters:
             if not self._put(*mark):
                 return None
             begin += _size(level)
+            self._closed_end = begin
         return mark
 
     def _put(self, first: int, level: int) -> bool:

@@ -324,7 +324,12 @@ class ManifestTable:
 
     def segments(self) -> list[Segment]:
         """The segments, in order."""
-        columns = [self.table.column(name).to_pylist() for name in _SEGMENT]
+        found = {name: self.table.column(name).to_pylist() for name in _SEGMENT}
+        # Of a million segments each number takes 32 MB, unless equal ones are the same object.
+        sizes: dict[int, int] = {}
+        found["size_bytes"] = [sizes.setdefault(size, size) for size in found["size_bytes"]]
+        times = zip(found["min_timestamp_ms"], found["max_timestamp_ms"], strict=True)
+        found["max_timestamp_ms"] = [low if low == high else high for low, high in times]
         kafka: Iterable[KafkaFile | None] = repeat(None)
         if self.table.column("kafka_offset_count").null_count < len(self):
             values = [self.table.column(name).to_pylist() for name in _KAFKA]
@@ -332,7 +337,7 @@ class ManifestTable:
                 None if row[0] is None else KafkaFile(*row) for row in zip(*values, strict=True)
             ]
         tags, positions = (self.table.column(n).to_pylist() for n in ("tag", "position"))
-        return list(map(Segment, *columns, kafka, tags, repeat(None), positions))
+        return list(map(Segment, *found.values(), kafka, tags, repeat(None), positions))
 
     def size_bytes(self) -> int:
         """How large the segments are together."""

@@ -93,7 +93,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             state.check_exists(self.name)
             assert state.topic_id is not None
             count = len(state.partitions)
-            return TopicSpec(self.name, state.topic_id, count, dict(state.config), state.schema)
+            return TopicSpec(
+                self.name,
+                state.topic_id,
+                count,
+                dict(state.config),
+                state.schema,
+                packs_few=not self._policy.has_older_writers,
+            )
 
     def is_busy(self) -> bool:
         """Whether others were appending a moment ago: a refresh ahead of :meth:`place` is lost."""

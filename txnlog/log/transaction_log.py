@@ -82,6 +82,7 @@ class TransactionLog:
         self._has_older_writers = has_older_writers
         self._newest: dict[str, int] = {}
         self._told_apart: set[str] = set()
+        self._cleaned: dict[str, SequenceLog] = {}
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
@@ -306,7 +307,9 @@ class TransactionLog:
         Raises:
             StorageError: nothing is lost; the next time does it.
         """
-        self._log(transactional_id).chapters.clean(newest - _KEPT_ENTRIES, self._freeing)
+        # Kept, because it knows what was closed the last time.
+        log = self._cleaned.setdefault(transactional_id, self._log(transactional_id))
+        log.chapters.clean(newest - _KEPT_ENTRIES, self._freeing)
 
     def _log(self, transactional_id: str) -> SequenceLog:
         folder = names.transaction_log(transactional_id)

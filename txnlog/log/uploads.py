@@ -16,7 +16,8 @@ from txnlog.state.transaction import new_producer_id
 class TopicSpec:
     """What an uploader must know of a topic. Plain data, to travel to Spark's tasks.
 
-    ``schema`` is that of a typed topic; else records have a key and a value.
+    ``schema`` is that of a typed topic; else records have a key and a value. ``packs_few``: all
+    versions that read the store know batches of packed columns.
     """
 
     topic: str
@@ -24,6 +25,7 @@ class TopicSpec:
     partitions: int
     config: dict[str, str]
     schema: TopicSchema | None = None
+    packs_few: bool = False
 
     @property
     def schema_version(self) -> int:

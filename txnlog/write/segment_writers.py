@@ -39,6 +39,7 @@ def new_segment_writer(
         tag=tag_of(name),
         segment_bytes=config.segment_bytes,
         stores_offsets=stores_offsets,
+        packs_few=spec.packs_few,
         origin={
             "txnlog.topic": spec.topic,
             "txnlog.topic_id": spec.topic_id,
