@@ -20,6 +20,7 @@ MAGIC_V0: Final = 0  # Kafka's old message sets: see formats/message_sets.py
 MAGIC_V1: Final = 1
 MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100
+MAGIC_TYPED_COLUMNS: Final = 102
 MAGIC_PARQUET: Final = 101  # in no file: what a row group of a Parquet segment is shown with
 MAGIC_POSITION: Final = 16  # the same in every version of Kafka's formats
 
@@ -137,7 +138,7 @@ class BatchHeader:
     @property
     def is_self_checked(self) -> bool:
         """Whether the header could be trusted without the rest of its batch: columns alone can."""
-        return self.magic == MAGIC_COLUMNS
+        return self.magic in (MAGIC_COLUMNS, MAGIC_TYPED_COLUMNS)
 
     @property
     def is_guarded(self) -> bool:
@@ -164,7 +165,7 @@ class BatchHeader:
 
     @property
     def _has_tag(self) -> bool:
-        return self.magic == MAGIC_COLUMNS or self.is_guarded
+        return self.is_self_checked or self.is_guarded
 
     def broken_guard(self) -> str | None:
         """What is damaged of the fields that only the guard protects; None if none is."""

@@ -16,6 +16,7 @@ from txnlog.segments.batch_header import (
     MAGIC_COLUMNS,
     MAGIC_KAFKA,
     MAGIC_POSITION,
+    MAGIC_TYPED_COLUMNS,
     MAGIC_V0,
     MAGIC_V1,
     BatchHeader,
@@ -40,7 +41,7 @@ from txnlog.segments.segment_file import SegmentFile
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100
 """A search checksums at most this many times the file: bytes may be made to look like batches."""
-_MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS)
+_MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS, MAGIC_TYPED_COLUMNS)
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
 _LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly make larger ones
 
