@@ -160,7 +160,9 @@ def test_random_damage_under_a_right_checksum_never_crashes() -> None:
 def test_lies_under_a_right_checksum() -> None:
     """Nulls where none may be, a column of another type, and no times at all."""
     records = typed(2)
-    nulls = records.set_column(0, pa.field("offset_delta", pa.int32()), pa.array([1, None], pa.int32()))
+    nulls = records.set_column(
+        0, pa.field("offset_delta", pa.int32()), pa.array([1, None], pa.int32())
+    )
     with pytest.raises(CorruptRecord, match=r"'offset_delta'.* has nulls"):
         decode_batch(encode_batch(nulls), columns=pa.schema([OWN["_timestamp"], STORED.field(0)]))
     other = pa.schema([column(2, "timestamp", pa.binary())])
@@ -171,9 +173,9 @@ def test_lies_under_a_right_checksum() -> None:
     plain = bytearray(encode_batch(numbered(2)))
     with pytest.raises(CorruptRecord, match="no _timestamp column"):
         decode_batch(resealed(bytes(plain), {16: bytes([MAGIC_TYPED_COLUMNS])}))
+    data = resealed(encode_batch(typed(1)), {35: (8).to_bytes(8, "big")})
     with pytest.raises(CorruptRecord, match="timestamps differ"):
-        data = encode_batch(typed(1))
-        decode_batch(resealed(data, {35: (8).to_bytes(8, "big")}), columns=STORED)
+        decode_batch(data, columns=STORED)
 
 
 def test_segments_are_read_searched_and_shown() -> None:
