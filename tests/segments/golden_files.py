@@ -1,9 +1,10 @@
 """The records of the golden files, and how the files were made.
 
-Every file under golden/ holds the same ROWS, but for those of typed topics (TYPED). They were written once, by kafka-python 3.0.12,
-aiokafka 0.14.0 and txnlog's first version with this format, and are never written again: a change
-that cannot read them breaks somebody's log. To add files for a new format, add them to ``files``
-and run ``python tests/segments/golden_files.py``; what is there already is left alone.
+Every file under golden/ holds the same ROWS, but for those of typed topics (TYPED). They were
+written once, by kafka-python 3.0.12, aiokafka 0.14.0 and txnlog's first version with this format,
+and are never written again: a change that cannot read them breaks somebody's log. To add files for
+a new format, add them to ``files`` and run ``python tests/segments/golden_files.py``; what is there
+already is left alone.
 """
 
 from __future__ import annotations

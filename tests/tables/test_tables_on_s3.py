@@ -33,8 +33,9 @@ server.serve_forever()
 def s3() -> Iterator[dict[str, Any]]:
     """Storage options of a server in a process of its own: deltalake waits with the GIL held."""
     command = [sys.executable, "-c", _SERVER]
-    pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **pipes, text=True) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         options = {
@@ -74,7 +75,7 @@ CARRIERS = sorted(f"c{number}" for number in range(4, 20))
 
 
 def test_delta_tables_refer_to_objects(store: Store, s3: dict[str, Any]) -> None:
-    """deltalake reads the segments where they are; its commits are puts that do not overwrite."""
+    """The library reads the segments where they are; its commits are puts that do not overwrite."""
     options = {
         "aws_access_key_id": s3["key"],
         "aws_secret_access_key": s3["secret"],
@@ -91,7 +92,7 @@ def test_delta_tables_refer_to_objects(store: Store, s3: dict[str, Any]) -> None
 
 
 def test_iceberg_tables_refer_to_objects(store: Store, s3: dict[str, Any], tmp_path: Path) -> None:
-    """pyiceberg reads the segments where they are, and copies lie in the warehouse."""
+    """The library reads the segments where they are, and copies lie in the warehouse."""
     properties = {
         "uri": f"sqlite:///{tmp_path}/catalog.db",
         "warehouse": "s3://bucket/warehouse",
