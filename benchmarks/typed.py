@@ -15,16 +15,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
 from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 from timing import Taken, interleaved
 
 import txnlog
-from txnlog.spark import read, register
+from txnlog.spark import read, register, transaction
 
 PARTITIONS = 4
 CODEC = {"compression.type": "zstd"}
 ONE_PERCENT = "month = 1 AND day <= 3"
+MICRO_BATCH_ROWS = 20_000
 
 
 def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) -> list[str]:
@@ -45,8 +47,9 @@ def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) ->
     reads = _reads(spark, store, source, folder, repetitions)
     filters = _filters(store, repetitions)
     writes = _writes(spark, store, source, folder, repetitions)
+    batches = _micro_batches(spark, store, flights, folder, repetitions)
     head = f"{len(rows):,} rows of {len(rows.schema)} columns, {PARTITIONS} partitions, zstd."
-    return [head, "", *reads, "", *filters, "", *writes]
+    return [head, "", *reads, "", *filters, "", *writes, "", *batches]
 
 
 def flights_table() -> pa.Table:
@@ -140,6 +143,68 @@ def _writes(
     runs: dict[str, Callable[[], object]] = {"Parquet": parquet, "ours": ours}
     taken = interleaved(runs, repetitions, {"ours": lambda: store.delete_topic(topics.pop())})
     return [*_head("write"), _line("typed rows", taken["ours"], taken["Parquet"])]
+
+
+def _micro_batches(
+    spark: SparkSession, store: txnlog.Store, flights: pa.Table, folder: Path, repetitions: int
+) -> list[str]:
+    """A batch that is committed once, whoever repeats it: into a topic, and into a Delta table.
+
+    No Delta jar fits this Spark, so the table is written by deltalake, on the driver, as whoever
+    has such a Spark does it in ``foreachBatch``. It syncs no file; ours are synced.
+    """
+    rows = flights.slice(0, MICRO_BATCH_ROWS).combine_chunks()
+    source = folder / "micro-batch.parquet"
+    pq.write_table(rows, source, compression="zstd")
+    frame = spark.read.parquet(str(source))
+    for topic in ("by-spark", "by-producer"):
+        store.create_topic(topic, partitions=PARTITIONS, schema=rows.schema, config=CODEC)
+    numbers = itertools.count()
+    producer = store.producer(transactional_id="micro-batches")
+    producer.init_transactions()
+
+    def ours_in_spark() -> None:
+        with transaction(
+            spark,
+            store,
+            transactional_id="by-spark",
+            application_id="bench",
+            version=next(numbers),
+        ) as txn:
+            txn.write(frame, topic="by-spark")
+
+    def ours() -> None:
+        producer.begin_transaction()
+        producer.send_batch("by-producer", rows)
+        producer.commit_transaction()
+
+    def delta(name: str, made: Callable[[], pa.Table]) -> None:
+        once = CommitProperties(app_transactions=[Transaction("bench", next(numbers))])
+        write_deltalake(
+            folder / name,
+            made(),
+            mode="append",
+            writer_properties=WriterProperties(compression="ZSTD"),
+            commit_properties=once,
+        )
+
+    runs: dict[str, Callable[[], object]] = {
+        "ours in Spark": ours_in_spark,
+        "Delta in Spark": partial(delta, "delta-by-spark", frame.toArrow),
+        "ours": ours,
+        "Delta": partial(delta, "delta", lambda: rows),
+    }
+    taken = interleaved(runs, 5 * repetitions)
+    producer.close()
+    head = f"| a micro-batch of {MICRO_BATCH_ROWS:,} rows | ours, s | Delta, s | ours / Delta's |"
+    lines = [f"{head} by CPU time |", "|---|---|---|---|---|"]
+    for kind, name in (("a DataFrame, in Spark", " in Spark"), ("an Arrow table, without", "")):
+        mine, other = taken[f"ours{name}"], taken[f"Delta{name}"]
+        by_cpu = mine.cpu_s / other.cpu_s if other.cpu_s else 0.0
+        ratio = mine.elapsed_s / other.elapsed_s
+        figures = f"{mine.elapsed_s:.3f} | {other.elapsed_s:.3f} | {ratio:.2f} | {by_cpu:.2f}"
+        lines.append(f"| {kind} | {figures} |")
+    return lines
 
 
 def _drain(frame: DataFrame) -> None:

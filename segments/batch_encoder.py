@@ -16,6 +16,7 @@ from txnlog.segments.batch_header import (
 )
 from txnlog.segments.batches import check_format, encode_batch
 from txnlog.segments.compression import Compression
+from txnlog.segments.formats.columns import is_typed
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.indexes.sparse import IndexBuilder
 from txnlog.segments.records import Int32Array, concat_batches, timestamps_ms
@@ -58,6 +59,8 @@ class SegmentEncoder(Protocol):
 # What a batch takes at most besides its records: its header; the schema and the layout of columns,
 # or the frame of a codec around rows.
 _OVERHEAD_BYTES = {"columns": 1536, "kafka": 128}
+_COLUMN_BYTES = 128
+"""About what the layout of a typed topic's column adds, besides what its schema takes."""
 
 
 class BatchEncoder:
@@ -101,6 +104,9 @@ class BatchEncoder:
         offset_deltas: Int32Array | None,
     ) -> int:
         records = concat_batches(pieces)
+        if self._size_bytes == 0 and is_typed(records):
+            schema = records.schema
+            self.overhead_bytes += schema.serialize().size + len(schema) * _COLUMN_BYTES
         data = encode_batch(
             records,
             record_format=self._record_format,

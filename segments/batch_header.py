@@ -22,6 +22,7 @@ MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100
 MAGIC_PARQUET: Final = 101  # in no file: what a row group of a Parquet segment is shown with
 MAGIC_PACKED: Final = 102
+MAGIC_TYPED_COLUMNS: Final = 103
 MAGIC_POSITION: Final = 16  # the same in every version of Kafka's formats
 
 # What a header says when a field does not apply, as in Kafka.
@@ -40,7 +41,7 @@ GUARDED_EPOCH: Final = -2
 TAGGED_EPOCH: Final = -3
 
 # Those of txnlog's own payloads, with a check of the header before them.
-_OWN_MAGICS: Final = (MAGIC_COLUMNS, MAGIC_PACKED)
+_OWN_MAGICS: Final = (MAGIC_COLUMNS, MAGIC_PACKED, MAGIC_TYPED_COLUMNS)
 
 _LENGTH_BASE = 12  # the length field counts what comes after itself
 _MAX_INT32 = (1 << 31) - 1

@@ -25,6 +25,7 @@ from txnlog.segments.batch_header import (
     MAGIC_KAFKA,
     MAGIC_PACKED,
     MAGIC_POSITION,
+    MAGIC_TYPED_COLUMNS,
     MAGIC_V0,
     MAGIC_V1,
     NO_LEADER_EPOCH,
@@ -50,6 +51,7 @@ from txnlog.segments.formats.columns import (
     decode_columns,
     encode_columns,
     header_check,
+    is_typed,
 )
 from txnlog.segments.formats.message_sets import (
     decode_legacy_header,
@@ -59,7 +61,9 @@ from txnlog.segments.formats.message_sets import (
 from txnlog.segments.formats.packed import can_pack, decode_packed, encode_packed
 from txnlog.segments.formats.rows import decode_rows, encode_rows
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
+from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.records import (
+    TIMESTAMP_COLUMNS,
     TIMESTAMP_TYPE,
     DecodedRecords,
     Int32Array,
@@ -96,9 +100,7 @@ class _Format:
 
     decode_header: Callable[[memoryview, str, int], BatchHeader]
     checksum: Callable[[memoryview], int]
-    decode: Callable[
-        [BatchHeader, memoryview, Sequence[str] | None, int], tuple[BatchHeader, DecodedRecords]
-    ]
+    decode: Callable[[BatchHeader, memoryview, Columns, int], tuple[BatchHeader, DecodedRecords]]
 
 
 def check_format(record_format: str) -> None:
@@ -128,7 +130,8 @@ def encode_batch(
 ) -> bytes:
     """The bytes of one batch.
 
-    ``records`` has at least one row and a ``timestamp`` column without nulls (RECORD_SCHEMA has);
+    ``records`` has at least one row and a ``timestamp`` column without nulls (RECORD_SCHEMA has),
+    or ``_timestamp`` if it is of a typed topic, which only record_format "columns" can store;
     ``offset_deltas`` (int32, ascending, one for each row) is given only if offsets have gaps. The
     last three say what Kafka's attributes say, and only record_format "kafka" can; with
     ``log_append_time`` all timestamps must be equal. With ``packs_few`` a few records of
@@ -149,7 +152,7 @@ def encode_batch(
         base_offset=base_offset,
         length=0,
         leader_epoch=leader_epoch,
-        magic=_MAGICS[record_format],
+        magic=_magic(record_format, records),
         crc=0,
         attributes=attributes,
         last_offset_delta=(
@@ -166,7 +169,8 @@ def encode_batch(
         return _rows_batch(header, records, offset_deltas, compression, level)
     if attributes & _KAFKA_BITS:
         raise ValueError("only record.format=kafka has attributes besides the codec")
-    if packs_few and offset_deltas is None and can_pack(records):
+    packs_few = packs_few and header.magic == MAGIC_COLUMNS and offset_deltas is None
+    if packs_few and can_pack(records):
         payload, codec = encode_packed(
             records, single_timestamp=single, compression=compression, level=level
         )
@@ -174,7 +178,7 @@ def encode_batch(
     stream = encode_columns(
         records, offset_deltas, single_timestamp=single, compression=compression, level=level
     )
-    return _checked_batch(header, MAGIC_COLUMNS, compression, stream)
+    return _checked_batch(header, header.magic, compression, stream)
 
 
 def encode_marker(
@@ -262,16 +266,16 @@ def decode_batch(
     name: str = "batch",
     position: int = 0,
     header: BatchHeader | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Columns = None,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> DecodedBatch:
     """Verify and decode the batch at the start of ``data``; bytes after it are ignored.
 
     ``header`` saves decoding it once more; that of a run of old messages must be given.
     ``columns`` names those to return, in that order (None: all that the batch has); others are
-    not decompressed. ``name`` and ``position`` are for messages alone. Raises CorruptRecord for
-    any damage, UnsupportedRecordFormat for a column that the batch does not have, and
-    UnsupportedCompression.
+    not decompressed. Of a typed topic they are those of its schema. ``name`` and ``position`` are
+    for messages alone. Raises CorruptRecord for any damage, UnsupportedRecordFormat for a column
+    that the batch does not have, and UnsupportedCompression.
     """
     view = memoryview(data).cast("B")  # Arrow's own buffers come as signed bytes
     if header is None:
@@ -294,7 +298,7 @@ def decode_batch(
 
 
 def _decode_payload(
-    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+    header: BatchHeader, batch: memoryview, columns: Columns, limit: int
 ) -> DecodedBatch:
     decode = _FORMATS[header.magic].decode
     if not header.is_control:
@@ -307,7 +311,7 @@ def _decode_payload(
     markers = decode_markers(decoded.records, header.base_offset + deltas.astype(np.int64))
     nothing = decoded.records.slice(0, 0)
     return DecodedBatch(
-        header, nothing if columns is None else nothing.select(list(columns)), None, markers
+        header, nothing if columns is None else nothing.select(_names(columns)), None, markers
     )
 
 
@@ -345,12 +349,18 @@ def _rows_batch(
 def _check_timestamps(records: pa.RecordBatch) -> Int64Array:
     if records.num_rows == 0:
         raise ValueError("a batch needs at least one record")
-    index = records.schema.get_field_index("timestamp")
+    name = TIMESTAMP_COLUMNS[0] if is_typed(records) else TIMESTAMP_COLUMNS[1]
+    index = records.schema.get_field_index(name)
     if index < 0 or records.schema.field(index).type != TIMESTAMP_TYPE:
-        raise UnsupportedRecordFormat(f"column 'timestamp' of type {TIMESTAMP_TYPE} is needed")
+        raise UnsupportedRecordFormat(f"column {name!r} of type {TIMESTAMP_TYPE} is needed")
     if records.column(index).null_count:
-        raise UnsupportedRecordFormat("column 'timestamp' has nulls")
+        raise UnsupportedRecordFormat(f"column {name!r} has nulls")
     return timestamps_ms(records)
+
+
+def _magic(record_format: str, records: pa.RecordBatch) -> int:
+    magic = _MAGICS[record_format]
+    return MAGIC_TYPED_COLUMNS if magic == MAGIC_COLUMNS and is_typed(records) else magic
 
 
 # -- what each magic number means --------------------------------------------------------------
@@ -377,7 +387,7 @@ def _check_attributes(header: BatchHeader, known: int, name: str, position: int)
 
 
 def _decode_columns(
-    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+    header: BatchHeader, batch: memoryview, columns: Columns, limit: int
 ) -> tuple[BatchHeader, DecodedRecords]:
     return header, decode_columns(header, batch[MAX_HEADER_BYTES:], columns, limit)
 
@@ -389,9 +399,20 @@ def _decode_packed(
 
 
 def _decode_rows(
-    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+    header: BatchHeader, batch: memoryview, columns: Columns, limit: int
 ) -> tuple[BatchHeader, DecodedRecords]:
-    return header, decode_rows(header, batch[HEADER_BYTES:], columns, limit)
+    return header, decode_rows(header, batch[HEADER_BYTES:], _names(columns), limit)
+
+
+def _decode_messages(
+    header: BatchHeader, batch: memoryview, columns: Columns, limit: int
+) -> tuple[BatchHeader, DecodedRecords]:
+    return decode_message_set(header, batch, _names(columns), limit)
+
+
+def _names(columns: Columns) -> Sequence[str] | None:
+    names: Sequence[str] | None = columns.names if isinstance(columns, pa.Schema) else columns
+    return names
 
 
 def _crc32c(batch: memoryview) -> int:
@@ -399,11 +420,12 @@ def _crc32c(batch: memoryview) -> int:
     return crc
 
 
-_MESSAGES = _Format(decode_legacy_header, legacy_checksum, decode_message_set)
+_MESSAGES = _Format(decode_legacy_header, legacy_checksum, _decode_messages)
 _FORMATS: Final = {
     MAGIC_V0: _MESSAGES,
     MAGIC_V1: _MESSAGES,
     MAGIC_KAFKA: _Format(_rows_header, _crc32c, _decode_rows),
     MAGIC_COLUMNS: _Format(_checked_header, _crc32c, _decode_columns),
+    MAGIC_TYPED_COLUMNS: _Format(_checked_header, _crc32c, _decode_columns),
     MAGIC_PACKED: _Format(_checked_header, _crc32c, _decode_packed),
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_header import BatchHeader
+from txnlog.segments.batch_header import MAGIC_TYPED_COLUMNS, BatchHeader
 from txnlog.segments.batches import (
     DEFAULT_MAX_UNCOMPRESSED_BYTES,
     MAX_HEADER_BYTES,
@@ -35,7 +35,7 @@ from txnlog.segments.parquet.chosen_rows import RowChoice, read_chosen
 from txnlog.segments.parquet.reader import Columns, ParquetSegment
 from txnlog.segments.parquet.reader import first_chunk as parquet_first_chunk
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
-from txnlog.segments.records import Int32Array, Int64Array, timestamps_ms
+from txnlog.segments.records import TIMESTAMP_COLUMNS, Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
 
 # A scan of headers fetches this much, and skips payloads that are worth a request of their own;
@@ -126,13 +126,12 @@ def read_segment(
         is_wanted = header.last_offset >= start_offset and not is_beyond
         if is_wanted and not header.is_control and not (skip is not None and skip(header)):
             header, data = read_batch(window, position, header, ahead_stop)
-            names = columns.names if isinstance(columns, pa.Schema) else columns
             decoded = decode_batch(
                 data,
                 name=file.name,
                 position=position,
                 header=header,
-                columns=names,
+                columns=columns,
                 max_uncompressed_bytes=max_uncompressed_bytes,
             )
             check_order(decoded.header, last_offset, file.name, position)
@@ -266,7 +265,8 @@ def find_timestamp(
         if header.is_control or (skip is not None and skip(header)):
             continue
         data = file.read(position, position + header.size_bytes)
-        decoded = decode_batch(data, name=file.name, position=position, columns=["timestamp"])
+        times = TIMESTAMP_COLUMNS[header.magic != MAGIC_TYPED_COLUMNS]
+        decoded = decode_batch(data, name=file.name, position=position, columns=[times])
         batch = _cut_to_range(decoded, position, start_offset, stop_offset)
         found = None if batch is None else _first_since(batch, timestamp_ms)
         if found is not None:

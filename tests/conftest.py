@@ -51,6 +51,14 @@ class S3Request:
     key_id: str
 
 
+@pytest.fixture
+def record_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What typed topics are stored in if nothing else is said: see ``typed_formats``."""
+    chosen = str(request.param)
+    monkeypatch.setattr("txnlog.admin.topics.PARQUET", chosen)
+    return chosen
+
+
 @pytest.fixture(scope="session")
 def s3_requests() -> list[S3Request]:
     """All requests that the S3 server has got so far, whichever process sent them."""

@@ -460,10 +460,10 @@ def check_record_format_change(before: Mapping[str, str], after: Mapping[str, st
 def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
     """Raise InvalidConfig if a topic with a schema cannot have these settings."""
     settings = TopicConfig.of(config)
-    if not settings.is_parquet:
+    if settings.record_format == "kafka":
         raise InvalidConfig(
-            "topic config record.format: a topic with a schema is stored in Parquet files; leave "
-            "it out, or set it to parquet"
+            "topic config record.format: kafka has keys and values, no columns of a schema; leave "
+            "it out for Parquet files, or set it to columns"
         )
     if settings.compacts and not has_key:
         raise InvalidConfig(

@@ -1,4 +1,4 @@
-"""The ``columns`` payload (magic 100): records as one Arrow IPC stream, column by column.
+"""The ``columns`` payloads: records as one Arrow IPC stream, column by column.
 
 After the 61-byte header come a 3-byte header check and then, at byte 64, a self-describing Arrow
 stream: schema, one record batch, end of stream. Arrow pads everything to 8 bytes, so all buffers
@@ -6,13 +6,17 @@ of all batches of a file stay aligned, and an uncompressed batch is decoded with
 
 A column without information is left out of the body but kept in the schema, with Arrow's type null:
 keys that are all null, headers that are all empty, a timestamp that all records share. Which
-columns there are is the records' business: this module gives meaning to ``timestamp`` and
-``offset_delta`` alone, and knows defaults for those of RECORD_SCHEMA.
+columns there are is the records' business: this module gives meaning to those of the times and of
+the offsets alone, and knows defaults for those that every record has.
+
+Magic 100 is for records of RECORD_SCHEMA; magic 103 for those of typed topics, which call what
+every record has otherwise, and find their own columns by ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -20,12 +24,15 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_header import HEADER_BYTES, BatchHeader
+from txnlog.segments.batch_header import HEADER_BYTES, MAGIC_TYPED_COLUMNS, BatchHeader
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
 from txnlog.segments.formats.codecs import check_uncompressed
+from txnlog.segments.parquet.columns import SchemaColumns
+from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.records import (
+    HEADERS_TYPE,
     RECORD_SCHEMA,
     TIMESTAMP_TYPE,
     DecodedRecords,
@@ -33,8 +40,29 @@ from txnlog.segments.records import (
     default_column,
 )
 
-OFFSET_DELTA: Final = "offset_delta"
 CHECK_BYTES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the columns are called that have a meaning here.
+
+    ``left_out`` are those that may be left out, with their types: by what RECORD_SCHEMA calls them.
+    """
+
+    timestamp: str
+    offset_delta: str
+    left_out: Mapping[str, tuple[str, pa.DataType]]
+
+
+_PLAIN: Final = _Names(
+    "timestamp", "offset_delta", {field.name: (field.name, field.type) for field in RECORD_SCHEMA}
+)
+_TYPED: Final = _Names(
+    "_timestamp",
+    "_offset",
+    {"_timestamp": ("timestamp", TIMESTAMP_TYPE), "_headers": ("headers", HEADERS_TYPE)},
+)
 
 _ARROW_CODECS: Final = {
     Compression.NONE: None,
@@ -44,7 +72,6 @@ _ARROW_CODECS: Final = {
 _CRC_FIELD = slice(17, 21)
 # What one row of a column that was left out takes in memory once it is put back: at most 8 bytes.
 _LEFT_OUT_ROW_BYTES = 8
-_LEFT_OUT_TYPES: Final = {field.name: field.type for field in RECORD_SCHEMA}
 
 
 def header_check(header: bytes) -> bytes:
@@ -58,6 +85,11 @@ def header_check(header: bytes) -> bytes:
     blank = bytearray(header[:HEADER_BYTES])
     blank[_CRC_FIELD] = b"\0\0\0\0"
     return (crc32c.crc32c(bytes(blank)) & 0xFFFFFF).to_bytes(CHECK_BYTES, "big")
+
+
+def is_typed(records: pa.RecordBatch) -> bool:
+    """Whether records are those of a typed topic, by what they call their times."""
+    return _TYPED.timestamp in records.schema.names
 
 
 def encode_columns(
@@ -74,9 +106,10 @@ def encode_columns(
     columns that cannot be stored.
     """
     options = _write_options(compression, level)
-    batch = _leave_out_empty(records, single_timestamp)
+    names = _TYPED if is_typed(records) else _PLAIN
+    batch = _leave_out_empty(records, names, single_timestamp)
     if offset_deltas is not None:
-        batch = batch.append_column(OFFSET_DELTA, pa.array(offset_deltas, pa.int32()))
+        batch = batch.append_column(names.offset_delta, pa.array(offset_deltas, pa.int32()))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
         stream.write_batch(batch)
@@ -84,13 +117,11 @@ def encode_columns(
 
 
 def decode_columns(
-    header: BatchHeader,
-    payload: memoryview,
-    columns: Sequence[str] | None,
-    max_uncompressed_bytes: int,
+    header: BatchHeader, payload: memoryview, columns: Columns, max_uncompressed_bytes: int
 ) -> DecodedRecords:
     """The records of a payload (the bytes from 64 on); only ``columns`` are decompressed.
 
+    Those of a schema are found by their ids, see ``SchemaColumns``, if the batch is a typed one.
     Without compression the arrays refer to ``payload``. Any failure but an unknown name in
     ``columns`` (UnsupportedRecordFormat) or an unknown codec means damage, whatever its class.
     """
@@ -101,17 +132,28 @@ def decode_columns(
         raise ValueError(
             f"the header counts {header.record_count} records, the payload holds {layout.row_count}"
         )
-    schema = _parse_schema(bytes(payload[: layout.schema_message_bytes]))
+    names = _TYPED if header.magic == MAGIC_TYPED_COLUMNS else _PLAIN
+    message = bytes(payload[: layout.schema_message_bytes])
+    schema = _parse_schema(message, is_typed=names is _TYPED)
     claimed = layout.uncompressed_bytes + len(schema) * _LEFT_OUT_ROW_BYTES * header.record_count
     check_uncompressed(claimed, max_uncompressed_bytes)
-    wanted = [name for name in schema.names if name != OFFSET_DELTA]
-    if columns is not None:
+    made: SchemaColumns | None = None
+    if columns is None:
+        wanted = [name for name in schema.names if name != names.offset_delta]
+    elif not isinstance(columns, pa.Schema):
         wanted = list(columns)
-    stored = _read_stored(payload, schema, wanted, header.record_count)
-    offset_deltas = _check_offset_deltas(header, stored)
-    arrays = [_build_column(name, schema, stored, header) for name in wanted]
+    elif names is _PLAIN:
+        wanted = columns.names
+    else:
+        made = _schema_columns(message, _Wanted(columns))
+        wanted = made.stored
+    stored = _read_stored(payload, schema, (*wanted, names.offset_delta), header.record_count)
+    offset_deltas = _check_offset_deltas(header, stored.get(names.offset_delta))
+    arrays = [_build_column(name, names, schema, stored, header) for name in wanted]
     fields = [pa.field(name, array.type) for name, array in zip(wanted, arrays, strict=True)]
     records = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    if made is not None:
+        records = _check_nulls(made.make(records, header.record_count))
     return DecodedRecords(records, offset_deltas)
 
 
@@ -139,14 +181,16 @@ def _write_options(compression: Compression, level: int | None) -> pa.ipc.IpcWri
     )
 
 
-def _leave_out_empty(records: pa.RecordBatch, single_timestamp: bool) -> pa.RecordBatch:
+def _leave_out_empty(
+    records: pa.RecordBatch, names: _Names, single_timestamp: bool
+) -> pa.RecordBatch:
     """``records`` with columns without information replaced by columns of type null."""
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
     for field, array in zip(records.schema, records.columns, strict=True):
-        _check_storable(field, records.schema)
-        if field.type == _LEFT_OUT_TYPES.get(field.name):
-            nothing = single_timestamp if field.name == "timestamp" else _is_empty(array)
+        _check_storable(field, records.schema, names)
+        if field.type == names.left_out.get(field.name, (None, None))[1]:
+            nothing = single_timestamp if field.name == names.timestamp else _is_empty(array)
             if nothing:
                 field, array = pa.field(field.name, pa.null()), pa.nulls(len(array))
         fields.append(field)
@@ -164,9 +208,9 @@ def _is_empty(array: pa.Array) -> bool:
     return bool(array.null_count == len(array))
 
 
-def _check_storable(field: pa.Field, schema: pa.Schema) -> None:
-    if field.name == OFFSET_DELTA:
-        raise UnsupportedRecordFormat(f"the column name {OFFSET_DELTA!r} is reserved")
+def _check_storable(field: pa.Field, schema: pa.Schema, names: _Names) -> None:
+    if field.name == names.offset_delta:
+        raise UnsupportedRecordFormat(f"the column name {field.name!r} is reserved")
     if schema.names.count(field.name) > 1:
         raise UnsupportedRecordFormat(f"column {field.name!r} is there more than once")
     if _has_dictionary(field.type):
@@ -184,26 +228,55 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _parse_schema(message: bytes) -> pa.Schema:
+def _parse_schema(message: bytes, *, is_typed: bool) -> pa.Schema:
     # All batches of a topic have the same few schemas; parsing one costs as much as a small batch.
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     if len(set(schema.names)) != len(schema.names):
         raise ValueError("a column name is there twice")
-    if "timestamp" not in schema.names:
-        raise ValueError("there is no timestamp column")
-    if schema.field("timestamp").type not in (TIMESTAMP_TYPE, pa.null()):
-        raise ValueError(f"the timestamp column is {schema.field('timestamp').type}")
+    timestamp = (_TYPED if is_typed else _PLAIN).timestamp
+    if timestamp not in schema.names:
+        raise ValueError(f"there is no {timestamp} column")
+    if schema.field(timestamp).type not in (TIMESTAMP_TYPE, pa.null()):
+        raise ValueError(f"the {timestamp} column is {schema.field(timestamp).type}")
     return schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A schema as the key of a cache: others are equal only if their ids and defaults are, too."""
+
+    schema: pa.Schema
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.schema.names))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Wanted) and bool(
+            self.schema.equals(other.schema, check_metadata=True)
+        )
+
+
+@lru_cache(maxsize=64)
+def _schema_columns(message: bytes, wanted: _Wanted) -> SchemaColumns:
+    """How these columns are made of those of a typed batch, with the ones that it leaves out."""
+    fields = [
+        field.with_type(_TYPED.left_out[field.name][1])
+        if pa.types.is_null(field.type) and field.name in _TYPED.left_out
+        else field
+        for field in _parse_schema(message, is_typed=True)
+        if field.name != _TYPED.offset_delta
+    ]
+    return SchemaColumns(pa.schema(fields), wanted.schema)
 
 
 def _read_stored(
     payload: memoryview, schema: pa.Schema, wanted: Sequence[str], record_count: int
 ) -> dict[str, pa.Array]:
-    """Decode the stored ones among the wanted columns, and the offset deltas, fully validated."""
+    """Decode the stored ones among the wanted columns, fully validated."""
     included = [
         index
         for index, field in enumerate(schema)
-        if (field.name in wanted or field.name == OFFSET_DELTA) and not pa.types.is_null(field.type)
+        if field.name in wanted and not pa.types.is_null(field.type)
     ]
     if not included:  # an empty list would mean all of them
         return {}
@@ -219,25 +292,36 @@ def _read_stored(
 
 
 def _build_column(
-    name: str, schema: pa.Schema, stored: dict[str, pa.Array], header: BatchHeader
+    name: str,
+    names: _Names,
+    schema: pa.Schema,
+    stored: dict[str, pa.Array],
+    header: BatchHeader,
 ) -> pa.Array:
     if name in stored:
         array = stored[name]
-        if name == "timestamp" and array.null_count:
+        if name == names.timestamp and array.null_count:
             raise ValueError("a timestamp is null")
         return array
-    if name == "timestamp" and header.base_timestamp_ms != header.max_timestamp_ms:
+    if name == names.timestamp and header.base_timestamp_ms != header.max_timestamp_ms:
         raise ValueError("timestamps differ but are left out")
-    array = default_column(name, header.base_timestamp_ms, header.record_count)
-    if array is not None:
-        return array
+    if name in names.left_out:
+        known, _ = names.left_out[name]
+        return default_column(known, header.base_timestamp_ms, header.record_count)
     if name in schema.names:
         return pa.nulls(header.record_count, schema.field(name).type)
     raise UnsupportedRecordFormat(f"there is no column {name!r}; the batch has {schema.names}")
 
 
-def _check_offset_deltas(header: BatchHeader, stored: dict[str, pa.Array]) -> Int32Array | None:
-    column = stored.get(OFFSET_DELTA)
+def _check_nulls(records: pa.RecordBatch) -> pa.RecordBatch:
+    """The same, if no column has nulls that may not."""
+    for field, array in zip(records.schema, records.columns, strict=True):
+        if not field.nullable and array.null_count:
+            raise ValueError(f"column {field.name!r} has nulls")
+    return records
+
+
+def _check_offset_deltas(header: BatchHeader, column: pa.Array | None) -> Int32Array | None:
     if column is None:
         if header.last_offset_delta != header.record_count - 1:
             raise ValueError(
@@ -246,7 +330,7 @@ def _check_offset_deltas(header: BatchHeader, stored: dict[str, pa.Array]) -> In
             )
         return None
     if column.type != pa.int32() or column.null_count:
-        raise ValueError(f"the {OFFSET_DELTA} column is {column.type} or has nulls")
+        raise ValueError(f"the column of offset deltas is {column.type} or has nulls")
     deltas: Int32Array = column.to_numpy()
     if len(deltas) == 0 or deltas[0] < 0 or not bool(np.all(deltas[1:] > deltas[:-1])):
         raise ValueError("offset deltas do not ascend")

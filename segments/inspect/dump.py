@@ -17,6 +17,7 @@ from txnlog.segments.batch_header import (
     MAGIC_KAFKA,
     MAGIC_PACKED,
     MAGIC_POSITION,
+    MAGIC_TYPED_COLUMNS,
     MAGIC_V0,
     MAGIC_V1,
     BatchHeader,
@@ -41,7 +42,14 @@ from txnlog.segments.segment_file import SegmentFile
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100
 """A search checksums at most this many times the file: bytes may be made to look like batches."""
-_MAGICS = (MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS, MAGIC_PACKED)
+_MAGICS = (
+    MAGIC_V0,
+    MAGIC_V1,
+    MAGIC_KAFKA,
+    MAGIC_COLUMNS,
+    MAGIC_PACKED,
+    MAGIC_TYPED_COLUMNS,
+)
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
 _LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly make larger ones
 

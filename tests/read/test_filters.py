@@ -15,6 +15,7 @@ import pytest
 from compacted_topics import compact
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typed_formats import in_either_format
 
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.storage.counting import CountingStorage
@@ -66,13 +67,14 @@ def _value(name: str, number: int) -> Any:
     }[name]
 
 
-def _typed_store() -> Store:
+def _typed_store(record_format: str = "parquet") -> Store:
     """Two partitions of typed records, some in one row group each, written under two schemas."""
     clock = VirtualClock(START_MS)
     store = attach(HeapStorage(), create=True, clock=clock)
     older = pa.schema([f for f in TYPED if f.name not in ("day", "flag")])
     older = older.set(older.get_field_index("number"), pa.field("number", pa.int32()))
-    store.create_topic("typed", partitions=2, schema=older, key=["id"])
+    config = {"record.format": record_format}
+    store.create_topic("typed", partitions=2, schema=older, key=["id"], config=config)
     for batch in range(6):
         if batch == 2:
             store.alter_topic("typed", schema=TYPED)
@@ -115,6 +117,11 @@ def typed() -> Iterator[Store]:
         # Several row groups in each file.
         patched.setattr("txnlog.segments.writer.DEFAULT_ROW_GROUP_BYTES", 600)
         yield _typed_store()
+
+
+@pytest.fixture(scope="module")
+def batches() -> Store:
+    return _typed_store("columns")
 
 
 @pytest.fixture(scope="module", params=["columns", "kafka", "parquet"])
@@ -237,6 +244,16 @@ def test_very_many_filters_of_typed_records(
 
 @settings(SOME, max_examples=8)
 @given(
+    kept=_filters(FLAT), columns=st.lists(st.sampled_from(ALL["typed"]), min_size=1, unique=True)
+)
+def test_a_filter_of_typed_batches_keeps_what_a_plain_one_keeps(
+    batches: Store, kept: pc.Expression, columns: list[str]
+) -> None:
+    _check(batches, "typed", columns, kept)
+
+
+@settings(SOME, max_examples=8)
+@given(
     kept=_filters(ALL["plain"]),
     columns=st.lists(st.sampled_from(ALL["plain"]), min_size=1, unique=True),
 )
@@ -264,6 +281,7 @@ def test_a_filter_looks_into_nested_columns(typed: Store) -> None:
     ]
 
 
+@in_either_format
 def test_a_filter_of_records_with_gaps() -> None:
     """Compaction leaves offsets that are no row numbers; the filter goes by offsets."""
     store = attach(HeapStorage(), create=True, clock=VirtualClock(START_MS))

@@ -1,9 +1,10 @@
 """The records of the golden files, and how the files were made.
 
-Every file under golden/ holds the same ROWS. They were written once, by kafka-python 3.0.12,
-aiokafka 0.14.0 and txnlog's first version with this format, and are never written again: a change
-that cannot read them breaks somebody's log. To add files for a new format, add them to ``files``
-and run ``python tests/segments/golden_files.py``; what is there already is left alone.
+Every file under golden/ holds the same ROWS, but for those of typed topics (TYPED). They were
+written once, by kafka-python 3.0.12, aiokafka 0.14.0 and txnlog's first version with this format,
+and are never written again: a change that cannot read them breaks somebody's log. To add files for
+a new format, add them to ``files`` and run ``python tests/segments/golden_files.py``; what is there
+already is left alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from segment_samples import Row, batch_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -27,6 +30,28 @@ ROWS: list[Row] = [
 ]
 MARKER_OFFSET = len(ROWS)
 GOLDEN_TAG = 0x5EA1ED
+TYPED: list[dict[str, Any]] = [
+    {"k": "a", "n": None, "in": {"x": [1, None]}, "_timestamp": 5, "_deleted": False},
+    {"k": "", "n": 1 << 40, "in": None, "_timestamp": -1, "_deleted": False},
+    {"k": "a", "n": None, "in": None, "_timestamp": 1_700_000_000_000, "_deleted": True},
+]
+TYPED_OFFSETS = [0, 3, 4]
+
+
+def typed_records() -> pa.RecordBatch:
+    """TYPED as a topic with a schema has it, with the ids of its columns."""
+    ids = [{"PARQUET:field_id": f"{number}"} for number in range(1, 6)]
+    inner = pa.field("x", pa.list_(pa.field("element", pa.int8(), metadata=ids[4])))
+    fields = [
+        pa.field("k", pa.string(), nullable=False, metadata=ids[0]),
+        pa.field("n", pa.int64(), metadata=ids[1]),
+        pa.field("in", pa.struct([inner.with_metadata(ids[3])]), metadata=ids[2]),
+        pa.field("_timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("_headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        pa.field("_deleted", pa.bool_(), nullable=False),
+    ]
+    rows = [{"_headers": [{"key": "h", "value": None}], **row} for row in TYPED]
+    return pa.RecordBatch.from_pylist(rows, pa.schema(fields))
 
 
 def files() -> Iterator[tuple[str, bytes]]:
@@ -76,6 +101,10 @@ def files() -> Iterator[tuple[str, bytes]]:
     writer.append(records)
     writer.finish()
     yield "txnlog-packed-tagged.log", sink.getvalue()
+    for codec in (Compression.NONE, Compression.LZ4, Compression.ZSTD):
+        deltas = np.array(TYPED_OFFSETS, dtype=np.int32)
+        name = f"txnlog-typed-{codec.kafka_name}.log"
+        yield name, encode_batch(typed_records(), compression=codec, offset_deltas=deltas)
     producer: dict[str, Any] = {"producer_id": 4_000_000_000, "producer_epoch": 3}
     data = encode_batch(
         records,

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from spark_helpers import fill, load, rows, save
 from stream_helpers import reads_streams, run, sink, stream
+from typed_formats import in_either_format
 
 import txnlog
 from txnlog import Store, TopicPartition
@@ -115,8 +116,13 @@ def expected(count: int) -> list[dict[str, Any]]:
     return [_plain(row) for row in table.to_pylist()]
 
 
-@pytest.mark.parametrize("native", [False, True])
-def test_every_type_goes_out_and_in(spark: SparkSession, store: Store, native: bool) -> None:
+@pytest.mark.parametrize(
+    ("record_format", "native"),
+    [("parquet", False), ("parquet", True), ("columns", None)],
+    indirect=["record_format"],
+)
+@pytest.mark.usefixtures("record_format")
+def test_every_type_goes_out_and_in(spark: SparkSession, store: Store, native: bool | None) -> None:
     """Values of each type, nested ones and nulls, read by Spark, written by it, and read again.
 
     The session's zone is Berlin's, on a night without a half past two.
@@ -125,7 +131,7 @@ def test_every_type_goes_out_and_in(spark: SparkSession, store: Store, native: b
         store.create_topic(topic, partitions=2, schema=SCHEMA)
     fill_typed(store, "in", 40)
     frame = read(spark, store, "in", native=native)
-    assert is_native(frame) == native
+    assert is_native(frame) == bool(native)
     assert frame.columns == SCHEMA.names
     assert frame.schema["at_ms"].dataType.simpleString() == "timestamp"
     assert frame.schema["wall"].dataType.simpleString() == "timestamp_ntz"
@@ -491,6 +497,7 @@ def test_a_stream_goes_on_when_columns_are_renamed(spark: SparkSession, store: S
 
 @pytest.mark.more
 @reads_streams
+@in_either_format
 def test_a_stream_of_typed_rows(spark: SparkSession, store: Store) -> None:
     """From a typed topic to another, in several batches; metadata on request."""
     for topic in ("in", "out"):
@@ -506,6 +513,7 @@ def test_a_stream_of_typed_rows(spark: SparkSession, store: Store) -> None:
 
 
 @pytest.mark.more
+@in_either_format
 def test_keys_choose_partitions_and_deletes_are_kept(spark: SparkSession, store: Store) -> None:
     """As a producer does it; shuffled by partition too; a view of SQL is inserted into."""
     for topic in ("sent", "saved", "shuffled"):

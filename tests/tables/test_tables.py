@@ -505,8 +505,10 @@ def test_another_table_is_left_alone(store: Store, table: Published) -> None:
 
 def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> None:
     store.create_topic("columns")
-    with pytest.raises(InvalidOption, match=r"record\.format=parquet"):
-        store.publish_delta("columns", str(tmp_path / "t"))
+    store.create_topic("typed", schema=SCHEMA, config={"record.format": "columns"})
+    for topic in ("columns", "typed"):
+        with pytest.raises(InvalidOption, match=r"record\.format=parquet"):
+            store.publish_delta(topic, str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 
 

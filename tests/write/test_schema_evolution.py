@@ -273,6 +273,7 @@ def any_changes(data: st.DataObject) -> None:
     draws = Draws(data, world.numbers)
     world.columns = draws.columns()
     config = {"schema.compatibility": "NONE", "compression.type": "none"}
+    config["record.format"] = draws.draw(st.sampled_from(["parquet", "columns"]))
     store.create_topic("t", schema=schema_of(world.columns), config=config)
     pinned: list[tuple[Snapshot, list[dict[str, Any]], list[Column]]] = []
     for _ in range(draws.draw(st.integers(1, 4))):

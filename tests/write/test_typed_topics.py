@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typed_formats import in_either_format
 
 from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
@@ -88,6 +89,7 @@ def send(store: Store, batch: Any, topic: str = "f", **arguments: Any) -> None:
         producer.send_batch(topic, batch, **arguments)
 
 
+@in_either_format
 def test_rows_come_back_as_they_were(flights: Store) -> None:
     """Every type, nulls, and names that other topics' records have too."""
     nothing = dict.fromkeys(ROW) | {"carrier": "", "flight": 0}
@@ -101,6 +103,7 @@ def test_rows_come_back_as_they_were(flights: Store) -> None:
     assert flights.scan("f", columns=["flight"]).tail(1).to_pylist() == [{"flight": 0}]
 
 
+@in_either_format
 def test_what_every_record_has_is_given_and_asked_for_by_name(
     flights: Store, clock: VirtualClock
 ) -> None:
@@ -121,6 +124,7 @@ def test_what_every_record_has_is_given_and_asked_for_by_name(
     assert second["_headers"] == [{"key": "h", "value": b"1"}]
 
 
+@in_either_format
 def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
     """Whatever speaks Arrow; wider numbers where every value fits, dictionaries as their values."""
     columns = {"carrier": ["a", "b"], "flight": [1, 2]}
@@ -239,16 +243,19 @@ def test_deep_nesting_is_refused_and_not_followed() -> None:
 
 
 def test_settings_fit_the_schema(store: Store) -> None:
-    """Stored in Parquet files, which stays so."""
+    """Stored in Parquet files, or in batches of columns, which stays so."""
     schema = pa.schema([("a", pa.int8())])
-    for config in ({"record.format": "columns"}, {"cleanup.policy": "compact"}):
+    for config in ({"record.format": "kafka"}, {"cleanup.policy": "compact"}):
         with pytest.raises(InvalidConfig):
             store.create_topic("t", schema=schema, config=config)  # compacted by no key
     with pytest.raises(InvalidSchema, match="there is none"):
         store.create_topic("t", key=["a"])
     store.create_topic("t", schema=schema)
     store.create_topic("u")
-    for topic, record_format in (("t", "columns"), ("u", "parquet")):
+    store.create_topic("v", schema=schema, config={"record.format": "columns"})
+    with pytest.raises(InvalidConfig, match="kafka has keys and values"):
+        store.alter_topic("v", config={"record.format": "kafka"})
+    for topic, record_format in (("t", "columns"), ("u", "parquet"), ("v", "parquet")):
         with pytest.raises(InvalidConfig, match="for good"):
             store.alter_topic(topic, config={"record.format": record_format})
     with pytest.raises(InvalidConfig, match="has no key"):
@@ -282,6 +289,7 @@ def test_keys_are_hashed_by_the_same_bytes_for_ever(
     assert [None if key is None else key.hex() for key in found] == expected
 
 
+@in_either_format
 def test_a_key_of_text_goes_where_kafka_sends_it(store: Store) -> None:
     """Where a record with these bytes as its key goes in another topic."""
     store.create_topic("typed", partitions=7, schema=pa.schema([("k", pa.string())]), key=["k"])
@@ -296,6 +304,7 @@ def test_a_key_of_text_goes_where_kafka_sends_it(store: Store) -> None:
     }
 
 
+@in_either_format
 def test_small_segments_are_merged_and_time_is_found(flights: Store, clock: VirtualClock) -> None:
     """The rows stay the same, under any name."""
     for number in range(9):
@@ -317,6 +326,7 @@ def test_small_segments_are_merged_and_time_is_found(flights: Store, clock: Virt
     assert {finding.state for finding in flights.examine(with_contents=True)} <= {"ok", "note"}
 
 
+@in_either_format
 def test_a_consumer_gets_keys_and_json(flights: Store) -> None:
     """For whoever takes records one by one."""
     flights.create_topic("plain")
@@ -368,15 +378,23 @@ def test_a_snapshot_is_a_dataset(any_storage: Storage) -> None:
     assert store.snapshot(["none"]).dataset("none").to_table().schema.names == ["n", "t"]
 
 
-def test_older_versions_refuse_the_topic(flights: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("record_format", "version"),
+    [("parquet", envelope.WITH_SCHEMA), ("columns", envelope.WITH_TYPED_BATCHES)],
+    indirect=["record_format"],
+)
+@pytest.mark.usefixtures("record_format")
+def test_older_versions_refuse_the_topic(
+    flights: Store, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They would look for its segments under other names, and write others."""
     send(flights, pa.Table.from_pylist([ROW], schema=FLIGHTS))
     entries = flights.storage.list_names(topic_log("f"))
     assert len([name for name in entries if name.endswith(".json")]) == 2
     for name in entries:
         data = flights.storage.get(f"{topic_log('f')}/{name}")
-        assert data.startswith(b'{"format":%d,' % envelope.WITH_SCHEMA)
-    monkeypatch.setattr(envelope.decode, "__defaults__", (envelope.WITH_PARQUET,))
+        assert data.startswith(b'{"format":%d,' % version)
+    monkeypatch.setattr(envelope.decode, "__defaults__", (version - 1,))
     with pytest.raises(UnsupportedVersion):
         attach(flights.storage).scan("f")
 
@@ -439,7 +457,8 @@ def test_any_schema(
     )
     rows = data.draw(st.lists(row, min_size=1, max_size=6))
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t", schema=schema)
+    record_format = data.draw(st.sampled_from(["parquet", "columns"]))
+    store.create_topic("t", schema=schema, config={"record.format": record_format})
     for start in range(4):
         send(store, pa.Table.from_pylist(rows[start::4], schema=schema), "t")
     expected = [row for start in range(4) for row in rows[start::4]]
@@ -449,6 +468,7 @@ def test_any_schema(
     assert store.scan("t").to_arrow().to_pylist() == expected
 
 
+@in_either_format
 def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) -> None:
     """Compaction by the key's columns; what deletes goes when its time has come."""
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
@@ -492,6 +512,7 @@ def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) 
     assert {key: row for key, row in found().items() if key != (9, "z")} == kept
 
 
+@in_either_format
 def test_kafkas_format_has_no_columns(flights: Store, tmp_path: Path) -> None:
     """Neither out of a typed topic nor into one."""
     flights.create_topic("plain", partitions=3)
@@ -538,6 +559,7 @@ def test_text_that_is_none_is_refused(flights: Store) -> None:
     assert flights.scan("f").record_count == 3
 
 
+@in_either_format
 def test_records_are_sent_one_by_one(flights: Store, clock: VirtualClock) -> None:
     """As mappings, in order with batches; structs and maps in every form that they have."""
     seats = {"seats": {"a": 1, "b": None}}
@@ -609,6 +631,7 @@ def test_a_record_is_checked_when_it_is_sent(flights: Store, row: Any, reason: s
     assert flights.scan("f").record_count == 2
 
 
+@in_either_format
 def test_a_record_that_is_too_large_is_refused_alone(store: Store) -> None:
     """What it takes in memory may be a little more than the limit."""
     config = {"max.message.bytes": 100}
@@ -650,6 +673,7 @@ def test_whole_numbers_become_decimals_where_they_fit(store: Store) -> None:
     assert found == [Decimal("1.00"), Decimal("-999.00"), None]
 
 
+@in_either_format
 def test_times_that_python_does_not_know_are_read(store: Store) -> None:
     """They are shown as Arrow does, and a consumer does not stop at them."""
     at = pa.timestamp("us")
@@ -704,6 +728,7 @@ def test_a_schema_that_is_none_is_a_damaged_log(
             use()
 
 
+@in_either_format
 def test_names_with_dots_are_columns_like_others(store: Store) -> None:
     """Of a file above 4 MiB each column is read by itself."""
     count = 300_000
@@ -728,6 +753,20 @@ def test_a_dataset_checks_the_pages(store: Store) -> None:
     store.storage.put(name, bytes(data))
     with pytest.raises(OSError, match=r"(?i)crc"):
         store.snapshot(["n"]).dataset("n").to_table()
+
+
+def test_columns_share_files_until_they_are_merged(store: Store) -> None:
+    """A small commit is one file, whatever partitions it writes to."""
+    config = {"record.format": "columns", "cleanup.policy": "compact"}
+    store.create_topic("f", partitions=3, schema=FLIGHTS, key=["carrier", "flight"], config=config)
+    for _ in range(3):
+        send(store, pa.table({"carrier": ["a"] * 20, "flight": pa.array(range(20), pa.int32())}))
+    placed = store.segments("f")
+    assert {segment.partition for segment in placed} == {0, 1, 2}
+    assert len({segment.paths.log for segment in placed}) == 3
+    store.merge_topic("f")
+    assert len({segment.paths.log for segment in store.segments("f")}) == 3
+    assert store.scan("f", filter=pc.field("flight") == 7).to_arrow().num_rows == 3
 
 
 def test_parquet_is_compressed_by_zstd_if_nothing_else_is_said(store: Store) -> None:

@@ -70,9 +70,10 @@ class TopicAdmin:
         """Create a topic; with ``dry_run`` only tell what it would be.
 
         With a ``schema`` its records have these columns instead of a key and a value, and are
-        stored in Parquet files. The columns named by ``key`` choose the partition; those that have
-        ``defaults`` (by name, Python's values or Arrow's) may be left out of what is sent. What is
-        stored in Parquet files is compressed by zstd, if no other ``compression.type`` is given.
+        stored in Parquet files unless ``record.format`` says ``columns``. The columns named by
+        ``key`` choose the partition; those that have ``defaults`` (by name, Python's values or
+        Arrow's) may be left out of what is sent. What is stored in Parquet files is compressed by
+        zstd, if no other ``compression.type`` is given.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema.

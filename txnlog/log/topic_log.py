@@ -385,9 +385,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def _entry_version(self, entry: TopicEntry) -> int:
         made = entry if isinstance(entry, Created) else self._state
+        is_parquet = TopicConfig.of(made.config).is_parquet
         if made.schema is not None:
-            return envelope.WITH_SCHEMA
-        if TopicConfig.of(made.config).is_parquet:
+            return envelope.WITH_SCHEMA if is_parquet else envelope.WITH_TYPED_BATCHES
+        if is_parquet:
             return envelope.WITH_PARQUET
         if isinstance(entry, Bundle):
             return envelope.WITH_BUNDLES
@@ -399,9 +400,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
 
     def _checkpoint_version(self) -> int:
+        is_parquet = TopicConfig.of(self._state.config).is_parquet
         if self._state.schema is not None:
-            return envelope.WITH_SCHEMA
-        if TopicConfig.of(self._state.config).is_parquet:
+            return envelope.WITH_SCHEMA if is_parquet else envelope.WITH_TYPED_BATCHES
+        if is_parquet:
             return envelope.WITH_PARQUET
         # Once all of that is old, an older version may read it; it cannot read the entries.
         if self._state.newest_size > 1 or any(entry.file >= 0 for entry in self._state.recent):

@@ -44,7 +44,10 @@ group that ever had any: older versions would commit what is a member's."""
 WITH_CHAPTERS = 5
 """Of stores in which names of closed chapters are freed early, and of the marks that close them:
 older versions put entries without a look for these marks."""
-NEWEST = 5
+WITH_TYPED_BATCHES = 6
+"""Of the entries and checkpoints of typed topics that are not stored in Parquet files: older
+versions know their columns in these alone."""
+NEWEST = 6
 """The newest version of any kind that is read here."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')

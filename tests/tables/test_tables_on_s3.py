@@ -1,0 +1,107 @@
+"""Tables of a store on an object store: engines find the segments by URLs of the same bucket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from published import SCHEMA, rows
+from pyiceberg.catalog import load_catalog
+
+import txnlog
+from txnlog.errors import InvalidOption
+from txnlog.names import TopicPartition
+from txnlog.results import TablePublication
+from txnlog.store import Store
+
+pytestmark = [pytest.mark.s3, pytest.mark.more]
+_SERVER = """
+from moto.moto_server.werkzeug_app import create_backend_app
+from werkzeug.serving import make_server
+server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def s3() -> Iterator[dict[str, Any]]:
+    """Storage options of a server in a process of its own: deltalake waits with the GIL held."""
+    command = [sys.executable, "-c", _SERVER]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        options = {
+            "key": "test",
+            "secret": "test-secret",
+            "endpoint_url": f"http://127.0.0.1:{port}",
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        import s3fs
+
+        s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
+        yield options
+        server.kill()
+
+
+@pytest.fixture
+def store(s3: dict[str, Any]) -> Store:
+    made = txnlog.open("s3://bucket/store", create=True, storage_options=s3)
+    made.create_topic("f", partitions=2, schema=SCHEMA, key=["carrier"])
+    return made
+
+
+def publish_twice(store: Store, publish: Callable[[], TablePublication]) -> None:
+    """What was committed, then more of it and less: what is left of a segment is copied."""
+    with store.producer() as producer:
+        producer.send_batch("f", rows(0, 10), partition=0)
+    first = publish()
+    assert (first.added_files, first.copied_files) == (1, 0)
+    with store.producer() as producer:
+        producer.send_batch("f", rows(10, 20), partition=1)
+    store.delete_records({TopicPartition("f", 0): 4})
+    second = publish()
+    assert (second.added_files, second.removed_files, second.copied_files) == (2, 1, 1)
+
+
+CARRIERS = sorted(f"c{number}" for number in range(4, 20))
+
+
+def test_delta_tables_refer_to_objects(store: Store, s3: dict[str, Any]) -> None:
+    """The library reads the segments where they are; its commits are puts that do not overwrite."""
+    options = {
+        "aws_access_key_id": s3["key"],
+        "aws_secret_access_key": s3["secret"],
+        "aws_endpoint_url": s3["endpoint_url"],
+        "aws_region": "us-east-1",
+        "aws_allow_http": "true",
+    }
+    url = "s3://bucket/table"
+    publish_twice(store, lambda: store.publish_delta("f", url, storage_options=options))
+    found = DeltaTable(url, storage_options=options).scan(["carrier"]).read_all()
+    assert sorted(found.column("carrier").to_pylist()) == CARRIERS
+    with pytest.raises(InvalidOption, match="lie in each other"):
+        store.publish_delta("f", f"{store.url}/t", storage_options=options)
+
+
+def test_iceberg_tables_refer_to_objects(store: Store, s3: dict[str, Any], tmp_path: Path) -> None:
+    """The library reads the segments where they are, and copies lie in the warehouse."""
+    properties = {
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": "s3://bucket/warehouse",
+        "s3.endpoint": s3["endpoint_url"],
+        "s3.access-key-id": s3["key"],
+        "s3.secret-access-key": s3["secret"],
+        "s3.region": "us-east-1",
+    }
+    catalog = load_catalog("c", **properties)
+    publish_twice(store, lambda: store.publish_iceberg("f", catalog, "sales.f"))
+    found = catalog.load_table("sales.f").scan(selected_fields=("carrier",)).to_arrow()
+    assert sorted(found.column("carrier").to_pylist()) == CARRIERS
