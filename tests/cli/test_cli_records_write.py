@@ -232,7 +232,7 @@ def test_lines_have_headers_of_their_own(store: txnlog.Store) -> None:
     data = b"a=1,b=x=y\tk:v\n\tk:NIL\na=NIL,e=\tk:a\tb\n"
     options = ("--header-delimiter", "\t", "-K", ":", "--null-marker", "NIL")
     write(store, data, "t:0", *options).json()
-    expected = [
+    expected: list[tuple[bytes, bytes | None, list[tuple[str, bytes | None]]]] = [
         (b"k", b"v", [("a", b"1"), ("b", b"x=y")]),
         (b"k", None, []),
         (b"k", b"a\tb", [("a", None), ("e", b"")]),

@@ -297,12 +297,13 @@ class TopicAdmin:
     ) -> Iterator[ListedOffset | TxnlogError]:
         """Where partitions begin and end, or where a time begins in them; see Kafka's listOffsets.
 
-        Costs a listing per topic; for a time also a piece of one segment per partition.
+        Costs a listing per topic; for a record also a piece of one segment per partition.
 
         Args:
             topics: names of topics (all their partitions) and single partitions; None for all
                 topics, then with the error in place of one that is damaged.
-            at: 'earliest', 'stable' (where read_committed stops) or 'latest' (the log's end).
+            at: 'earliest', 'stable' (where read_committed stops), 'latest' (the log's end), or
+                'max-timestamp': the committed record with the greatest time, the first of several.
             timestamp_ms: instead of ``at``: the first committed record at or after this time.
 
         Raises:

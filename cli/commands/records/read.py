@@ -92,9 +92,9 @@ def read_records(
 ) -> None:
     """Read records, one a line, partition by partition in the order of their offsets.
 
-    A PLACE is earliest, latest, an offset, or the first record at or after a time: @ and
-    milliseconds, or @ and ISO 8601 (UTC if it has no zone). Without a partition it is taken
-    in each, and an offset that lies outside of one begins or ends there at its edge. --offset
+    A PLACE is earliest, latest, an offset, or @TIME, the first record at or after it: ISO 8601
+    (UTC if it has no zone), milliseconds, or how long ago, as @-1h30m. Without a partition it is
+    taken in each, and an offset that lies outside of one begins or ends there at its edge. --offset
     says both ends at once.
 
     Bytes are shown as UTF-8; what is not is \\xNN, and \\N is null. In JSON it is
