@@ -15,18 +15,19 @@ from typing import Any, Concatenate, Final, TypeAlias
 
 import typer
 
-from txnlog.cli.input.options import Format, OutputOption, StorageOptions, StoreOption
+from txnlog.cli.input.options import BytesOption, Format, OutputOption, StorageOptions, StoreOption
 from txnlog.cli.session import Session, open_session
 
 Verb: TypeAlias = Callable[Concatenate[Session, ...], None]
 
 _FIRST: Final = Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _COMMON: Final = [
-    Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    for name, annotation in (
-        ("store", StoreOption),
-        ("storage_option", StorageOptions),
-        ("output", OutputOption),
+    Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    for name, default, annotation in (
+        ("store", None, StoreOption),
+        ("storage_option", None, StorageOptions),
+        ("output", None, OutputOption),
+        ("in_bytes", False, BytesOption),
     )
 ]
 
@@ -48,9 +49,10 @@ def _with_session(verb: Verb) -> Callable[..., None]:
         store: str | None,
         storage_option: list[str] | None,
         output: Format | None,
+        in_bytes: bool,
         **own: Any,  # noqa: ANN401 - whatever the verb takes
     ) -> None:
-        verb(open_session(ctx.obj, store, storage_option, output), **own)
+        verb(open_session(ctx.obj, store, storage_option, output, in_bytes), **own)
 
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
     named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]

@@ -11,7 +11,7 @@ from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import DryRunOption
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.fields import Field, names, number, text
+from txnlog.cli.output.fields import Field, names, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ FIELDS: list[Field[Done]] = [
     number("new_log_start_offset", "NEW START", lambda done: _number(done, "new_log_start_offset")),
     number("segment_count", "SEGMENTS", lambda done: _number(done, "segment_count")),
     number("file_count", "FILES", lambda done: len(_paths(done)) or None),
-    number("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
+    size("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
     number("merged_count", "MERGED", lambda done: _number(done, "merged_count")),
     number("merged_bytes", None, lambda done: _number(done, "merged_bytes")),
     number("compacted_count", None, lambda done: _number(done, "compacted_count")),

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TypeVar, Unpack
@@ -25,12 +26,16 @@ _MEASURED_ROWS = 100
 
 
 class TableOutput:
-    """Tables. On a terminal with rich, elsewhere with nothing but spaces."""
+    """Tables. On a terminal with rich, elsewhere with nothing but spaces.
 
-    def __init__(self) -> None:
+    Sizes are in units on a terminal, unless ``in_bytes``.
+    """
+
+    def __init__(self, *, in_bytes: bool = False) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self._in_bytes = in_bytes or not self._terminal
 
     def rows(
         self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
@@ -53,7 +58,17 @@ class TableOutput:
 
     def _columns(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
         all_fit = not self._terminal or shutil.get_terminal_size().columns >= _WIDE_CHARS
-        return [field for field in fields if field.title and (all_fit or not field.wide)]
+        return self.shown([field for field in fields if all_fit or not field.wide])
+
+    def shown(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
+        """Those of the fields that are for people, as they are shown here."""
+        return [
+            field
+            if self._in_bytes or field.glance is None
+            else replace(field, title=field.title.replace("BYTES", "SIZE"), show=field.glance)
+            for field in fields
+            if field.title
+        ]
 
 
 class _TableDocument:
@@ -63,7 +78,7 @@ class _TableDocument:
         self._output = output
 
     def fields(self, fields: Sequence[Field[T]], item: T) -> None:
-        shown = [field for field in fields if field.title]
+        shown = self._output.shown(fields)
         width = max(len(field.title or "") for field in shown)
         for field in shown:
             write(f"{(field.title or '').lower():{width}}  {field.show(item)}\n")

@@ -9,6 +9,7 @@ from cli_command import cli, cli_each, cli_on_terminal
 from rich.cells import cell_len
 
 import txnlog
+from txnlog.cli.output.fields import show_size
 
 
 def run_on_terminal(columns: int, *arguments: object, **variables: str) -> str:
@@ -110,3 +111,37 @@ def test_no_message_lets_a_terminal_obey_a_name(tmp_path: Path, store_path: Path
         assert "[31m" in done.err
         assert "\\x" in done.err
         assert done.err.removesuffix("\n").isprintable(), done
+
+
+def test_sizes_are_for_people_on_a_terminal_alone(store_path: Path) -> None:
+    """In units there, in bytes with -b before or behind the verb, in pipes, and in JSON."""
+    size_bytes = sum(part.size_bytes for part in txnlog.open(str(store_path)).segments("orders"))
+    ls, at = ("topics", "ls", "orders"), ("--store", store_path)
+    shown = run_on_terminal(80, *ls, *at)
+    assert "SIZE" in shown
+    assert show_size(size_bytes) in shown
+    for exact in (
+        run_on_terminal(80, *ls, *at, "-b"),
+        run_on_terminal(80, "--bytes", *ls, *at),
+        cli(*ls, *at).out,
+    ):
+        assert "BYTES" in exact
+        assert f" {size_bytes} " in exact
+    (found,) = cli(*ls, *at, "-o", "json").json()
+    assert found["size_bytes"] == size_bytes
+    assert show_size(size_bytes) in run_on_terminal(80, "topics", "describe", "orders", *at)
+
+
+def test_sizes_have_two_digits_at_least_and_no_more_than_four() -> None:
+    """Rounded, and never 1024 of a unit."""
+    assert {size: show_size(size) for size in (None, 0, 1023, 1024, 1536, 10_137)} == {
+        None: "-",
+        0: "0 B",
+        1023: "1023 B",
+        1024: "1.0 KiB",
+        1536: "1.5 KiB",
+        10_137: "9.9 KiB",
+    }
+    assert [show_size(size) for size in (10_200, 1_048_000, 1_048_575, 5 << 30, 3 << 60)] == [
+        *("10 KiB", "1023 KiB", "1.0 MiB", "5.0 GiB", "3072 PiB")
+    ]
