@@ -27,6 +27,7 @@ from txnlog.cli.commands import (
     txns,
     ui,
 )
+from txnlog.cli.input.aliases import AliasedRoot
 from txnlog.cli.input.options import (
     BytesOption,
     ConfigOption,
@@ -38,6 +39,7 @@ from txnlog.cli.session import read_root_options
 from txnlog.cli.verbs import verb_group
 
 app = typer.Typer(
+    cls=AliasedRoot,
     epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, "
     "4 hanging transactions found, 130 interrupted.",
     no_args_is_help=True,

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Final, TypeAlias
 
 import typer
 
+from txnlog.cli.input.aliases import AliasedGroup
 from txnlog.cli.input.options import BytesOption, Format, OutputOption, StorageOptions, StoreOption
 from txnlog.cli.session import Session, open_session
 
@@ -34,7 +35,7 @@ _COMMON: Final = [
 
 def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
     """The verbs of ``txnlog GROUP``, by what is typed, in the order of its help."""
-    group = typer.Typer(help=help_text, no_args_is_help=True)
+    group = typer.Typer(help=help_text, no_args_is_help=True, cls=AliasedGroup)
     for name, verb in verbs.items():
         group.command(name)(_with_session(verb))
     return group

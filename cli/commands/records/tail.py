@@ -17,8 +17,8 @@ from txnlog.cli.input.record_options import (
     EncodingOption,
     Isolation,
     IsolationOption,
-    LongTemplateOption,
     MaxRecordsOption,
+    TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.output.patience import Patience
@@ -42,7 +42,7 @@ def tail_records(
     interval: IntervalOption = 1.0,
     isolation_level: IsolationOption = Isolation.COMMITTED,
     encoding: EncodingOption = Encoding.TEXT,
-    template: LongTemplateOption = None,
+    template: TemplateOption = None,
 ) -> None:
     """Show the newest records of a topic, over all partitions in the order of their times.
 
