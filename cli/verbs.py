@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Final, TypeAlias
 
 import typer
 
+from txnlog.cli.completion import complete
 from txnlog.cli.input.aliases import AliasedGroup
 from txnlog.cli.input.options import BytesOption, Format, OutputOption, StorageOptions, StoreOption
 from txnlog.cli.session import Session, open_session
@@ -56,6 +57,7 @@ def _with_session(verb: Verb) -> Callable[..., None]:
         verb(open_session(ctx.obj, store, storage_option, output, in_bytes), **own)
 
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    complete(own)
     named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
     # What typer asks for; the annotations in it are evaluated already.
     run.__signature__ = inspect.Signature([_FIRST, *named, *_COMMON])  # type: ignore[attr-defined]

@@ -93,6 +93,17 @@ UrlArgument = Annotated[
     ),
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+def _complete_nothing() -> list[str]:
+    return []
+
+
+NewTopicArgument = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=_complete_nothing),
+]
+"""One that there is not yet, so that a shell completes none."""
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
 ]
