@@ -28,8 +28,9 @@ _MAX_SHOWN_MS = 253_402_300_799_999
 class Field(Generic[T]):
     """One property of a thing.
 
-    Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals; what
-    stands in ``elastic`` ones is cut there. ``glance`` is what a terminal shows instead.
+    Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals;
+    ``elastic`` ones have so large a share of what the others leave, and are cut to it. ``glance``
+    is what a terminal shows instead.
     """
 
     key: str
@@ -38,7 +39,7 @@ class Field(Generic[T]):
     show: Callable[[T], str]
     numeric: bool = False
     wide: bool = False
-    elastic: bool = False
+    elastic: int = 0
     glance: Callable[[T], str] | None = None
 
 

@@ -61,15 +61,15 @@ def _list_bytes_fields(
             *("key", "KEY"),
             lambda record: encode(record.content.key),
             lambda record: show(record.content.key),
-            elastic=True,
+            elastic=1,
         ),
         Field(
             *("value", "VALUE"),
             lambda record: encode(record.content.value),
             lambda record: show(record.content.value),
-            elastic=True,
+            elastic=2,
         ),
-        Field("headers", "HEADERS", get_headers, show_headers, elastic=True),
+        Field("headers", "HEADERS", get_headers, show_headers, elastic=1),
     ]
 
 

@@ -50,6 +50,7 @@ class TableOutput:
             *(columns, items, measured, line_chars),
             layout.get("heading"),
             layout.get("below"),
+            cut=layout.get("cut", False),
         )
 
     @contextmanager
@@ -58,7 +59,13 @@ class TableOutput:
 
     def _columns(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
         all_fit = not self._terminal or shutil.get_terminal_size().columns >= _WIDE_CHARS
-        return self.shown([field for field in fields if all_fit or not field.wide])
+        if all_fit:
+            return self.shown(fields)
+        return [
+            replace(field, title=(field.title or "").replace("PARTITION", "PART"))
+            for field in self.shown(fields)
+            if not field.wide
+        ]
 
     def shown(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
         """Those of the fields that are for people, as they are shown here."""
@@ -100,6 +107,8 @@ def _print_plain(
     line_chars: int | None,
     heading: Callable[[T], str] | None,
     below: Callable[[T], Iterable[str]] | None,
+    *,
+    cut: bool,
 ) -> None:
     # What is shown of an item is kept until the columns are measured; an item may be large.
     source = (
@@ -135,7 +144,8 @@ def _print_plain(
             ]
         _write_row(columns, fitting, shown)
         for line in lines():
-            write(f"  {line}\n")
+            line = f"  {line}"
+            write(f"{_cut(line, line_chars) if cut and line_chars is not None else line}\n")
     if failure is not None:
         raise failure
 
@@ -165,13 +175,15 @@ def _fit(
         return widths
     left = line_chars - 2 * (len(columns) - 1)
     left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.elastic)
-    elastic = [number for number, column in enumerate(columns) if column.elastic]
+    elastic = {number: column.elastic for number, column in enumerate(columns) if column.elastic}
     fitting = [*widths]
-    # The narrowest first: what it does not need is for the others.
-    for others, number in enumerate(sorted(elastic, key=widths.__getitem__)):
-        share = max(left // (len(elastic) - others), len(columns[number].title or ""))
+    # The narrowest for its share first: what it does not need is for the others.
+    shares = sum(elastic.values())
+    for number in sorted(elastic, key=lambda number: widths[number] / elastic[number]):
+        share = max(left * elastic[number] // shares, len(columns[number].title or ""))
         fitting[number] = min(widths[number], share)
         left -= fitting[number]
+        shares -= elastic[number]
     return fitting
 
 
@@ -204,7 +216,11 @@ def _print_rich(columns: Sequence[Field[T]], items: Iterable[T]) -> None:
     )
     for column in columns:
         table.add_column(
-            column.title or "", justify="right" if column.numeric else "left", overflow="fold"
+            column.title or "",
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            # Names may be folded: of a number or a time a line of its own would be a riddle.
+            no_wrap=column.numeric or column.key.endswith("_ms"),
         )
     for item in items:
         # As Text, because a name may look like rich's own markup.

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 FIELDS: list[Field[PartitionUsage]] = [
     text("topic", "TOPIC", lambda usage: usage.topic),
     number("partition", "PART", lambda usage: usage.partition),
-    number("file_count", "FILES", lambda usage: usage.file_count),
+    number("file_count", "FILES", lambda usage: usage.file_count, wide=True),
     size("segment_bytes", "SEGMENTS", lambda usage: usage.segment_bytes),
-    size("index_bytes", "INDEXES", lambda usage: usage.index_bytes),
+    size("index_bytes", "INDEXES", lambda usage: usage.index_bytes, wide=True),
     size("log_bytes", "LOG", lambda usage: usage.log_bytes),
     size("unreferenced_bytes", "UNREFERENCED", lambda usage: usage.unreferenced_bytes),
     size("size_bytes", "BYTES", lambda usage: usage.size_bytes),

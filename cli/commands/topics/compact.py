@@ -20,10 +20,15 @@ FIELDS: list[Field[Compaction]] = [
     text("dirty_ratio", "DIRTY", lambda done: f"{done.dirty_ratio:.2f}"),
     number("segment_count", "SEGMENTS", lambda done: done.segment_count),
     size("size_bytes", "BYTES", lambda done: done.size_bytes),
-    number("record_count", "RECORDS", lambda done: done.record_count),
+    number("record_count", "RECORDS", lambda done: done.record_count, wide=True),
     number("compacted_count", "SEGMENTS AFTER", lambda done: done.compacted_count),
     size("compacted_bytes", "BYTES AFTER", lambda done: done.compacted_bytes),
-    number("compacted_record_count", "RECORDS AFTER", lambda done: done.compacted_record_count),
+    number(
+        "compacted_record_count",
+        "RECORDS AFTER",
+        lambda done: done.compacted_record_count,
+        wide=True,
+    ),
 ]
 
 
