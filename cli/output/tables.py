@@ -35,7 +35,7 @@ class TableOutput:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        self._in_bytes = in_bytes or not self._terminal
+        self._in_bytes = in_bytes
 
     def rows(
         self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
@@ -69,13 +69,13 @@ class TableOutput:
 
     def shown(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
         """Those of the fields that are for people, as they are shown here."""
-        return [
-            field
-            if self._in_bytes or field.glance is None
-            else replace(field, title=field.title.replace("BYTES", "SIZE"), show=field.glance)
-            for field in fields
-            if field.title
-        ]
+        return [self._show_here(field) for field in fields if field.title]
+
+    def _show_here(self, field: Field[T]) -> Field[T]:
+        if field.glance is None or not self._terminal or (self._in_bytes and field.numeric):
+            return field
+        title = (field.title or "").replace("BYTES", "SIZE")
+        return replace(field, title=title, show=field.glance)
 
 
 class _TableDocument:

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 import txnlog
 from txnlog.cli.output.fields import show_size
+from txnlog.cli.output.record_fields import RECORD, Content, Record
 
 
 def run_on_terminal(columns: int, *arguments: object, **variables: str) -> str:
@@ -193,3 +194,20 @@ def test_a_dump_of_huge_records_does_not_flood_a_terminal(tmp_path: Path) -> Non
     assert max(map(cell_len, lines)) <= 80
     assert lines[-1].endswith("\u2026")
     assert "\\x1b[31m" * 100_000 in cli(*dump).out
+
+
+def test_what_is_cut_is_not_made_readable_first() -> None:
+    """Of 10 MB a terminal's cell is made of what a terminal is wide; -b is about sizes alone."""
+    record = Record(
+        "t", 0, None, 0, Content(0, b"k", b"\x1b[31m" * 2_000_000, [("h", b"x" * 99_999)])
+    )
+    columns = {field.key: field for field in RECORD}
+    for key in ("value", "headers"):
+        glance = columns[key].glance
+        assert glance is not None
+        assert len(glance(record)) < 100_000
+        assert glance(record).endswith("\u2026")
+        assert len(columns[key].show(record)) >= 99_999
+    key_glance = columns["key"].glance
+    assert key_glance is not None
+    assert key_glance(record) == "k"

@@ -13,12 +13,8 @@ from functools import partial
 from txnlog import names
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
-from txnlog.inspect.descriptions import (
-    GroupDescription,
-    OffsetReset,
-    describe_group,
-    describe_or_error,
-)
+from txnlog.inspect.describing import describe_group, describe_or_error
+from txnlog.inspect.descriptions import GroupDescription, OffsetReset
 from txnlog.inspect.history import GroupLogEntry, group_history
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset

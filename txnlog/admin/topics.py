@@ -28,15 +28,13 @@ from txnlog.config import (
     check_untyped_config,
 )
 from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
-from txnlog.inspect.descriptions import (
-    RecordDeletion,
-    SegmentDescription,
-    TopicDescription,
+from txnlog.inspect.describing import (
     describe_or_error,
     describe_segments,
     describe_topic,
     describe_topic_state,
 )
+from txnlog.inspect.descriptions import RecordDeletion, SegmentDescription, TopicDescription
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
