@@ -9,13 +9,21 @@ import subprocess
 import sys
 from io import BufferedReader, BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 import pytest
 from cli_command import INTERRUPTIBLE, Finished, cli, environment
 
 import txnlog
-from txnlog.errors import InvalidRecord
+from txnlog.cli.commands.records.write import _Pace, _write_paced
+from txnlog.cli.input.places import Target
+from txnlog.errors import InvalidRecord, StorageError
+from txnlog.write.paced_stream import PacedStream
 from txnlog.write.text_records import read_json_lines
+
+if TYPE_CHECKING:
+    from txnlog.producer import Producer
 
 
 @pytest.fixture
@@ -290,3 +298,38 @@ def test_lines_are_written_as_they_come(store: txnlog.Store) -> None:
         assert process.wait(30) == 130
         told = "txnlog: the first 3 records of the input are written, and no others\n"
         assert process.stderr.read().decode() == told
+
+
+def test_a_flush_that_fails_leaves_what_it_held_in_doubt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whether those records are written nobody knows, and the message says so."""
+
+    class Broken:
+        flushes = 0
+
+        def send_batch(self, *sent: object) -> None: ...
+
+        def flush(self) -> dict[object, object]:
+            self.flushes += 1
+            if self.flushes == 2:
+                raise StorageError("gone")
+            return {}
+
+    reading, writing = os.pipe()
+    os.close(writing)
+    batches = iter([pa.record_batch({"value": [b"1", b"2", b"3", b"4", b"5"]})])
+    paced = _write_paced(
+        cast("Producer", Broken()),
+        Target("t", None),
+        batches,
+        PacedStream(reading),
+        _Pace(None, 2),
+    )
+    with pytest.raises(StorageError):
+        list(paced)
+    os.close(reading)
+    assert capsys.readouterr().err == (
+        "txnlog: the first 2 records of the input are written, and perhaps the 2 behind them: look "
+        "before you send them again\n"
+    )
