@@ -65,7 +65,7 @@ def _complete_states() -> list[str]:
 _COMPLETERS: Final[Mapping[str, Callable[..., list[str]]]] = {
     "TOPIC": _complete_names("topics"),
     "TOPIC[:PARTITION]": _complete_targets,
-    "[PATTERN]...": _complete_names("topics"),
+    "PATTERN": _complete_names("topics"),
     "GROUP": _complete_names("groups"),
     "ID": _complete_names("transactions"),
     "STATE": _complete_states,

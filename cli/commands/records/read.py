@@ -118,7 +118,7 @@ def read_records(
       txnlog records read orders:0 --from 100 --to 200
       txnlog records read orders --from @2024-05-01T12:00 -n 10 -o jsonl
       txnlog records read orders --offset @-1h --format '%p:%o %k=%v\\n'
-      txnlog records read orders --key alice --where 'value.items[0].price > 9.5' -n 1
+      txnlog records read orders --key alice --where 'value.items[0].price > 9.5'
       txnlog records read orders --as-of @2024-05-01 --to-file orders.parquet
       txnlog records read orders --group audit --commit
     """

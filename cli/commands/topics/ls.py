@@ -20,7 +20,7 @@ def list_topics(
     session: Session,
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATTERN]...", help="Only these: names, or 'ord*'."),
+        typer.Argument(metavar="PATTERN", help="Only these: names, or 'ord*'."),
     ] = None,
 ) -> None:
     """List topics with their sizes.
