@@ -27,11 +27,19 @@ from txnlog.cli.commands import (
     txns,
     ui,
 )
-from txnlog.cli.input.options import ConfigOption, OutputOption, StorageOptions, StoreOption
+from txnlog.cli.input.aliases import AliasedRoot
+from txnlog.cli.input.options import (
+    BytesOption,
+    ConfigOption,
+    OutputOption,
+    StorageOptions,
+    StoreOption,
+)
 from txnlog.cli.session import read_root_options
 from txnlog.cli.verbs import verb_group
 
 app = typer.Typer(
+    cls=AliasedRoot,
     epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, "
     "4 hanging transactions found, 130 interrupted.",
     no_args_is_help=True,
@@ -81,6 +89,7 @@ def keep_root_options(
     storage_option: StorageOptions = None,
     config_file: ConfigOption = None,
     output: OutputOption = None,
+    in_bytes: BytesOption = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -90,7 +99,7 @@ def keep_root_options(
 ) -> None:
     """Look into a txnlog store: topics, segments, transactions, groups, records.
 
-    --store, --storage-option and -o may stand here or behind the verb. `txnlog demo` makes a
+    --store, --storage-option, -o and -b may stand here or behind the verb. `txnlog demo` makes a
     store to try all this on.
 
     \b
@@ -99,4 +108,4 @@ def keep_root_options(
       txnlog topics ls
       txnlog records read orders --from earliest -n 10
     """
-    ctx.obj = read_root_options(store, storage_option, config_file, output)
+    ctx.obj = read_root_options(store, storage_option, config_file, output, in_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ class RootOptions:
     storage_options: Mapping[str, str] = field(default_factory=dict)
     output: Format | None = None
     settings: Settings = field(default_factory=Settings)
+    in_bytes: bool = False
 
 
 def read_root_options(
@@ -34,12 +35,15 @@ def read_root_options(
     storage_option: list[str] | None,
     config_file: Path | None,
     output: Format | None,
+    in_bytes: bool = False,
 ) -> RootOptions:
     """Keep the options that stood before the verb; those behind it overrule them."""
     from_variable = os.environ.get(CONFIG_VARIABLE)
     path = config_file or (Path(from_variable) if from_variable else None)
     settings = Settings() if path is None else read_settings(path)
-    return RootOptions(store, parse_storage_options(storage_option or ()), output, settings)
+    return RootOptions(
+        store, parse_storage_options(storage_option or ()), output, settings, in_bytes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,11 @@ class Session:
 
 
 def open_session(
-    root: RootOptions, store: str | None, storage_option: list[str] | None, output: Format | None
+    root: RootOptions,
+    store: str | None,
+    storage_option: list[str] | None,
+    output: Format | None,
+    in_bytes: bool = False,
 ) -> Session:
     """Join the options from before and behind the verb with the environment."""
     explicit_url = store or root.store
@@ -123,7 +131,7 @@ def open_session(
     return Session(
         explicit_url or os.environ.get(STORE_VARIABLE) or settings.store,
         explicit_url,
-        _make_output(chosen),
+        _make_output(chosen, in_bytes=in_bytes or root.in_bytes),
         chosen,
         explicit_options,
         settings.storage_options,
@@ -141,28 +149,11 @@ def _parse_format(output: str | None) -> Format | None:
     return None if output is None else Format(output)
 
 
-def _make_output(chosen: Format) -> Output:
-    makers: dict[Format, Callable[[], Output]] = {
-        Format.TABLE: _make_table_output,
-        Format.JSON: _make_json_output,
-        Format.JSONL: _make_json_lines_output,
-    }
-    return makers[chosen]()
+def _make_output(chosen: Format, *, in_bytes: bool) -> Output:
+    if chosen is Format.TABLE:
+        from txnlog.cli.output.tables import TableOutput
 
+        return TableOutput(in_bytes=in_bytes)
+    from txnlog.cli.output.json_output import JsonLinesOutput, JsonOutput
 
-def _make_table_output() -> Output:
-    from txnlog.cli.output.tables import TableOutput
-
-    return TableOutput()
-
-
-def _make_json_output() -> Output:
-    from txnlog.cli.output.json_output import JsonOutput
-
-    return JsonOutput()
-
-
-def _make_json_lines_output() -> Output:
-    from txnlog.cli.output.json_output import JsonLinesOutput
-
-    return JsonLinesOutput()
+    return JsonOutput() if chosen is Format.JSON else JsonLinesOutput()

@@ -15,25 +15,28 @@ from typing import Any, Concatenate, Final, TypeAlias
 
 import typer
 
-from txnlog.cli.input.options import Format, OutputOption, StorageOptions, StoreOption
+from txnlog.cli.completion import complete
+from txnlog.cli.input.aliases import AliasedGroup
+from txnlog.cli.input.options import BytesOption, Format, OutputOption, StorageOptions, StoreOption
 from txnlog.cli.session import Session, open_session
 
 Verb: TypeAlias = Callable[Concatenate[Session, ...], None]
 
 _FIRST: Final = Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _COMMON: Final = [
-    Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    for name, annotation in (
-        ("store", StoreOption),
-        ("storage_option", StorageOptions),
-        ("output", OutputOption),
+    Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    for name, default, annotation in (
+        ("store", None, StoreOption),
+        ("storage_option", None, StorageOptions),
+        ("output", None, OutputOption),
+        ("in_bytes", False, BytesOption),
     )
 ]
 
 
 def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
     """The verbs of ``txnlog GROUP``, by what is typed, in the order of its help."""
-    group = typer.Typer(help=help_text, no_args_is_help=True)
+    group = typer.Typer(help=help_text, no_args_is_help=True, cls=AliasedGroup)
     for name, verb in verbs.items():
         group.command(name)(_with_session(verb))
     return group
@@ -48,11 +51,13 @@ def _with_session(verb: Verb) -> Callable[..., None]:
         store: str | None,
         storage_option: list[str] | None,
         output: Format | None,
+        in_bytes: bool,
         **own: Any,  # noqa: ANN401 - whatever the verb takes
     ) -> None:
-        verb(open_session(ctx.obj, store, storage_option, output), **own)
+        verb(open_session(ctx.obj, store, storage_option, output, in_bytes), **own)
 
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    complete(own)
     named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
     # What typer asks for; the annotations in it are evaluated already.
     run.__signature__ = inspect.Signature([_FIRST, *named, *_COMMON])  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import typer
 
 from txnlog.cli.input.options import CompressionOption, FolderOptions
 from txnlog.cli.input.storage_options import parse_storage_options
-from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.session import Session
 
@@ -31,7 +31,7 @@ PARTITIONS: list[Field[ExportedPartition]] = [
     number("record_count", "RECORDS", lambda part: part.record_count),
     number("marker_count", "MARKERS", lambda part: part.marker_count),
     number("segment_count", "SEGMENTS", lambda part: part.segment_count),
-    number("size_bytes", "BYTES", lambda part: part.size_bytes),
+    size("size_bytes", "BYTES", lambda part: part.size_bytes),
 ]
 
 

@@ -8,7 +8,7 @@ import typer
 
 from txnlog.cli.input.options import FolderOptions
 from txnlog.cli.input.storage_options import parse_storage_options
-from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
@@ -29,7 +29,7 @@ PARTITIONS: list[Field[ImportedPartition]] = [
     number("end_offset", "END", lambda part: part.end_offset),
     number("record_count", "RECORDS", lambda part: part.record_count),
     number("segment_count", "SEGMENTS", lambda part: part.segment_count),
-    number("size_bytes", "BYTES", lambda part: part.size_bytes),
+    size("size_bytes", "BYTES", lambda part: part.size_bytes),
     number("aborted_count", "ABORTED TXNS", lambda part: part.aborted_count),
     number("open_count", "OPEN TXNS", lambda part: len(part.open_transactions)),
 ]

@@ -11,7 +11,7 @@ import typer
 from txnlog.cli.input.options import TopicArgument
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.escaping import Json
-from txnlog.cli.output.fields import Field, flag, number, text, time
+from txnlog.cli.output.fields import Field, flag, number, size, text, time
 from txnlog.cli.output.transaction_fields import transaction_ref
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
@@ -108,13 +108,16 @@ FIELDS: list[Field[Entry]] = [
     time("at_ms", "AT", _find_time),
     text("marker", "MARKER", _join_markers),
     flag("checkpoint", "CHECKPOINT", lambda found: found.has_checkpoint, "yes", "-", wide=True),
-    transaction_ref("transaction", "TRANSACTION", lambda found: found.transaction),
+    transaction_ref("transaction", "TRANSACTION", lambda found: found.transaction, elastic=1),
     number("missing_count", None, lambda found: found.missing_count),
-    number("size_bytes", "BYTES", lambda found: found.size_bytes, wide=True),
+    size("size_bytes", "BYTES", lambda found: found.size_bytes, wide=True),
     text("path", None, lambda found: found.path),
     text("damage", None, lambda found: found.damage),
     Field(
-        "content", "WHAT", lambda found: cast("Json", found.content), lambda f: _describe(f) or "-"
+        *("content", "WHAT"),
+        lambda found: cast("Json", found.content),
+        lambda found: _describe(found) or "-",
+        elastic=2,
     ),
 ]
 

@@ -11,7 +11,8 @@ from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import DryRunOption
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.fields import Field, names, number, text
+from txnlog.cli.output.escaping import escape_text
+from txnlog.cli.output.fields import Field, names, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -67,19 +68,33 @@ def _paths(done: Done) -> tuple[str, ...]:
     return getattr(done, "paths", ())
 
 
+def _show_subject(done: Done) -> str:
+    """The partition, topic, transactional id or group that it is about."""
+    topic, partition = _text(done, "topic"), _number(done, "partition")
+    if topic is not None:
+        return escape_text(topic if partition is None else f"{topic}:{partition}")
+    named = [part for part in (_text(done, "kind"), _text(done, "name")) if part is not None]
+    return escape_text(" ".join(named)) or "-"
+
+
 FIELDS: list[Field[Done]] = [
     text("done", "DONE", lambda done: _DONE[type(done).__name__]),
     text("reason", "WHY", _reason),
-    text("topic", "TOPIC", lambda done: _text(done, "topic")),
-    number("partition", "PART", lambda done: _number(done, "partition")),
-    text("kind", "KIND", lambda done: _text(done, "kind")),
-    text("name", "NAME", lambda done: _text(done, "name")),
+    Field("topic", "SUBJECT", lambda done: _text(done, "topic"), _show_subject),
+    number("partition", None, lambda done: _number(done, "partition")),
+    text("kind", None, lambda done: _text(done, "kind")),
+    text("name", None, lambda done: _text(done, "name")),
     number("log_start_offset", None, lambda done: _number(done, "log_start_offset")),
-    number("new_log_start_offset", "NEW START", lambda done: _number(done, "new_log_start_offset")),
+    number(
+        "new_log_start_offset",
+        "NEW START",
+        lambda done: _number(done, "new_log_start_offset"),
+        wide=True,
+    ),
     number("segment_count", "SEGMENTS", lambda done: _number(done, "segment_count")),
     number("file_count", "FILES", lambda done: len(_paths(done)) or None),
-    number("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
-    number("merged_count", "MERGED", lambda done: _number(done, "merged_count")),
+    size("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
+    number("merged_count", "MERGED", lambda done: _number(done, "merged_count"), wide=True),
     number("merged_bytes", None, lambda done: _number(done, "merged_bytes")),
     number("compacted_count", None, lambda done: _number(done, "compacted_count")),
     number("compacted_bytes", None, lambda done: _number(done, "compacted_bytes")),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from txnlog.cli.input.places import Time, parse_place, parse_target, to_partitions
+from txnlog.cli.input.places import Time, parse_target, parse_time, to_partitions
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.fields import Field, number, text, time
 from txnlog.cli.session import Session
@@ -25,7 +25,9 @@ _ENDS: Final[dict[str, OffsetSpec]] = {
     "earliest": "earliest",
     "stable": "stable",
     "latest": "latest",
-    "-2": "earliest",  # as kafka-get-offsets calls them
+    "max-timestamp": "max-timestamp",
+    "-3": "max-timestamp",  # as kafka-get-offsets calls them
+    "-2": "earliest",
     "-1": "latest",
 }
 
@@ -60,7 +62,7 @@ def list_offsets(
         typer.Option(
             "--at",
             metavar="PLACE",
-            help="earliest, stable, latest (the default) or @time; may be repeated.",
+            help="earliest, stable, latest (the default), max-timestamp or @TIME; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -68,13 +70,14 @@ def list_offsets(
     """List offsets of partitions. No segment is read but for a time, and then a piece of one.
 
     earliest is the first offset, stable where read_committed stops, latest the next offset to
-    be given. @time is the first committed record at or after it, none if there is none: @ and
-    milliseconds, or @ and ISO 8601 (UTC if it has no zone).
+    be given. @TIME is the first committed record at or after it, none if there is none: ISO 8601
+    (UTC if it has no zone), milliseconds, or how long ago, as -1h30m. max-timestamp is the
+    committed record with the greatest time.
 
     \b
     Example:
       txnlog offsets ls orders --at earliest --at stable --at latest
-      txnlog offsets ls orders:0 paid --at @2024-05-01T12:00
+      txnlog offsets ls orders:0 paid --at @2024-05-01T12:00 --at @-1h
     """
     places = at or ["latest"]
     wanted = {place: _parse_place(place) for place in places}
@@ -97,11 +100,10 @@ def _parse_place(place: str) -> OffsetSpec | Time:
     if place in _ENDS:
         return _ENDS[place]
     if place.startswith("@"):
-        parsed = parse_place(place)
-        assert isinstance(parsed, Time)
-        return parsed
+        return parse_time(place)
     raise typer.BadParameter(
-        f"--at {place!r} is not earliest, stable, latest or a time such as @2024-05-01T12:00:00Z"
+        f"--at {place!r} is not earliest, stable, latest, max-timestamp or a time such as "
+        "@2024-05-01T12:00:00Z or @-1h"
     )
 
 

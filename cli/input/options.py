@@ -69,6 +69,10 @@ OutputOption = Annotated[
     ),
 ]
 
+BytesOption = Annotated[
+    bool, typer.Option("-b", "--bytes", help="Sizes in bytes on a terminal too, not in KiB, MiB.")
+]
+
 # -- of some verbs -----------------------------------------------------------------------------
 
 SettingsOption = Annotated[
@@ -89,6 +93,17 @@ UrlArgument = Annotated[
     ),
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+def _complete_nothing() -> list[str]:
+    return []
+
+
+NewTopicArgument = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=_complete_nothing),
+]
+"""One that there is not yet, so that a shell completes none."""
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
 ]
@@ -102,6 +117,10 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without aski
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
 ]
+IntervalOption = Annotated[
+    float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="How often to look.")
+]
+"""Of verbs that go on for ever."""
 CompressionOption = Annotated[
     Codec | None,
     typer.Option("--compression", help="Instead of the topic's.", show_default=False),

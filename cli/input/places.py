@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 import typer
+
+from txnlog.cli.input.durations import is_duration, parse_duration
 
 if TYPE_CHECKING:
     from txnlog.names import TopicPartition
@@ -62,7 +65,7 @@ def to_partitions(targets: Iterable[Target]) -> list[str | TopicPartition]:
 
 
 def parse_place(text: str) -> Place:
-    """``earliest``, ``latest``, ``42``, ``@1700000000000`` or ``@2024-05-01T12:00`` (UTC).
+    """``earliest``, ``latest``, ``42`` or a time: see :func:`parse_time`.
 
     Raises BadParameter.
     """
@@ -73,23 +76,30 @@ def parse_place(text: str) -> Place:
     if text.isascii() and text.isdigit() and len(text) <= 19:
         return Offset(int(text))
     if text.startswith("@"):
-        return Time(_parse_time(text[1:]))
+        return parse_time(text)
     raise typer.BadParameter(
         f"{text!r} is no place in a log: write earliest, latest, an offset such as 42, or a time "
-        "such as @1700000000000 (ms) or @2024-05-01T12:00:00Z"
+        "such as @2024-05-01T12:00:00Z, @1700000000000 (ms) or @-1h (ago)"
     )
 
 
-def _parse_time(text: str) -> int:
-    if re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
-        return int(text)
+def parse_time(text: str) -> Time:
+    """``@1700000000000``, ``@2024-05-01T12:00`` (UTC if it names no zone) or ``@-1h30m``: ago.
+
+    Raises BadParameter.
+    """
+    typed = text.removeprefix("@")
+    if re.fullmatch(r"-?\d{1,18}", typed, re.ASCII):
+        return Time(int(typed))
+    if typed.startswith("-") and is_duration(typed[1:]):
+        return Time(time.time_ns() // 1_000_000 - parse_duration(typed[1:]))
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(typed)
     except ValueError:
         raise typer.BadParameter(
-            f"@{text} is no time: write milliseconds since the epoch or ISO 8601, such as "
-            "@2024-05-01T12:00:00Z"
+            f"@{typed} is no time: write ISO 8601 such as @2024-05-01T12:00:00Z, milliseconds "
+            "since the epoch, or how long ago it was, such as @-1h"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    return Time(round(moment.timestamp() * 1000))

@@ -6,14 +6,12 @@ start  end  42  42:  :42  42:50  :end  +10  -10  -10:-5  @TIME  @TIME:  @:TIME  
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import typer
 
-from txnlog.cli.input.durations import is_duration, parse_duration
-from txnlog.cli.input.places import Offset, Place, Time, parse_place
+from txnlog.cli.input.places import Offset, Place, parse_time
 
 _NAMED: dict[str, Place] = {
     "start": "earliest",
@@ -96,13 +94,11 @@ def _parse_times(text: str) -> Range:
 
 
 def _parse_time(text: str) -> Place | None:
-    """A time, or (with a minus) a length of time before now; None if it is neither."""
+    """A time, or an end; None if it is neither."""
     if text in _NAMED:
         return _NAMED[text]
-    if text.startswith("-") and is_duration(text[1:]):
-        return Time(time.time_ns() // 1_000_000 - parse_duration(text[1:]))
     try:
-        return parse_place("@" + text)
+        return parse_time(text)
     except typer.BadParameter:
         return None
 

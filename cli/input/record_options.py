@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from txnlog.cli.input.places import parse_place
+from txnlog.cli.input.places import parse_place, parse_time
 from txnlog.cli.input.ranges import Range, parse_range
 
 
@@ -65,16 +65,26 @@ ToOption = Annotated[
         show_default=False,
     ),
 ]
-_TEMPLATE_HELP = "Print this of each record: %t %p %o %k %v %h %d, \\n."
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="MOMENT",
+        help="The topic as it was at @TIME, or where a snapshot's token says.",
+        show_default=False,
+    ),
+]
 TemplateOption = Annotated[
     str | None,
-    typer.Option("-f", "--format", metavar="TEMPLATE", help=_TEMPLATE_HELP, show_default=False),
+    typer.Option(
+        "--format",
+        metavar="TEMPLATE",
+        help="Print this of each record: %t %p %o %k %v %h %d, \\n.",
+        show_default=False,
+    ),
 ]
-LongTemplateOption = Annotated[
-    str | None,
-    typer.Option("--format", metavar="TEMPLATE", help=_TEMPLATE_HELP, show_default=False),
-]
-"""For verbs whose -f is something else, and those beside them."""
+ShortTemplateOption = Annotated[str | None, typer.Option("-f", hidden=True)]
+"""kcat's, where nothing can be followed; help does not tell, because tail has another."""
 MaxRecordsOption = Annotated[
     int, typer.Option("-n", "--max-records", min=0, help="At most so many.")
 ]
@@ -87,3 +97,10 @@ def join_range(offset: str | None, from_: str | None, to: str | None) -> Range:
     if from_ is not None or to is not None:
         raise typer.BadParameter("--offset says both ends: leave --from and --to out")
     return parse_range(offset)
+
+
+def parse_moment(as_of: str | None) -> int | str | None:
+    """What ``--as-of`` says, as the library takes it. Raises BadParameter."""
+    if as_of is None or not as_of.startswith("@"):
+        return as_of
+    return parse_time(as_of).timestamp_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
@@ -18,7 +18,7 @@ def escape_text(value: str) -> str:
     """``value`` on one line, without anything that a terminal would obey; backslash is doubled."""
     if value.isprintable() and "\\" not in value:
         return value
-    return "".join(_escape_char(char) for char in value)
+    return value.translate(_ESCAPED)
 
 
 def escape_bytes(data: bytes | None) -> str:
@@ -28,18 +28,14 @@ def escape_bytes(data: bytes | None) -> str:
     try:
         return escape_text(data.decode())
     except UnicodeDecodeError:
-        # Bytes that are no UTF-8 come as lone surrogates DC80 to DCFF.
-        return "".join(
-            f"\\x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else _escape_char(char)
-            for char in data.decode(errors="surrogateescape")
-        )
+        return data.decode(errors="surrogateescape").translate(_ESCAPED_BYTES)
 
 
 def escape_controls(message: str) -> str:
     """A message without anything that a terminal would obey; its backslashes are its own."""
     if message.isprintable():
         return message
-    return "".join(char if char == "\\" else _escape_char(char) for char in message)
+    return "\\".join(part.translate(_ESCAPED) for part in message.split("\\"))
 
 
 def dump_json(content: Json, indent: int | None = None) -> str:
@@ -75,3 +71,24 @@ def _escape_char(char: str) -> str:
         if code < 1 << 16
         else f"\\U{code:08x}"
     )
+
+
+class _Escaped(dict[int, str]):
+    """What each character is shown as: found out once, of many."""
+
+    def __init__(self, show: Callable[[str], str]) -> None:
+        self._show = show
+
+    def __missing__(self, code: int) -> str:
+        shown = self[code] = self._show(chr(code))
+        return shown
+
+
+def _escape_byte(char: str) -> str:
+    """Bytes that are no UTF-8 come as lone surrogates DC80 to DCFF."""
+    code = ord(char)
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else _escape_char(char)
+
+
+_ESCAPED = _Escaped(_escape_char)
+_ESCAPED_BYTES = _Escaped(_escape_byte)

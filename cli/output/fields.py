@@ -7,7 +7,7 @@ docs/CLI.md, the titles are for people.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -17,6 +17,9 @@ from txnlog.cli.output.escaping import Json, escape_text
 T = TypeVar("T")
 
 _ABSENT = "-"
+_UNIT = 1024
+_ONE_DIGIT = 9.95
+"""What is rounded to less than 10 has a digit behind the point."""
 _MAX_SHOWN_MS = 253_402_300_799_999
 """The last millisecond of the year 9999: what comes later is shown as a number."""
 
@@ -25,8 +28,9 @@ _MAX_SHOWN_MS = 253_402_300_799_999
 class Field(Generic[T]):
     """One property of a thing.
 
-    Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals; what
-    stands in ``elastic`` ones is cut there.
+    Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals;
+    ``elastic`` ones have so large a share of what the others leave, and are cut to it. ``glance``
+    is what a terminal shows instead.
     """
 
     key: str
@@ -35,7 +39,8 @@ class Field(Generic[T]):
     show: Callable[[T], str]
     numeric: bool = False
     wide: bool = False
-    elastic: bool = False
+    elastic: int = 0
+    glance: Callable[[T], str] | None = None
 
 
 def text(
@@ -48,13 +53,20 @@ def text(
 def number(
     key: str, title: str | None, get: Callable[[T], int | None], *, wide: bool = False
 ) -> Field[T]:
-    """A count, an offset or a size in bytes."""
+    """A count or an offset."""
 
     def show(item: T) -> str:
         value = get(item)
         return _ABSENT if value is None else str(value)
 
     return Field(key, title, get, show, numeric=True, wide=wide)
+
+
+def size(
+    key: str, title: str | None, get: Callable[[T], int | None], *, wide: bool = False
+) -> Field[T]:
+    """Bytes: their number, on a terminal in the unit that says it best."""
+    return replace(number(key, title, get, wide=wide), glance=lambda item: show_size(get(item)))
 
 
 def time(
@@ -129,6 +141,20 @@ def show_duration(duration_ms: int) -> str:
         if count or shown:
             shown.append(f"{count}{unit}")
     return " ".join(part for part in shown[:2] if not part.startswith("0"))
+
+
+def show_size(size_bytes: int | None) -> str:
+    """``512 B``, ``1.5 KiB`` or ``310 MiB``: two digits at least, and 1,024 of one are the next."""
+    if size_bytes is None:
+        return _ABSENT
+    if size_bytes < _UNIT:
+        return f"{size_bytes} B"
+    units = ["KiB", "MiB", "GiB", "TiB", "PiB"]
+    amount = size_bytes / _UNIT
+    while round(amount) >= _UNIT and len(units) > 1:
+        amount /= _UNIT
+        units.pop(0)
+    return f"{amount:.{1 if amount < _ONE_DIGIT else 0}f} {units[0]}"
 
 
 def show_settings(config: Mapping[str, str]) -> str:

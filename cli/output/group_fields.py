@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from txnlog.cli.output.escaping import Json, escape_text
 from txnlog.cli.output.fields import Field, names, number, text, time, to_json
@@ -59,4 +60,33 @@ OFFSETS: list[Field[GroupOffset]] = [
     time("committed_at_ms", "COMMITTED", lambda at: at.committed_at_ms),
     text("metadata", "METADATA", lambda at: at.metadata, wide=True),
     Field("pending", "PENDING", _get_pending, _show_pending, wide=True),
+]
+
+
+class Place(NamedTuple):
+    """A group, and where it is in one partition."""
+
+    group_id: str
+    at: GroupOffset
+
+
+def list_places(groups: Iterable[GroupDescription]) -> Iterator[Place]:
+    """Every partition of every group."""
+    for group in groups:
+        for at in group.offsets:
+            yield Place(group.group_id, at)
+
+
+def _of_place(field: Field[GroupOffset]) -> Field[Place]:
+    value, show = field.value, field.show
+    return Field(
+        *(field.key, field.title, lambda place: value(place.at), lambda place: show(place.at)),
+        numeric=field.numeric,
+        wide=field.wide or field.key == "committed_at_ms",
+    )
+
+
+PLACES: list[Field[Place]] = [
+    text("group_id", "GROUP", lambda place: place.group_id),
+    *map(_of_place, OFFSETS),
 ]

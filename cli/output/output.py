@@ -31,12 +31,14 @@ class Layout(TypedDict, Generic[T], total=False):
     live: items come one by one, with time between them: print each when it is taken.
     heading: a line above each run of items that have the same one.
     below: lines to be printed under an item.
+    cut: whether those are cut to a terminal's width.
     """
 
     streamed: bool
     live: bool
     heading: Callable[[T], str] | None
     below: Callable[[T], Iterable[str]] | None
+    cut: bool
 
 
 class Output(Protocol):

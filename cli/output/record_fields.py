@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ROWS = 1000
 """So many records are Python objects at a time."""
+_GLANCE_BYTES = 16_384
 
 Header = tuple[str, bytes | None]
 
@@ -51,25 +52,37 @@ def _list_bytes_fields(
     def get_headers(record: Record) -> Json:
         return [{"key": key, "value": encode(value)} for key, value in record.content.headers]
 
-    def show_headers(record: Record) -> str:
+    def show_headers(record: Record, show: Callable[[bytes | None], str] = show) -> str:
         return ", ".join(
             f"{escape_text(key)}={show(value)}" for key, value in record.content.headers
         )
+
+    def glance(data: bytes | None) -> str:
+        # No terminal is wider, and what is to be cut need not be made readable first.
+        if data is None or len(data) <= _GLANCE_BYTES:
+            return show(data)
+        return f"{show(data[:_GLANCE_BYTES])}\u2026"
 
     return [
         Field(
             *("key", "KEY"),
             lambda record: encode(record.content.key),
             lambda record: show(record.content.key),
-            elastic=True,
+            elastic=1,
+            glance=lambda record: glance(record.content.key),
         ),
         Field(
             *("value", "VALUE"),
             lambda record: encode(record.content.value),
             lambda record: show(record.content.value),
-            elastic=True,
+            elastic=2,
+            glance=lambda record: glance(record.content.value),
         ),
-        Field("headers", "HEADERS", get_headers, show_headers, elastic=True),
+        Field(
+            *("headers", "HEADERS", get_headers, show_headers),
+            elastic=1,
+            glance=lambda record: show_headers(record, glance),
+        ),
     ]
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TypeVar, Unpack
@@ -25,12 +26,16 @@ _MEASURED_ROWS = 100
 
 
 class TableOutput:
-    """Tables. On a terminal with rich, elsewhere with nothing but spaces."""
+    """Tables. On a terminal with rich, elsewhere with nothing but spaces.
 
-    def __init__(self) -> None:
+    Sizes are in units on a terminal, unless ``in_bytes``.
+    """
+
+    def __init__(self, *, in_bytes: bool = False) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self._in_bytes = in_bytes
 
     def rows(
         self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
@@ -45,6 +50,7 @@ class TableOutput:
             *(columns, items, measured, line_chars),
             layout.get("heading"),
             layout.get("below"),
+            cut=layout.get("cut", False),
         )
 
     @contextmanager
@@ -53,7 +59,23 @@ class TableOutput:
 
     def _columns(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
         all_fit = not self._terminal or shutil.get_terminal_size().columns >= _WIDE_CHARS
-        return [field for field in fields if field.title and (all_fit or not field.wide)]
+        if all_fit:
+            return self.shown(fields)
+        return [
+            replace(field, title=(field.title or "").replace("PARTITION", "PART"))
+            for field in self.shown(fields)
+            if not field.wide
+        ]
+
+    def shown(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
+        """Those of the fields that are for people, as they are shown here."""
+        return [self._show_here(field) for field in fields if field.title]
+
+    def _show_here(self, field: Field[T]) -> Field[T]:
+        if field.glance is None or not self._terminal or (self._in_bytes and field.numeric):
+            return field
+        title = (field.title or "").replace("BYTES", "SIZE")
+        return replace(field, title=title, show=field.glance)
 
 
 class _TableDocument:
@@ -63,7 +85,7 @@ class _TableDocument:
         self._output = output
 
     def fields(self, fields: Sequence[Field[T]], item: T) -> None:
-        shown = [field for field in fields if field.title]
+        shown = self._output.shown(fields)
         width = max(len(field.title or "") for field in shown)
         for field in shown:
             write(f"{(field.title or '').lower():{width}}  {field.show(item)}\n")
@@ -85,6 +107,8 @@ def _print_plain(
     line_chars: int | None,
     heading: Callable[[T], str] | None,
     below: Callable[[T], Iterable[str]] | None,
+    *,
+    cut: bool,
 ) -> None:
     # What is shown of an item is kept until the columns are measured; an item may be large.
     source = (
@@ -120,7 +144,8 @@ def _print_plain(
             ]
         _write_row(columns, fitting, shown)
         for line in lines():
-            write(f"  {line}\n")
+            line = f"  {line}"
+            write(f"{_cut(line, line_chars) if cut and line_chars is not None else line}\n")
     if failure is not None:
         raise failure
 
@@ -150,13 +175,15 @@ def _fit(
         return widths
     left = line_chars - 2 * (len(columns) - 1)
     left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.elastic)
-    elastic = [number for number, column in enumerate(columns) if column.elastic]
+    elastic = {number: column.elastic for number, column in enumerate(columns) if column.elastic}
     fitting = [*widths]
-    # The narrowest first: what it does not need is for the others.
-    for others, number in enumerate(sorted(elastic, key=widths.__getitem__)):
-        share = max(left // (len(elastic) - others), len(columns[number].title or ""))
+    # The narrowest for its share first: what it does not need is for the others.
+    shares = sum(elastic.values())
+    for number in sorted(elastic, key=lambda number: widths[number] / elastic[number]):
+        share = max(left * elastic[number] // shares, len(columns[number].title or ""))
         fitting[number] = min(widths[number], share)
         left -= fitting[number]
+        shares -= elastic[number]
     return fitting
 
 
@@ -189,7 +216,11 @@ def _print_rich(columns: Sequence[Field[T]], items: Iterable[T]) -> None:
     )
     for column in columns:
         table.add_column(
-            column.title or "", justify="right" if column.numeric else "left", overflow="fold"
+            column.title or "",
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            # Names may be folded: of a number or a time a line of its own would be a riddle.
+            no_wrap=column.numeric or column.key.endswith("_ms"),
         )
     for item in items:
         # As Text, because a name may look like rich's own markup.

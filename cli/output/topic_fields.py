@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from txnlog.cli.output.escaping import Json
-from txnlog.cli.output.fields import Field, flag, names, number, show_settings, text, time
+from txnlog.cli.output.fields import Field, flag, names, number, show_settings, size, text, time
 from txnlog.cli.output.transaction_fields import REF
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ SUMMARY: list[Field[TopicDescription]] = [
     number("partition_count", "PARTITIONS", lambda topic: len(topic.partitions)),
     number("record_count", "RECORDS", lambda topic: topic.offset_count),
     number("segment_count", "SEGMENTS", lambda topic: topic.segment_count),
-    number("size_bytes", "BYTES", lambda topic: topic.size_bytes),
+    size("size_bytes", "BYTES", lambda topic: topic.size_bytes),
     number("entries", "ENTRIES", lambda topic: topic.entries, wide=True),
     text("compression_type", "CODEC", lambda topic: topic.compression_type),
     number("open_transaction_count", "OPEN", lambda topic: len(topic.open_transactions)),
@@ -85,7 +85,7 @@ PARTITIONS: list[Field[PartitionDescription]] = [
     number("last_stable_offset", "STABLE", lambda part: part.last_stable_offset),
     number("end_offset", "END", lambda part: part.end_offset),
     number("segment_count", "SEGMENTS", lambda part: part.segment_count),
-    number("size_bytes", "BYTES", lambda part: part.size_bytes),
+    size("size_bytes", "BYTES", lambda part: part.size_bytes),
     names("open_transactions", "OPEN", _list_open_ids),
 ]
 

@@ -60,7 +60,12 @@ ENTRIES: list[Field[EntryRef]] = [
 
 
 def transaction_ref(
-    key: str, title: str, get: Callable[[T], TransactionRef | None], *, wide: bool = False
+    key: str,
+    title: str,
+    get: Callable[[T], TransactionRef | None],
+    *,
+    wide: bool = False,
+    elastic: int = 0,
 ) -> Field[T]:
     """The transaction that something belongs to, if any: all of it in JSON, id and number here."""
 
@@ -72,7 +77,7 @@ def transaction_ref(
         ref = get(item)
         return "-" if ref is None else f"{escape_text(ref.transactional_id)} {ref.number}"
 
-    return Field(key, title, get_json, show, wide=wide)
+    return Field(key, title, get_json, show, wide=wide, elastic=elastic)
 
 
 def print_transaction(output: Output, txn: TransactionDescription) -> None:

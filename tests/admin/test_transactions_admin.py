@@ -24,11 +24,8 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.inspect.descriptions import (
-    HangingTransaction,
-    TransactionDescription,
-    describe_producers,
-)
+from txnlog.inspect.describing import describe_producers
+from txnlog.inspect.descriptions import HangingTransaction, TransactionDescription
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
 from txnlog.state.transaction import TransactionState

@@ -47,7 +47,7 @@ from txnlog.cli.output.setting_fields import setting_fields
 
 CHECKOUT = Path(__file__).parents[2]
 DOCUMENT = CHECKOUT / "docs" / "CLI.md"
-COMMON = {"--store", "--storage-option", "--output", "-o", "--help", "-h"}
+COMMON = {"--store", "--storage-option", "--output", "-o", "--bytes", "-b", "--help", "-h"}
 OPTION = re.compile(r"--?[a-z][\w-]*")
 
 
@@ -102,7 +102,7 @@ KEYS = {
     "records count": [*keys(*count.TOTAL), "partitions", *keys(*count.PARTITIONS)],
     "records write": keys(*write.FIELDS),
     "tables publish": keys(*publish.FIELDS),
-    "groups ls": keys(*group_fields.SUMMARY),
+    "groups ls": keys(*group_fields.SUMMARY, *group_fields.PLACES),
     "groups describe": keys(
         *group_fields.OFFSETS, *group_fields.STATE, *group_fields.MEMBERS_VERBOSE
     ),

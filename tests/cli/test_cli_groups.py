@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
-from cli_command import cli
+from cli_command import COMMAND, cli, environment
 
 import txnlog
 from txnlog import TopicPartition
@@ -73,3 +74,26 @@ def test_a_groups_log_is_shown_as_it_lies(own_store: Path) -> None:
     assert entry.name in damaged.err
     missing = cli("groups", "log", "nobody", "--store", own_store)
     assert (missing.code, "'nobody'" in missing.err) == (1, True)
+
+
+def test_every_partition_of_every_group(own_store: Path) -> None:
+    """With --all, damage told as without it; what --watch finds comes again and again."""
+    store = txnlog.open(str(own_store))
+    store.reset_group_offsets("other", ["orders"], to="latest")
+    at = ("--store", own_store, "-o", "json")
+    found = cli("groups", "ls", "--all", *at).json()
+    assert [(row["group_id"], row["topic"], row["partition"], row["lag"]) for row in found] == [
+        ("etl", "orders", 0, 6),
+        ("other", "orders", 0, 0),
+        ("other", "orders", 1, 0),
+    ]
+    assert {*found[0]} == {"group_id", *cli("groups", "describe", "etl", *at).json()["offsets"][0]}
+    watching = [*COMMAND, "groups", "ls", "--watch", "--interval", "0.05", *map(str, at[:2])]
+    with subprocess.Popen(
+        [*watching, "-o", "jsonl"], stdout=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        ids = [json.loads(process.stdout.readline())["group_id"] for _ in range(6)]
+        process.stdout.close()
+        assert process.wait(30) == 141
+    assert ids == ["etl", "other"] * 3

@@ -55,6 +55,11 @@ def test_a_time_is_the_first_committed_record_at_or_after_it(store_path: Path) -
         ["4", "2023-11-14T22:13:24.000Z"],
         ["-", "-"],
     ]
+    newest = cli(*ls, "paid", "--at", "max-timestamp", "--at", "-3").json()
+    assert [(at["offset"], at["timestamp_ms"]) for at in newest] == [
+        *((9, FIRST_MS + 9000), (1, FIRST_MS + 1), (0, FIRST_MS)),
+        *((9, FIRST_MS + 9000), (1, FIRST_MS + 1), (0, FIRST_MS)),
+    ]
     assert cli(*ls, "--at", "soon").code == cli(*ls, "--at", "42").code == 2
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import typer
 
-from txnlog.cli.input.places import Offset, Time
+from txnlog.cli.input.places import Offset, Time, parse_place
 from txnlog.cli.input.ranges import FromEnd, FromStart, Range, parse_range
 
 NOON_MS = 1_714_564_800_000  # 2024-05-01T12:00:00Z
@@ -43,3 +45,16 @@ def test_the_grammar_of_ranges() -> None:
     assert isinstance(ago.start, Time)
     assert isinstance(ago.stop, Time)
     assert ago.stop.timestamp_ms - ago.start.timestamp_ms == pytest.approx(3_600_000, abs=1000)
+
+
+def test_times_are_relative_wherever_a_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In --from, --to, --at, --before as in ranges: so long before now, by this clock."""
+    monkeypatch.setattr(time, "time_ns", lambda: (NOON_MS + 86_400_000) * 1_000_000)
+    assert parse_place("@-1d") == Time(NOON_MS)
+    assert parse_place("@-23h60m") == Time(NOON_MS)
+    assert parse_place("@-1500ms") == Time(NOON_MS + 86_398_500)
+    assert parse_place("@-1") == Time(-1)
+    assert parse_place("@2024-05-01T12:00") == Time(NOON_MS)
+    for text in ("@-", "@-1x", "@1h", "@--1h", "-1h", "@- 1h"):
+        with pytest.raises(typer.BadParameter):
+            parse_place(text)

@@ -284,3 +284,29 @@ def test_what_a_group_does_not_go_with(
     refused = cli("records", "read", "orders", "--store", store_path, *arguments)
     assert (refused.code, refused.out) == (2, "")
     assert message in refused.err
+
+
+def test_a_topic_is_read_as_it_was(tmp_path: Path) -> None:
+    """At a moment or by a token, in read and count; where that makes no sense it is refused."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", b"old")
+    token = store.snapshot(["t"]).token()
+    with store.producer() as producer:
+        producer.send("t", b"new")
+    at = ("t", "--store", store.url, "-o", "json")
+    then, now, counted, before, wrong, group = cli_each(
+        ("records", "read", *at, "--as-of", token),
+        ("records", "read", *at, "--as-of", "@-0s"),
+        ("records", "count", *at, "--as-of", token),
+        ("records", "read", *at, "--as-of", "@-1d"),
+        ("records", "read", *at, "--as-of", "yesterday"),
+        ("records", "read", *at, "--as-of", token, "--group", "g"),
+    )
+    assert [record["value"] for record in then.json()] == ["old"]
+    assert [record["value"] for record in now.json()] == ["old", "new"]
+    assert counted.json()["record_count"] == 1
+    assert (before.code, "was made at" in before.err) == (1, True)
+    assert (wrong.code, "no token" in wrong.err) == (1, True)
+    assert (group.code, "--as-of" in group.err) == (2, True)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from io import BufferedReader, BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 import pytest
 from cli_command import INTERRUPTIBLE, Finished, cli, environment
 
 import txnlog
-from txnlog.errors import InvalidRecord
+from txnlog.cli.commands.records.write import _Pace, _write_paced
+from txnlog.cli.input.places import Target
+from txnlog.errors import InvalidRecord, StorageError
+from txnlog.write.paced_stream import PacedStream
 from txnlog.write.text_records import read_json_lines
+
+if TYPE_CHECKING:
+    from txnlog.producer import Producer
 
 
 @pytest.fixture
@@ -106,6 +115,15 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
         (b"x", ("t", "-K", ""), 2, "empty"),
         (b"x", ("t", "-K", ":", "-k", "x"), 2, "either"),
         (b"x", ("t", "-i", "jsonl", "-K", ":"), 2, "--input lines"),
+        (b"x", ("t", "-i", "jsonl", "-k", "x"), 2, "--input lines"),
+        (b"x", ("t", "--value-is-line", "-K", ":"), 2, "takes lines whole"),
+        (b"x", ("t", "--header-delimiter", ""), 2, "--header-delimiter is empty"),
+        (b"x", ("t", "--flush-every", "1"), 2, "no length of time"),
+        (b"x", ("t", "--batch", "0"), 2, "--batch"),
+        (b"h=1;v\nh;v\n", ("t", "--header-delimiter", ";"), 1, "line 2 has headers b'h'"),
+        (b"h=1;v\nv\n", ("t", "--header-delimiter", ";"), 1, "line 2 has no header delimiter"),
+        (b'{"id":1}\n{"id":', ("t", "-i", "jsonl", "--value-is-line"), 1, "line 2 is no JSON"),
+        (b'{"id":1}\n"\xff"', ("t", "-i", "jsonl", "--value-is-line"), 1, "line 2 is no JSON"),
         (b"x", ("t", "--compression", "lzo"), 2, "lzo"),
         (b"x", ("t", "--compression", "gzip"), 1, "gzip"),
     )
@@ -113,6 +131,8 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
         done = write(store, data, *arguments)
         assert (done.code, done.out) == (code, ""), (arguments, done)
         assert named in done.err, (arguments, done)
+        if code == 1 and named not in ("gzip", "no partition 2", "'absent' does not exist"):
+            assert done.err.endswith("; nothing was written\n"), done
     assert records(store) == []
     assert store.describe_topic("t").entries == 1
     assert list(Path(store.url).glob("topics/t/data/**/*.log")) == []
@@ -161,6 +181,7 @@ def test_a_line_of_another_shape_is_no_record(store: txnlog.Store) -> None:
         assert message.startswith("line 5 is no record: "), line
         assert named in message.lower() or named in message, (line, message)
         assert '"value": null' in message
+        assert "--value-is-line" in message
         assert "--input lines" in message
     one = write(store, good + b'{"id": 1, "name": "x"}\n', "t", "-i", "jsonl")
     assert (one.code, one.out) == (1, "")
@@ -202,3 +223,113 @@ def test_a_partitioner_is_chosen(store: txnlog.Store) -> None:
     assert refused.code == 2
     assert "is not one of murmur2" in refused.err
     assert store.scan("t").record_count == 2
+
+
+def test_whole_lines_of_json_are_values(store: txnlog.Store) -> None:
+    """Of any shape, as they stand, with one key and one header; empty lines are none."""
+    lines = [b'{"id": 1, "name": "x"}', b" [2]", b"null", b'"s"\r']
+    option = ("-i", "jsonl", "--value-is-line")
+    write(store, b"\n\n".join(lines) + b"\n", "t:0", *option, "-k", "k", "-H", "h=1").json()
+    assert records(store) == [(b"k", line, [("h", b"1")]) for line in lines]
+    write(store, b"no json", "t:1", "--value-is-line").json()
+    assert records(store)[4:] == [(None, b"no json", [])]
+
+
+def test_lines_have_headers_of_their_own(store: txnlog.Store) -> None:
+    """Before a delimiter, as --format's %h prints them; those of all records behind them."""
+    data = b"a=1,b=x=y\tk:v\n\tk:NIL\na=NIL,e=\tk:a\tb\n"
+    options = ("--header-delimiter", "\t", "-K", ":", "--null-marker", "NIL")
+    write(store, data, "t:0", *options).json()
+    expected: list[tuple[bytes, bytes | None, list[tuple[str, bytes | None]]]] = [
+        (b"k", b"v", [("a", b"1"), ("b", b"x=y")]),
+        (b"k", None, []),
+        (b"k", b"a\tb", [("a", None), ("e", b"")]),
+    ]
+    assert records(store) == expected
+    write(store, data, "t:1", *options, "-H", "all=1").json()
+    with_all = [(key, value, [*headers, ("all", b"1")]) for key, value, headers in expected]
+    assert records(store)[3:] == with_all
+
+
+def test_batches_are_written_one_by_one(store: txnlog.Store) -> None:
+    """Each is an entry of its own, and what is left at the end is one too."""
+    written = write(store, b"0\n1\n2\n3\n4\n", "t:0", "--batch", 2).json()
+    ranges = [(part["start_offset"], part["end_offset"]) for part in written]
+    assert ranges == [(0, 2), (2, 4), (4, 5)]
+    assert store.describe_topic("t").entries == 4
+    assert [value for _, value, _ in records(store)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_precedes_a_wrong_line_is_written_where_lines_stream(store: txnlog.Store) -> None:
+    """All of it and nothing else, and the message tells how many records that is."""
+    wrong = b'{"value": "x"}\n\n' * 5 + b'{"id": 1}\n' + b'{"value": "y"}\n'
+    done = write(store, wrong, "t:0", "-i", "jsonl", "--batch", 2)
+    assert (done.code, len(json.loads(done.out))) == (1, 3)
+    told, reason = done.err.splitlines()
+    assert told == "txnlog: the first 5 records of the input are written, and no others"
+    assert reason.startswith("txnlog: line 11 is no record: ")
+    assert records(store) == [(None, b"x", [])] * 5
+    keyless = write(store, b"k:v\n" * 3 + b"v\n", "t:1", "-K", ":", "--flush-every", "1h")
+    assert (keyless.code, "the first 3 records" in keyless.err) == (1, True)
+    assert len(records(store)) == 8
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
+def test_lines_are_written_as_they_come(store: txnlog.Store) -> None:
+    """Each is there to be read before the next one comes; Ctrl-C tells how many there are."""
+    arguments = ("t:0", "--flush-every", "20ms", "-o", "jsonl", "--store", store.url)
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, "records", "write", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stderr.readline()
+        for number in range(3):
+            process.stdin.write(b"%d\n" % number)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["start_offset"] == number
+            assert len(records(store)) == number + 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        told = "txnlog: the first 3 records of the input are written, and no others\n"
+        assert process.stderr.read().decode() == told
+
+
+def test_a_flush_that_fails_leaves_what_it_held_in_doubt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whether those records are written nobody knows, and the message says so."""
+
+    class Broken:
+        flushes = 0
+
+        def send_batch(self, *sent: object) -> None: ...
+
+        def flush(self) -> dict[object, object]:
+            self.flushes += 1
+            if self.flushes == 2:
+                raise StorageError("gone")
+            return {}
+
+    reading, writing = os.pipe()
+    os.close(writing)
+    batches = iter([pa.record_batch({"value": [b"1", b"2", b"3", b"4", b"5"]})])
+    paced = _write_paced(
+        cast("Producer", Broken()),
+        Target("t", None),
+        batches,
+        PacedStream(reading),
+        _Pace(None, 2),
+    )
+    with pytest.raises(StorageError):
+        list(paced)
+    os.close(reading)
+    assert capsys.readouterr().err == (
+        "txnlog: the first 2 records of the input are written, and perhaps the 2 behind them: look "
+        "before you send them again\n"
+    )

@@ -9,6 +9,8 @@ from cli_command import cli, cli_each, cli_on_terminal
 from rich.cells import cell_len
 
 import txnlog
+from txnlog.cli.output.fields import show_size
+from txnlog.cli.output.record_fields import RECORD, Content, Record
 
 
 def run_on_terminal(columns: int, *arguments: object, **variables: str) -> str:
@@ -47,6 +49,12 @@ def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
         (("groups", "log", "billing"), 1),
         (("records", "tail", "payments"), 2),
         (("groups", "seek", "billing", "--to", "latest"), 1),
+        (("groups", "ls", "--all"), 1),
+        (("topics", "ls"), 2),
+        (("topics", "merge", "orders", "--dry-run"), 0),
+        (("log", "dump", "orders"), 4),
+        (("segments", "du"), 4),
+        (("maintain", "--dry-run"), 0),
     ):
         lines = re.sub(r"\x1b\[\d*m", "", run_on_terminal(80, *verb, *at)).splitlines()
         assert max(map(len, lines)) <= 80, verb
@@ -110,3 +118,96 @@ def test_no_message_lets_a_terminal_obey_a_name(tmp_path: Path, store_path: Path
         assert "[31m" in done.err
         assert "\\x" in done.err
         assert done.err.removesuffix("\n").isprintable(), done
+
+
+def test_sizes_are_for_people_on_a_terminal_alone(store_path: Path) -> None:
+    """In units there, in bytes with -b before or behind the verb, in pipes, and in JSON."""
+    size_bytes = sum(part.size_bytes for part in txnlog.open(str(store_path)).segments("orders"))
+    ls, at = ("topics", "ls", "orders"), ("--store", store_path)
+    shown = run_on_terminal(80, *ls, *at)
+    assert "SIZE" in shown
+    assert show_size(size_bytes) in shown
+    for exact in (
+        run_on_terminal(80, *ls, *at, "-b"),
+        run_on_terminal(80, "--bytes", *ls, *at),
+        cli(*ls, *at).out,
+    ):
+        assert "BYTES" in exact
+        assert f" {size_bytes} " in exact
+    (found,) = cli(*ls, *at, "-o", "json").json()
+    assert found["size_bytes"] == size_bytes
+    assert show_size(size_bytes) in run_on_terminal(80, "topics", "describe", "orders", *at)
+
+
+def test_sizes_have_two_digits_at_least_and_no_more_than_four() -> None:
+    """Rounded, and never 1024 of a unit."""
+    assert {size: show_size(size) for size in (None, 0, 1023, 1024, 1536, 10_137)} == {
+        None: "-",
+        0: "0 B",
+        1023: "1023 B",
+        1024: "1.0 KiB",
+        1536: "1.5 KiB",
+        10_137: "9.9 KiB",
+    }
+    assert [show_size(size) for size in (10_200, 1_048_000, 1_048_575, 5 << 30, 3 << 60)] == [
+        *("10 KiB", "1023 KiB", "1.0 MiB", "5.0 GiB", "3072 PiB")
+    ]
+
+
+def test_long_names_fold_and_numbers_and_times_do_not(tmp_path: Path) -> None:
+    """Nothing is longer than a line of 80, and each row's times and numbers stand in one piece."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    topic, group, name = "departures-by-airport-" * 2, "aggregator-of-" * 3, "nightly-load-" * 4
+    store.create_topic(topic, partitions=2)
+    producer = store.producer(transactional_id=name)
+    producer.init_transactions()
+    for offset in range(3):
+        producer.begin_transaction()
+        producer.send(topic, b"v", b"k", 0)
+        producer.send_offsets_to_transaction({txnlog.TopicPartition(topic, 0): offset}, group)
+        producer.commit_transaction()
+    times = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+    for verb, rows in (
+        (("groups", "describe", group), 1),
+        (("groups", "log", group), 3),
+        (("txns", "log", name), 1 + 3 * 3),
+        (("log", "dump", topic), 4),
+        (("records", "read", topic), 3),
+    ):
+        shown = run_on_terminal(80, *verb, "--store", store.url, PYTHONIOENCODING="utf-8")
+        plain = re.sub(r"\x1b\[\d*m", "", shown)
+        assert len(times.findall(plain)) == rows, (verb, plain)
+        table = plain.partition("Offsets:")[2] or plain
+        assert max(map(cell_len, table.splitlines())) <= 80, verb
+    maintained = run_on_terminal(80, "maintain", "--dry-run", "--store", store.url)
+    assert max(map(cell_len, re.sub(r"\x1b\[\d*m", "", maintained).splitlines())) <= 80
+
+
+def test_a_dump_of_huge_records_does_not_flood_a_terminal(tmp_path: Path) -> None:
+    """Each record is a line of the terminal's width, in a pipe all of it."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", b"\x1b[31m" * 100_000, "k")
+    dump = ("segments", "dump", "t", "--records", "--store", store.url)
+    lines = run_on_terminal(80, *dump, PYTHONIOENCODING="utf-8").splitlines()
+    assert max(map(cell_len, lines)) <= 80
+    assert lines[-1].endswith("\u2026")
+    assert "\\x1b[31m" * 100_000 in cli(*dump).out
+
+
+def test_what_is_cut_is_not_made_readable_first() -> None:
+    """Of 10 MB a terminal's cell is made of what a terminal is wide; -b is about sizes alone."""
+    record = Record(
+        "t", 0, None, 0, Content(0, b"k", b"\x1b[31m" * 2_000_000, [("h", b"x" * 99_999)])
+    )
+    columns = {field.key: field for field in RECORD}
+    for key in ("value", "headers"):
+        glance = columns[key].glance
+        assert glance is not None
+        assert len(glance(record)) < 100_000
+        assert glance(record).endswith("\u2026")
+        assert len(columns[key].show(record)) >= 99_999
+    key_glance = columns["key"].glance
+    assert key_glance is not None
+    assert key_glance(record) == "k"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli
+from cli_command import cli, cli_on_terminal
 
 import txnlog
 
@@ -128,3 +128,12 @@ def test_topics_grow_and_scripts_may_repeat_themselves(own_store: Path) -> None:
     same = cli("topics", "create", "paid", "--if-not-exists", *store).json()
     assert same["topic_id"] == grown["topic_id"]
     assert cli("topics", "delete", "nope", "--if-exists", "--yes", *store).lines() == []
+
+
+def test_a_pattern_that_no_topic_matches_is_told_to_people(store_path: Path) -> None:
+    """On a terminal, for it may be a mistake; nothing is wrong with the store."""
+    env = {"TXNLOG_STORE": str(store_path), "TERM": "xterm"}
+    told = "txnlog: no topic is called nope or x*"
+    for patterns, ends in ((("nope", "x*"), True), (("nope", "orders"), False)):
+        code, shown = cli_on_terminal("topics", "ls", *patterns, reply="", env=env)
+        assert (code, told in shown) == (0, ends), shown

@@ -19,7 +19,7 @@ import txnlog.cli
 from txnlog import Store
 from txnlog.errors import CorruptTransactionState
 from txnlog.state.transaction import Outcome, Status, TransactionState
-from txnlog.inspect.descriptions import describe_transaction
+from txnlog.inspect.describing import (describe_transaction)
 from txnlog.log.transaction_log import Head
 
 def abort(self, transactional_id, **options):

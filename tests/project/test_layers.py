@@ -32,7 +32,17 @@ FLOORS = (
 """From the top down. A room imports from rooms below its own, and from itself."""
 INSIDE = {
     "ui": ("server", "app", "pages", "paging", "console", "access", "rendering"),
-    "cli": ("__main__", "run", "app", "commands", "verbs", "session", "output", "input"),
+    "cli": (
+        "__main__",
+        "run",
+        "app",
+        "commands",
+        "verbs",
+        "completion",
+        "session",
+        "output",
+        "input",
+    ),
     "spark": (
         "maintenance",
         "reading",

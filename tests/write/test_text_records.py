@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
+import time
 
 import pytest
 
 from txnlog.errors import InvalidRecord, RecordTooLarge
+from txnlog.write.paced_stream import PacedStream
 from txnlog.write.text_records import LineFormat, read_json_lines, read_lines
 
 
@@ -42,3 +45,64 @@ def test_a_wrong_line_far_down_is_named() -> None:
     endless: io.BufferedReader = io.BufferedReader(io.BytesIO(b"x" * 9_000_000))
     with pytest.raises(RecordTooLarge, match="longer than 5000000 bytes"):
         list(read_lines(endless, LineFormat(), max_line_bytes=5_000_000))
+
+
+def test_headers_are_what_split_makes_of_them() -> None:
+    """Of many lines at random, with nulls and without, and those of every record behind them."""
+    chance = random.Random(7)
+    texts, expected = [], []
+    for _ in range(500):
+        names = [chance.choice(("a", "h\u00e9", "x y")) for _ in range(chance.choice((0, 1, 3)))]
+        values = [chance.choice((b"", b"1", b"x=y", b"\xff", b"NIL")) for _ in names]
+        pairs = zip(names, values, strict=True)
+        texts.append(b",".join(name.encode() + b"=" + value for name, value in pairs))
+        nulled = [None if value == b"NIL" else value for value in values]
+        expected.append([*zip(names, nulled, strict=True), ("all", b"1"), ("two", None)])
+    data = b"".join(text + b";value\n" for text in texts)
+    shape = LineFormat(
+        header_delimiter=b";", null_marker=b"NIL", headers=[("all", b"1"), ("two", None)]
+    )
+    stream: io.BufferedReader = io.BufferedReader(io.BytesIO(data))
+    (batch,) = read_lines(stream, shape, max_line_bytes=1000)
+    found = [[(h["key"], h["value"]) for h in row] for row in batch.column("headers").to_pylist()]
+    assert found == expected
+    assert batch.column("value").to_pylist() == [b"value"] * 500
+
+
+def test_wrong_headers_are_named_and_what_precedes_them_comes_first() -> None:
+    """A name that is empty or no UTF-8, a pair without =; a missing delimiter further down."""
+    for wrong in (b"=1;v", b"\xff=1;v", b"a;v", b"a=1,;v", b"a=1,b;v"):
+        lines = [b"a=1,b=2;v", b";v", wrong, b"none", b";v"]
+        stream: io.BufferedReader = io.BufferedReader(io.BytesIO(b"\n".join(lines)))
+        batches = read_lines(stream, LineFormat(header_delimiter=b";"), max_line_bytes=1000)
+        assert [len(row) for row in next(batches).column("headers").to_pylist()] == [2, 0]
+        with pytest.raises(InvalidRecord, match="line 3 has headers"):
+            next(batches)
+
+
+def test_a_paced_stream_is_waited_for_until_its_deadline() -> None:
+    """Lines that come in pieces are whole; where nothing comes there is a batch without rows."""
+    reading, writing = os.pipe()
+    stream = PacedStream(reading)
+    batches = read_lines(stream, LineFormat(), max_line_bytes=100)
+    os.write(writing, b"one\ntw")
+    assert next(batches).column("value").to_pylist() == [b"one"]
+    stream.deadline_s = time.monotonic()
+    assert next(batches).num_rows == 0
+    os.write(writing, b"o")
+    stream.deadline_s = None
+    os.write(writing, b"\nrest")
+    os.close(writing)
+    values = [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert values == [b"two", b"rest"]
+    assert stream.read() == b""
+    os.close(reading)
+
+
+def test_a_stream_that_cannot_be_read_is_refused() -> None:
+    """A folder, say: that is a mistake in what was asked for."""
+    folder = os.open("/", os.O_RDONLY)
+    batches = read_lines(PacedStream(folder), LineFormat(), max_line_bytes=100)
+    with pytest.raises(InvalidRecord, match="the input cannot be read: Is a directory"):
+        next(batches)
+    os.close(folder)

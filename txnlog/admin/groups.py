@@ -13,12 +13,8 @@ from functools import partial
 from txnlog import names
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
-from txnlog.inspect.descriptions import (
-    GroupDescription,
-    OffsetReset,
-    describe_group,
-    describe_or_error,
-)
+from txnlog.inspect.describing import describe_group, describe_or_error
+from txnlog.inspect.descriptions import GroupDescription, OffsetReset
 from txnlog.inspect.history import GroupLogEntry, group_history
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
@@ -145,7 +141,8 @@ class GroupAdmin:
             topics: names of topics (all their partitions) and single partitions; None for all
                 partitions the group has offsets for, as far as they still exist.
             to: 'earliest', 'latest' (what a reader would see now: the end of a consistent cut),
-                an offset, or offsets by partition.
+                'current' (where the group is, 'latest' where it has no offset), an offset, or
+                offsets by partition.
             timestamp_ms: to the first record at or after this time; 'latest' where there is none.
             shift_by: by so many records, back if negative.
             from_file: a CSV file of ``topic,partition,offset``, as ``kafka-consumer-groups

@@ -1,6 +1,6 @@
 """Where partitions begin and end, and where a time begins in them: no segment is read for ends.
 
-For a time it is the index and a piece of one segment per partition.
+For a time, and for the newest record, it is the index and a piece of one segment per partition.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from txnlog.names import TopicPartition
 from txnlog.read.pinning import pin_topics
 from txnlog.storage.base import for_each
 
-OffsetSpec: TypeAlias = Literal["earliest", "stable", "latest"]
-OFFSET_SPECS: tuple[OffsetSpec, ...] = ("earliest", "stable", "latest")
+OffsetSpec: TypeAlias = Literal["earliest", "stable", "latest", "max-timestamp"]
+OFFSET_SPECS: tuple[OffsetSpec, ...] = ("earliest", "stable", "latest", "max-timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
     """An offset in a partition; None if no record is as new as the time that was asked for.
 
-    ``timestamp_ms`` is that of the record, where a time was asked for.
+    ``timestamp_ms`` is that of the record, where a time or the newest record was asked for.
     """
 
     topic: str
@@ -43,7 +43,8 @@ def list_offsets(
 ) -> Iterator[ListedOffset | TxnlogError]:
     """See :meth:`txnlog.Store.list_offsets`."""
     if (at is None) == (timestamp_ms is None):
-        raise InvalidOption("give either one of 'earliest', 'stable', 'latest', or timestamp_ms")
+        known = ", ".join(map(repr, OFFSET_SPECS))
+        raise InvalidOption(f"give either one of {known}, or timestamp_ms")
     if at is not None and at not in OFFSET_SPECS:
         raise InvalidOption(f"at={at!r} is not one of {', '.join(OFFSET_SPECS)}")
     return _list(logs, topics, at, timestamp_ms)
@@ -106,10 +107,12 @@ def _list_topic(
     topic: str,
 ) -> list[ListedOffset]:
     partitions = chosen.get(topic)
-    if timestamp_ms is not None:
+    if timestamp_ms is not None or at == "max-timestamp":
         view = pin_topics(logs, [topic]).views[topic]
         numbers = range(len(view.partitions)) if partitions is None else partitions
-        find = partial(view.offset_for_time, logs.storage, timestamp_ms=timestamp_ms)
+        find = partial(view.newest_record, logs.storage)
+        if timestamp_ms is not None:
+            find = partial(view.offset_for_time, logs.storage, timestamp_ms=timestamp_ms)
         places = logs.storage.run_ahead((0, partial(find, number)) for number in numbers)
         return [
             ListedOffset(topic, number, None)

@@ -22,7 +22,7 @@ from txnlog.read.pinning import pin_topics
 from txnlog.read.topic_view import TopicView
 from txnlog.storage.base import Storage
 
-_ENDS = ("earliest", "latest")
+_PLACES = ("earliest", "latest", "current")
 _FILE_COLUMNS = (3, 4)
 
 Target = str | int | Mapping[TopicPartition, int]
@@ -71,9 +71,9 @@ class ResetTarget:
         if isinstance(self.to, Mapping):
             wanted = {TopicPartition(*where): at for where, at in self.to.items()}
             return {where: check_offset(where, at).offset for where, at in wanted.items()}
-        if isinstance(self.to, str) and self.to not in _ENDS:
+        if isinstance(self.to, str) and self.to not in _PLACES:
             raise InvalidOption(
-                f"to={self.to!r} is not one of {', '.join(_ENDS)}, an offset, or offsets by "
+                f"to={self.to!r} is not one of {', '.join(_PLACES)}, an offset, or offsets by "
                 "partition"
             )
         return None
@@ -193,6 +193,8 @@ def _choose_move(
         return lambda where, _: views[where.topic].partitions[where.partition].log_start_offset
     if target.to == "latest":
         return lambda where, _: latest(where)
+    if target.to == "current":
+        return lambda where, old: latest(where) if old is None else old
     return lambda where, _: check_offset(where, target.to).offset  # type: ignore[arg-type]
 
 

@@ -28,15 +28,13 @@ from txnlog.config import (
     check_untyped_config,
 )
 from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
-from txnlog.inspect.descriptions import (
-    RecordDeletion,
-    SegmentDescription,
-    TopicDescription,
+from txnlog.inspect.describing import (
     describe_or_error,
     describe_segments,
     describe_topic,
     describe_topic_state,
 )
+from txnlog.inspect.descriptions import RecordDeletion, SegmentDescription, TopicDescription
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
@@ -298,12 +296,13 @@ class TopicAdmin:
     ) -> Iterator[ListedOffset | TxnlogError]:
         """Where partitions begin and end, or where a time begins in them; see Kafka's listOffsets.
 
-        Costs a listing per topic; for a time also a piece of one segment per partition.
+        Costs a listing per topic; for a record also a piece of one segment per partition.
 
         Args:
             topics: names of topics (all their partitions) and single partitions; None for all
                 topics, then with the error in place of one that is damaged.
-            at: 'earliest', 'stable' (where read_committed stops) or 'latest' (the log's end).
+            at: 'earliest', 'stable' (where read_committed stops), 'latest' (the log's end), or
+                'max-timestamp': the committed record with the greatest time, the first of several.
             timestamp_ms: instead of ``at``: the first committed record at or after this time.
 
         Raises:

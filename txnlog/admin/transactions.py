@@ -23,15 +23,13 @@ from txnlog.errors import (
     TransactionalIdNotFound,
     TxnlogError,
 )
+from txnlog.inspect.describing import describe_or_error, describe_producers, describe_transaction
 from txnlog.inspect.descriptions import (
     HangingTransaction,
     ProducerDescription,
     StableOffset,
     StableOffsetHolder,
     TransactionDescription,
-    describe_or_error,
-    describe_producers,
-    describe_transaction,
 )
 from txnlog.inspect.history import transaction_history
 from txnlog.log.deadlines import CLOCK_MARGIN_MS

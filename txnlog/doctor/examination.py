@@ -28,7 +28,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from txnlog.inspect.descriptions import describe_segments, describe_transaction
+from txnlog.inspect.describing import describe_segments, describe_transaction
 from txnlog.log.open_logs import Logs
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.topic_log import TopicLog

@@ -11,6 +11,7 @@ from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartiti
 from txnlog.log.manifests import Manifests
 from txnlog.log.placed_records import PartitionHead, find_records
 from txnlog.names import TopicPartition
+from txnlog.read.newest_record import find_newest
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.schema import TopicSchema
 from txnlog.state.manifest import Settled
@@ -27,7 +28,7 @@ Offsets = Literal["earliest", "latest"] | Mapping[int, int] | Mapping[TopicParti
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """The first offset at or after a time, and the timestamp (ms) of its record."""
+    """An offset that a time was asked for, and the timestamp (ms) of its record."""
 
     offset: int
     timestamp: int
@@ -242,6 +243,17 @@ class TopicView:
                 if found is not None:
                     return OffsetAndTimestamp(*found)
         return None
+
+    def newest_record(self, storage: Storage, partition: int) -> OffsetAndTimestamp | None:
+        """The record of a partition with the greatest time, the first of several; None if empty.
+
+        Reads a piece of one segment, see ``find_newest``. Raises UnknownTopicOrPartition.
+        """
+        self.check_partition(partition)
+        pinned = self.partitions[partition]
+        parts = self.ranges({partition: pinned.log_start_offset}, {partition: pinned.end_offset})
+        found = find_newest(storage, parts)
+        return None if found is None else OffsetAndTimestamp(*found)
 
     def starting_offsets(self, offsets: Offsets) -> dict[int, int]:
         """Resolve where a read starts. Raises OffsetOutOfRange, InvalidOption."""

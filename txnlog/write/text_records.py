@@ -1,24 +1,31 @@
 """Records from a stream of bytes: lines of text, or JSON lines; as Arrow batches for a producer.
 
-Bounded in memory: a piece of the stream at a time, and no line longer than a record may be.
+Bounded in memory: a piece of the stream at a time, and no line longer than a record may be. Of a
+paced stream there is a batch without rows when nothing has come for as long as it waits. What
+precedes a wrong line comes before the error.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidRecord, RecordTooLarge
 from txnlog.segments.records import HEADERS_TYPE, MAX_TIMESTAMP_MS, TIMESTAMP_TYPE
+
+if TYPE_CHECKING:
+    from txnlog.write.paced_stream import PacedStream
 
 _CHUNK_BYTES: Final = 4 << 20
 _BINARY_FACTOR: Final = 8
@@ -29,19 +36,21 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How a line is a record: all of it the value, or key, ``key_delimiter``, value.
+    """How a line is a record: all of it the value, or headers, key and value with delimiters.
 
-    ``null_marker`` stands for null, as a key and as a value. ``headers`` are those of every record.
+    Headers before a ``header_delimiter`` are ``name=value,name=value``. ``null_marker`` stands for
+    null, as a key, as a value and as that of a header. ``headers`` are those of every record.
     """
 
     key_delimiter: bytes | None = None
     null_marker: bytes | None = None
     key: bytes | None = None
     headers: Headers = ()
+    header_delimiter: bytes | None = None
 
 
 def read_lines(
-    stream: BufferedReader, line_format: LineFormat, *, max_line_bytes: int
+    stream: BufferedReader | PacedStream, line_format: LineFormat, *, max_line_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """One record a line; the last one need not end in a newline.
 
@@ -49,41 +58,119 @@ def read_lines(
         Batches with the columns ``key``, ``value`` and ``headers``.
 
     Raises:
-        InvalidRecord: a line has no key delimiter; the message has the line's number.
+        InvalidRecord: a line has no delimiter, or no headers before it; the message has its number.
         RecordTooLarge: a line is longer than ``max_line_bytes``.
     """
     first = 1
     for chunk in _read_line_chunks(stream, max_line_bytes):
-        lines = pc.list_flatten(pc.split_pattern(pa.array([chunk], pa.binary()), pattern=b"\n"))
-        keys, values = _split_keys(lines, line_format, first)
-        if line_format.null_marker is not None:
-            keys, values = (
-                _replace_marker(part, line_format.null_marker) for part in (keys, values)
-            )
-        headers = [{"key": key, "value": value} for key, value in line_format.headers]
-        yield pa.record_batch(
-            {
-                "key": keys,
-                "value": values,
-                "headers": pa.repeat(pa.scalar(headers, HEADERS_TYPE), len(lines)),
-            }
-        )
+        lines = pa.array([], pa.binary())
+        if chunk is not None:
+            whole = pa.array([chunk], pa.binary())
+            lines = pc.list_flatten(pc.split_pattern(whole, pattern=b"\n"))
+        batch, wrong = _parse_lines(lines, line_format, first)
+        yield batch
+        if wrong is not None:
+            raise wrong
         first += len(lines)
 
 
-def _split_keys(lines: pa.Array, line_format: LineFormat, first: int) -> tuple[pa.Array, pa.Array]:
-    delimiter = line_format.key_delimiter
-    if delimiter is None:
-        return pa.repeat(pa.scalar(line_format.key, pa.binary()), len(lines)), lines
+def _parse_lines(
+    lines: pa.Array, line_format: LineFormat, first: int
+) -> tuple[pa.RecordBatch, InvalidRecord | None]:
+    """The records of lines, up to the first wrong one, and what is wrong with it."""
+    marker, wrong = line_format.null_marker, None
+    constant = [{"key": key, "value": value} for key, value in line_format.headers]
+    # Of none Arrow makes nothing, not an empty array.
+    headers: pa.Array = pa.repeat(pa.scalar(constant, HEADERS_TYPE), len(lines) or 1)[: len(lines)]
+    rest = lines
+    if line_format.header_delimiter is not None:
+        texts, rest, wrong = _split(lines, line_format.header_delimiter, "header", first)
+        own, unnamed = _parse_headers(texts, marker, first)
+        wrong = unnamed or wrong
+        headers = _join_headers(own, headers[: len(own)]) if constant else own
+        rest = rest[: len(own)]
+    keys: pa.Array = pa.repeat(pa.scalar(line_format.key, pa.binary()), len(rest))
+    if line_format.key_delimiter is not None:
+        keys, rest, keyless = _split(rest, line_format.key_delimiter, "key", first)
+        wrong = keyless or wrong
+    if marker is not None:
+        keys, rest = _replace_marker(keys, marker), _replace_marker(rest, marker)
+    columns = {"key": keys, "value": rest, "headers": headers[: len(rest)]}
+    return pa.record_batch(columns), wrong
+
+
+def _split(
+    lines: pa.Array, delimiter: bytes, what: str, first: int
+) -> tuple[pa.Array, pa.Array, InvalidRecord | None]:
+    """What is before and behind the first delimiter of each line, up to one that has none."""
     parts = pc.split_pattern(lines, pattern=delimiter, max_splits=1)
     lacking = np.flatnonzero(pc.list_value_length(parts).to_numpy() < 2)
+    wrong = None
     if lacking.size:
-        raise InvalidRecord(
-            f"line {first + int(lacking[0])} has no key delimiter {delimiter!r}; nothing was "
-            "written"
-        )
+        row = int(lacking[0])
+        wrong = InvalidRecord(f"line {first + row} has no {what} delimiter {delimiter!r}")
+        parts = parts[:row]
     flat = pc.list_flatten(parts)
-    return flat[::2] if len(flat) else flat, flat.take(pa.array(np.arange(1, len(flat), 2)))
+    evens = pa.array(np.arange(0, len(flat), 2))
+    return flat.take(evens), flat.take(pc.add(evens, 1)), wrong
+
+
+def _parse_headers(
+    texts: pa.Array, marker: bytes | None, first: int
+) -> tuple[pa.Array, InvalidRecord | None]:
+    """The headers ``name=value,name=value`` of each line, up to one that is something else."""
+    some = pc.if_else(pc.equal(texts, b""), pa.scalar(None, pa.binary()), texts)
+    pairs = pc.split_pattern(some, pattern=b",")
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(pairs), 0).to_numpy(), dtype=np.int64)
+    halves = pc.split_pattern(pc.list_flatten(pairs), pattern=b"=", max_splits=1)
+    flat, lengths = pc.list_flatten(halves), pc.list_value_length(halves).to_numpy()
+    starts, lacking = np.cumsum(lengths, dtype=np.int64) - lengths, lengths < 2
+    names = flat.take(pa.array(starts))
+    bad = lacking | pc.equal(names, b"").to_numpy(zero_copy_only=False) | _find_invalid(names)
+    wrong = None
+    if bad.any():
+        row = int(np.searchsorted(ends, int(bad.argmax()), side="right"))
+        wrong = InvalidRecord(
+            f"line {first + row} has headers {texts[row].as_py()!r:.200}, which are not of the "
+            "form name=value,name=value with names in UTF-8"
+        )
+        ends = ends[:row]
+    count = int(ends[-1]) if ends.size else 0
+    values = flat.take(pa.array(starts[:count] + 1))
+    if marker is not None:
+        values = _replace_marker(values, marker)
+    keys = names[:count].cast(pa.string())
+    items = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
+    offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+    return pa.ListArray.from_arrays(offsets, items, type=HEADERS_TYPE), wrong
+
+
+def _find_invalid(names: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which are no UTF-8; looked at one by one only if some are not."""
+    try:
+        names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([not _is_text(name) for name in names.to_pylist()])
+    return np.zeros(len(names), bool)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _join_headers(own: pa.Array, others: pa.Array) -> pa.Array:
+    """Of each record its own headers, and behind them the others."""
+    lengths = np.concatenate([pc.list_value_length(part).to_numpy() for part in (own, others)])
+    rows = np.tile(np.arange(len(own)), 2)
+    items = pa.concat_arrays([own.flatten(), others.flatten()])
+    order = np.argsort(np.repeat(rows, lengths), kind="stable")
+    ends = np.cumsum(lengths[: len(own)] + lengths[len(own) :])
+    offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+    return pa.ListArray.from_arrays(offsets, items.take(pa.array(order)), type=HEADERS_TYPE)
 
 
 def _replace_marker(column: pa.Array, marker: bytes) -> pa.Array:
@@ -124,12 +211,13 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
 _SHAPE: Final = (
     'A line is an object with a "value" and, as wanted, "key", "headers", "timestamp_ms" and '
     '"partition", as `records read -o jsonl` prints it: {"key": "k", "value": "v"}; a tombstone '
-    'says "value": null. To write whole lines as values, whatever is in them, use --input lines'
+    'says "value": null. To write whole lines as values add --value-is-line, for JSON of any '
+    "shape, or use --input lines, whatever is in them"
 )
 
 
 def read_json_lines(
-    stream: BufferedReader,
+    stream: BufferedReader | PacedStream,
     *,
     headers: Headers = (),
     max_line_bytes: int,
@@ -157,19 +245,63 @@ def read_json_lines(
     decoder = msgspec.json.Decoder(_JsonRecord)
     number = 0
     for chunk in _read_line_chunks(stream, max_line_bytes * _BINARY_FACTOR):
-        records = []
-        for line in chunk.split(b"\n"):
+        records, wrong = [], None
+        for line in () if chunk is None else chunk.split(b"\n"):
             number += 1
             if not line.strip():
                 continue
             try:
                 records.append(_to_row(decoder.decode(line), headers, partition_count))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-                raise InvalidRecord(
-                    f"line {number} is no record: {error}; nothing was written. {_SHAPE}"
-                ) from error
-        if records:
+                wrong = InvalidRecord(f"line {number} is no record: {error}. {_SHAPE}")
+                break
+        if records or chunk is None:
             yield _to_batch(records)
+        if wrong is not None:
+            raise wrong
+
+
+def read_json_values(
+    stream: BufferedReader | PacedStream,
+    *,
+    key: bytes | None = None,
+    headers: Headers = (),
+    max_line_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    """One JSON text of any shape a line, which is a value as it stands, with this key and headers.
+
+    Empty lines are passed over.
+
+    Returns:
+        Batches with the columns ``key``, ``value`` and ``headers``.
+
+    Raises:
+        InvalidRecord: a line is no JSON; the message has its number.
+        RecordTooLarge: a line is longer than ``max_line_bytes``.
+    """
+    decoder = msgspec.json.Decoder(msgspec.Raw)
+    line_format = LineFormat(key=key, headers=headers)
+    number = 0
+    for chunk in _read_line_chunks(stream, max_line_bytes):
+        values, wrong = [], None
+        for line in () if chunk is None else chunk.split(b"\n"):
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                decoder.decode(line)
+                line.decode()
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                wrong = InvalidRecord(
+                    f"line {number} is no JSON: {error}. --input lines takes lines whatever is in "
+                    "them"
+                )
+                break
+            values.append(line)
+        if values or chunk is None:
+            yield _parse_lines(pa.array(values, pa.binary()), line_format, 0)[0]
+        if wrong is not None:
+            raise wrong
 
 
 _Row = tuple[bytes | None, bytes | None, list[dict[str, object]], int | None, int | None]
@@ -204,8 +336,8 @@ def _decode_bytes(data: str | _Bytes | None) -> bytes | None:
         raise ValueError(f"bytes that cannot be decoded: {error}") from error
 
 
-def _to_batch(rows: Iterable[_Row]) -> pa.RecordBatch:
-    keys, values, headers, stamps, partitions = zip(*rows, strict=True)
+def _to_batch(rows: Sequence[_Row]) -> pa.RecordBatch:
+    keys, values, headers, stamps, partitions = zip(*rows, strict=True) if rows else ((),) * 5
     return pa.record_batch(
         {
             "key": pa.array(keys, pa.binary()),
@@ -217,23 +349,37 @@ def _to_batch(rows: Iterable[_Row]) -> pa.RecordBatch:
     )
 
 
-def _read_line_chunks(stream: BufferedReader, max_line_bytes: int) -> Iterator[bytes]:
-    """Whole lines, many at a time, without the last one's newline."""
-    rest = b""
-    while data := _read_chunk(stream):
-        end = data.rfind(b"\n")
-        if end < 0:
-            rest += data
-            if len(rest) > max_line_bytes:
-                raise RecordTooLarge(
-                    f"a line is longer than {max_line_bytes} bytes, which is more than a record of "
-                    "this topic may have; nothing was written"
-                )
+def _read_line_chunks(
+    stream: BufferedReader | PacedStream, max_line_bytes: int
+) -> Iterator[bytes | None]:
+    """Whole lines, many at a time, without the last one's newline; None if nothing has come."""
+    rest: list[bytes] = []
+    rest_bytes = 0
+    read = partial(_read_chunk, stream) if isinstance(stream, BufferedReader) else stream.read
+    while (data := _read_or_refuse(read)) != b"":
+        if data is None:
+            yield None
             continue
-        yield rest + data[:end]
-        rest = data[end + 1 :]
-    if rest:
-        yield rest
+        end = data.rfind(b"\n")
+        if end >= 0:
+            yield b"".join([*rest, data[:end]])
+            rest, rest_bytes = [], 0
+        rest.append(data[end + 1 :])
+        rest_bytes += len(rest[-1])
+        if end < 0 and rest_bytes > max_line_bytes:
+            raise RecordTooLarge(
+                f"a line is longer than {max_line_bytes} bytes, which is more than a record of "
+                "this topic may have"
+            )
+    if rest_bytes:
+        yield b"".join(rest)
+
+
+def _read_or_refuse(read: Callable[[], bytes | None]) -> bytes | None:
+    try:
+        return read()
+    except OSError as error:
+        raise InvalidRecord(f"the input cannot be read: {error.strerror or error}") from error
 
 
 def _read_chunk(stream: BufferedReader) -> bytes:

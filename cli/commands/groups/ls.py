@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeVar
+
+import typer
+
+from txnlog.cli.input.options import IntervalOption
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.group_fields import SUMMARY
+from txnlog.cli.output.fields import Field
+from txnlog.cli.output.group_fields import PLACES, SUMMARY, list_places
+from txnlog.cli.output.watching import watch_rows
 from txnlog.cli.session import Session
 
+T = TypeVar("T")
 
-def list_groups(session: Session) -> None:
+
+def list_groups(
+    session: Session,
+    every_partition: Annotated[
+        bool, typer.Option("--all", help="Each partition of each group, with offset and lag.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again and again, until Ctrl-C; see --interval.")
+    ] = False,
+    interval: IntervalOption = 2.0,
+) -> None:
     """List the groups that have offsets or members, with their lag and state.
 
     LAG counts the records up to the last stable offsets, over the partitions for which the
@@ -16,6 +35,17 @@ def list_groups(session: Session) -> None:
     \b
     Example:
       txnlog groups ls
+      txnlog groups ls --all --watch
     """
+    store = session.open_store()
+
+    def show(fields: list[Field[T]], find: Callable[[], Iterable[T]]) -> None:
+        if watch:
+            watch_rows(session.output, fields, find, interval)
+        session.output.rows(fields, find())
+
     with DamageReporter() as reporter:
-        session.output.rows(SUMMARY, reporter.skip_unreadable(session.open_store().each_group()))
+        if every_partition:
+            show(PLACES, lambda: list_places(reporter.skip_unreadable(store.each_group())))
+        else:
+            show(SUMMARY, lambda: reporter.skip_unreadable(store.each_group()))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from txnlog.cli.input.options import GroupArgument
+from txnlog.cli.input.options import DryRunOption, GroupArgument
 from txnlog.cli.input.places import Offset, Time, parse_place, parse_target, to_partitions
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import warn
@@ -46,9 +46,17 @@ def seek_group(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="PLACE", help="earliest, latest, 42 or @time.", show_default=False
+            "--to",
+            metavar="PLACE",
+            help="earliest, latest, current, 42 or @TIME.",
+            show_default=False,
         ),
     ] = None,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="--to current: they stay where they are.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", hidden=True)] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", hidden=True)] = False,
     shift_by: Annotated[
         int | None,
         typer.Option(
@@ -70,14 +78,16 @@ def seek_group(
     force: Annotated[
         bool, typer.Option("--force", help="Also if the group has members: they are not told.")
     ] = False,
+    dry_run: DryRunOption = False,
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without it this only shows what would be.")
     ] = False,
 ) -> None:
     """Move a group's offsets, all of them in one step. Shows what it would do; --execute does it.
 
-    A PLACE is earliest, latest, an offset, or the first record at or after a time (@ and
-    milliseconds, or @ and ISO 8601). Offsets outside of a partition become its nearest end.
+    A PLACE is earliest, latest, current (where the group is; latest where it has no offset), an
+    offset, or @TIME, the first record at or after it: ISO 8601, milliseconds, or how long ago, as
+    @-1h. Offsets outside of a partition become its nearest end.
     A group that does not exist yet is made. A job that reads meanwhile notices: its next
     commit in a transaction is refused. A group with members is moved only with --force.
 
@@ -87,7 +97,13 @@ def seek_group(
       txnlog groups seek etl orders:0 --to @2024-05-01 --execute
       txnlog groups seek etl --shift-by -100 --execute
     """
-    target = _choose_target(to, shift_by, from_file)
+    if dry_run and execute:
+        raise typer.BadParameter("give either --dry-run, as without either of them, or --execute")
+    named = {"current": to_current, "earliest": to_earliest, "latest": to_latest}
+    places = [place for place in (to, *(name for name in named if named[name])) if place]
+    if len(places) > 1:
+        raise typer.BadParameter(f"give one place to go to, not {' and '.join(places)}")
+    target = _choose_target(places[0] if places else None, shift_by, from_file)
     chosen = to_partitions(map(parse_target, targets or ()))
     if from_file is not None and chosen:
         raise typer.BadParameter("--from-file names the partitions itself")
@@ -107,6 +123,8 @@ def _choose_target(to: str | None, shift_by: int | None, from_file: Path | None)
         return _Target(from_file=from_file)
     if shift_by is not None:
         return _Target(shift_by=shift_by)
+    if to == "current":
+        return _Target(to=to)
     match parse_place(to or ""):
         case Offset(offset):
             return _Target(to=offset)

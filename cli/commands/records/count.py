@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from txnlog.cli.input.options import TargetArgument
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.input.record_options import (
+    AsOfOption,
     FromOption,
     Isolation,
     IsolationOption,
     RangeOption,
     ToOption,
     join_range,
+    parse_moment,
 )
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.output.fields import Field, number, text
@@ -57,6 +59,7 @@ def count_records(
     offset: RangeOption = None,
     from_: FromOption = None,
     to: ToOption = None,
+    as_of: AsOfOption = None,
     isolation_level: IsolationOption = Isolation.COMMITTED,
 ) -> None:
     """Count the records that a read would show. Reads only segments that came from Kafka.
@@ -70,7 +73,8 @@ def count_records(
       txnlog records count orders --offset @-24h
     """
     where, chosen = parse_target(target), join_range(offset, from_, to)
-    snapshot = session.open_store().snapshot([where.topic], isolation_level=isolation_level.value)
+    then, level = parse_moment(as_of), isolation_level.value
+    snapshot = session.open_store().snapshot([where.topic], isolation_level=level, at=then)
     scan = plan_scan(snapshot, where, chosen)
     partitions = snapshot.partitions(where.topic) if where.partition is None else [where.partition]
     counts = scan.count()

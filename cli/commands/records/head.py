@@ -10,8 +10,8 @@ from txnlog.cli.input.record_options import (
     EncodingOption,
     Isolation,
     IsolationOption,
-    LongTemplateOption,
     MaxRecordsOption,
+    TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.output.record_fields import read_scanned
@@ -25,7 +25,7 @@ def head_records(
     max_records: MaxRecordsOption = 10,
     isolation_level: IsolationOption = Isolation.COMMITTED,
     encoding: EncodingOption = Encoding.TEXT,
-    template: LongTemplateOption = None,
+    template: TemplateOption = None,
 ) -> None:
     """Show the oldest records of a topic, over all partitions in the order of their times.
 

@@ -18,15 +18,18 @@ from txnlog.cli.input.record_filter import (
     WhereOption,
 )
 from txnlog.cli.input.record_options import (
+    AsOfOption,
     Encoding,
     EncodingOption,
     FromOption,
     Isolation,
     IsolationOption,
     RangeOption,
+    ShortTemplateOption,
     TemplateOption,
     ToOption,
     join_range,
+    parse_moment,
 )
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.output.progress import progress_bar
@@ -48,53 +51,62 @@ class FileFormat(str, Enum):
     CSV = "csv"
 
 
+_MaxRecords = Annotated[
+    int | None,
+    typer.Option("-n", "--max-records", min=0, help="At most so many.", show_default=False),
+]
+_ToFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--to-file",
+        metavar="PATH",
+        help="Into a new .parquet, .arrow or .csv file.",
+        show_default=False,
+    ),
+]
+_NamedFormat = Annotated[
+    FileFormat | None,
+    typer.Option("--file-format", help="If the name does not tell.", show_default=False),
+]
+_Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="From the group's committed offsets on; all where it has none.",
+        show_default=False,
+    ),
+]
+_Commit = Annotated[
+    bool, typer.Option("--commit", help="Then commit, for the group, what was printed.")
+]
+
+
 def read_records(
     session: Session,
     target: TargetArgument,
     offset: RangeOption = None,
     from_: FromOption = None,
     to: ToOption = None,
-    max_records: Annotated[
-        int | None,
-        typer.Option("-n", "--max-records", min=0, help="At most so many.", show_default=False),
-    ] = None,
+    as_of: AsOfOption = None,
+    max_records: _MaxRecords = None,
     key: FindKeyOption = None,
     grep: GrepOption = None,
     where: WhereOption = None,
     isolation_level: IsolationOption = Isolation.COMMITTED,
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
-    to_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--to-file",
-            metavar="PATH",
-            help="Into a new .parquet, .arrow or .csv file.",
-            show_default=False,
-        ),
-    ] = None,
-    file_format: Annotated[
-        FileFormat | None,
-        typer.Option("--file-format", help="If the name does not tell.", show_default=False),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            metavar="GROUP",
-            help="From the group's committed offsets on; all where it has none.",
-            show_default=False,
-        ),
-    ] = None,
-    commit: Annotated[
-        bool, typer.Option("--commit", help="Then commit, for the group, what was printed.")
-    ] = False,
+    short_template: ShortTemplateOption = None,
+    to_file: _ToFile = None,
+    file_format: _NamedFormat = None,
+    group: _Group = None,
+    commit: _Commit = False,
 ) -> None:
     """Read records, one a line, partition by partition in the order of their offsets.
 
-    A PLACE is earliest, latest, an offset, or the first record at or after a time: @ and
-    milliseconds, or @ and ISO 8601 (UTC if it has no zone). Without a partition it is taken
-    in each, and an offset that lies outside of one begins or ends there at its edge. --offset
+    A PLACE is earliest, latest, an offset, or @TIME, the first record at or after it: ISO 8601
+    (UTC if it has no zone), milliseconds, or how long ago, as @-1h30m. Without a partition it is
+    taken in each, and an offset that lies outside of one begins or ends there at its edge. --offset
     says both ends at once.
 
     Bytes are shown as UTF-8; what is not is \\xNN, and \\N is null. In JSON it is
@@ -105,42 +117,40 @@ def read_records(
     Example:
       txnlog records read orders:0 --from 100 --to 200
       txnlog records read orders --from @2024-05-01T12:00 -n 10 -o jsonl
-      txnlog records read orders --offset @-1h -f '%p:%o %k=%v\\n'
-      txnlog records read orders --key alice --where 'value.items[0].price > 9.5' -n 1
-      txnlog records read orders --to-file orders.parquet
+      txnlog records read orders --offset @-1h --format '%p:%o %k=%v\\n'
+      txnlog records read orders --key alice --where 'value.items[0].price > 9.5'
+      txnlog records read orders --as-of @2024-05-01 --to-file orders.parquet
       txnlog records read orders --group audit --commit
     """
     place, chosen = parse_target(target), join_range(offset, from_, to)
     wanted = RecordFilter.of(key, grep, where)
-    printer = RecordPrinter.of(encoding, template)
+    printer = RecordPrinter.of(encoding, short_template if template is None else template)
     named_format = None if file_format is None else file_format.value
+    if to_file is None and file_format is not None:
+        raise typer.BadParameter("--file-format goes with --to-file")
+    if commit and group is None:
+        raise typer.BadParameter("--commit goes with --group")
+    if group is not None:
+        if (offset, from_, to, as_of, to_file) != (None,) * 5 or wanted:
+            raise typer.BadParameter(
+                "--group says where to begin, and prints all from there: leave --offset, --from, "
+                "--to, --as-of, --to-file, --key, --grep and --where out"
+            )
+        if isolation_level is Isolation.SNAPSHOT:
+            raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
+        consumer = _consume(session.open_store(), place, group, isolation_level)
+        _print_consumed(session, printer, consumer, max_records, commit=commit)
+        return
     if to_file is not None:
-        if template is not None or max_records is not None or wanted:
+        if printer.template is not None or max_records is not None or wanted:
             raise typer.BadParameter(
                 "--to-file takes whole ranges: use --offset, not -n, --format, --key, --grep or "
                 "--where"
             )
         _check_file(to_file, named_format)
-    elif file_format is not None:
-        raise typer.BadParameter("--file-format goes with --to-file")
-    if commit and group is None:
-        raise typer.BadParameter("--commit goes with --group")
-    if group is not None:
-        if (offset, from_, to, to_file) != (None, None, None, None) or wanted:
-            raise typer.BadParameter(
-                "--group says where to begin, and prints all from there: leave --offset, --from, "
-                "--to, --to-file, --key, --grep and --where out"
-            )
-        if isolation_level is Isolation.SNAPSHOT:
-            raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
-        consumer = _consume(session.open_store(), place, group, isolation_level)
-        records = map(convert_consumed, islice(consumer, max_records))
-        printer.print(session.output, records)
-        if commit:
-            flush()  # what could not be printed is not committed
-            consumer.commit()
-        return
-    snapshot = session.open_store().snapshot([place.topic], isolation_level=isolation_level.value)
+    then = parse_moment(as_of)
+    level = isolation_level.value
+    snapshot = session.open_store().snapshot([place.topic], isolation_level=level, at=then)
     scan = plan_scan(snapshot, place, chosen, row_filter=wanted.of_scan, as_json=to_file is None)
     if to_file is None:
         scanned = read_scanned(wanted.keep(scan.to_batches()))
@@ -149,6 +159,21 @@ def read_records(
     with progress_bar(f"writing {to_file.name}", unit="records") as progress:
         count = scan.to_file(to_file, named_format, encoding=encoding.value, progress=progress)
     warn(f"wrote {count} records to {to_file}")
+
+
+def _print_consumed(
+    session: Session,
+    printer: RecordPrinter,
+    consumer: Consumer,
+    max_records: int | None,
+    *,
+    commit: bool,
+) -> None:
+    """Print what a group has yet to read, and commit it when all of that is out."""
+    printer.print(session.output, map(convert_consumed, islice(consumer, max_records)))
+    if commit:
+        flush()  # what could not be printed is not committed
+        consumer.commit()
 
 
 def _consume(store: Store, where: Target, group_id: str, isolation_level: Isolation) -> Consumer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.input.options import TargetArgument
+from txnlog.cli.input.options import IntervalOption, TargetArgument
 from txnlog.cli.input.places import Target, parse_target
 from txnlog.cli.input.ranges import EVERYTHING
 from txnlog.cli.input.record_options import (
@@ -17,22 +17,19 @@ from txnlog.cli.input.record_options import (
     EncodingOption,
     Isolation,
     IsolationOption,
-    LongTemplateOption,
     MaxRecordsOption,
+    TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.output.patience import Patience
 from txnlog.cli.output.record_fields import Record, convert_consumed, read_scanned
 from txnlog.cli.output.record_printer import RecordPrinter
-from txnlog.cli.output.streams import flush, warn
+from txnlog.cli.output.streams import flush
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.consumer import Consumer
     from txnlog.store import Store
-
-
-_PATIENCE_S = 60.0
-"""A storage that fails for longer ends a follower."""
 
 
 def tail_records(
@@ -42,13 +39,10 @@ def tail_records(
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on with records that come; Ctrl-C ends it.")
     ] = False,
-    interval: Annotated[
-        float,
-        typer.Option("--interval", metavar="SECONDS", min=0.05, help="How often to look for more."),
-    ] = 1.0,
+    interval: IntervalOption = 1.0,
     isolation_level: IsolationOption = Isolation.COMMITTED,
     encoding: EncodingOption = Encoding.TEXT,
-    template: LongTemplateOption = None,
+    template: TemplateOption = None,
 ) -> None:
     """Show the newest records of a topic, over all partitions in the order of their times.
 
@@ -100,21 +94,16 @@ def _follow(
     """New records, for ever. Raises what the consumer raises; a StorageError after a minute."""
     from txnlog.errors import StorageError
 
-    failing_since_s: float | None = None
+    patience = Patience()
     while True:
         flush()
         try:
             records = consumer.poll()
         except StorageError as error:
-            now_s = time.monotonic()
-            if failing_since_s is None:
-                warn(f"{error}; trying again")
-                failing_since_s = now_s
-            if not error.retriable or now_s - failing_since_s > _PATIENCE_S:
-                raise
+            patience.bear(error)
             records = []
         else:
-            failing_since_s = None
+            patience.end()
         for record in records:
             yield convert_consumed(record)
         if not records:

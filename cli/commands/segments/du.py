@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 FIELDS: list[Field[PartitionUsage]] = [
     text("topic", "TOPIC", lambda usage: usage.topic),
     number("partition", "PART", lambda usage: usage.partition),
-    number("file_count", "FILES", lambda usage: usage.file_count),
-    number("segment_bytes", "SEGMENTS", lambda usage: usage.segment_bytes),
-    number("index_bytes", "INDEXES", lambda usage: usage.index_bytes),
-    number("log_bytes", "LOG", lambda usage: usage.log_bytes),
-    number("unreferenced_bytes", "UNREFERENCED", lambda usage: usage.unreferenced_bytes),
-    number("size_bytes", "BYTES", lambda usage: usage.size_bytes),
+    number("file_count", "FILES", lambda usage: usage.file_count, wide=True),
+    size("segment_bytes", "SEGMENTS", lambda usage: usage.segment_bytes),
+    size("index_bytes", "INDEXES", lambda usage: usage.index_bytes, wide=True),
+    size("log_bytes", "LOG", lambda usage: usage.log_bytes),
+    size("unreferenced_bytes", "UNREFERENCED", lambda usage: usage.unreferenced_bytes),
+    size("size_bytes", "BYTES", lambda usage: usage.size_bytes),
 ]
 
 

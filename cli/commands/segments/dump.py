@@ -69,6 +69,7 @@ def dump_segments(
             live=with_records,  # no table is measured ahead: a batch holds its records
             heading=lambda batch: f"# {batch.source}",
             below=partial(show_records, metadata=not no_metadata) if with_records else None,
+            cut=True,
         )
 
 

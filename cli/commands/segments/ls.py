@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.cli.input.options import TargetArgument
 from txnlog.cli.input.places import parse_target
-from txnlog.cli.output.fields import Field, number, text, time
+from txnlog.cli.output.fields import Field, number, size, text, time
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ FIELDS: list[Field[SegmentDescription]] = [
     number("base_offset", "BASE", lambda segment: segment.base_offset),
     number("end_offset", "END", lambda segment: segment.end_offset, wide=True),
     number("record_count", "RECORDS", lambda segment: segment.record_count),
-    number("size_bytes", "BYTES", lambda segment: segment.size_bytes),
+    size("size_bytes", "BYTES", lambda segment: segment.size_bytes),
     number("batch_count", "BATCHES", lambda segment: segment.batch_count, wide=True),
     number("entry", "ENTRY", lambda segment: segment.entry, wide=True),
     text("outcome", "OUTCOME", lambda segment: segment.outcome),

@@ -13,7 +13,7 @@ from txnlog.cli.input.segment_choice import (
     choose_segments,
 )
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.fields import Field, flag, names, number, text
+from txnlog.cli.output.fields import Field, flag, names, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FIELDS: list[Field[SegmentCheck]] = [
     flag("ok", "STATE", lambda check: not check.damages, "ok", "DAMAGED"),
     number("batch_count", "BATCHES", lambda check: check.batch_count, wide=True),
     number("record_count", "RECORDS", lambda check: check.record_count, wide=True),
-    number("size_bytes", "BYTES", lambda check: check.size_bytes),
+    size("size_bytes", "BYTES", lambda check: check.size_bytes),
     text("path", "PATH", lambda check: check.path),
     number("position", "POSITION", lambda check: max(check.position, 0), wide=True),
     names("damages", None, lambda check: check.damages),

@@ -8,7 +8,7 @@ import typer
 
 from txnlog.cli.input.options import DryRunOption
 from txnlog.cli.output.confirmation import note_dry_run
-from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -19,11 +19,16 @@ FIELDS: list[Field[Compaction]] = [
     number("partition", "PART", lambda done: done.partition),
     text("dirty_ratio", "DIRTY", lambda done: f"{done.dirty_ratio:.2f}"),
     number("segment_count", "SEGMENTS", lambda done: done.segment_count),
-    number("size_bytes", "BYTES", lambda done: done.size_bytes),
-    number("record_count", "RECORDS", lambda done: done.record_count),
+    size("size_bytes", "BYTES", lambda done: done.size_bytes),
+    number("record_count", "RECORDS", lambda done: done.record_count, wide=True),
     number("compacted_count", "SEGMENTS AFTER", lambda done: done.compacted_count),
-    number("compacted_bytes", "BYTES AFTER", lambda done: done.compacted_bytes),
-    number("compacted_record_count", "RECORDS AFTER", lambda done: done.compacted_record_count),
+    size("compacted_bytes", "BYTES AFTER", lambda done: done.compacted_bytes),
+    number(
+        "compacted_record_count",
+        "RECORDS AFTER",
+        lambda done: done.compacted_record_count,
+        wide=True,
+    ),
 ]
 
 

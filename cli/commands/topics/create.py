@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.input.assignments import parse_settings
-from txnlog.cli.input.options import DryRunOption, SettingsOption, TopicArgument
+from txnlog.cli.input.options import DryRunOption, NewTopicArgument, SettingsOption
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.topic_fields import print_topic
 from txnlog.cli.session import Session
@@ -15,7 +15,7 @@ from txnlog.cli.session import Session
 
 def create_topic(
     session: Session,
-    topic: TopicArgument,
+    topic: NewTopicArgument,
     partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many.")] = 1,
     config: SettingsOption = None,
     if_not_exists: Annotated[

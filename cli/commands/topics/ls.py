@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated, TypeVar
 
 import typer
 
 from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.streams import warn
 from txnlog.cli.output.topic_fields import SUMMARY
 from txnlog.cli.session import Session
+
+T = TypeVar("T")
 
 
 def list_topics(
     session: Session,
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATTERN]...", help="Only these: names, or 'ord*'."),
+        typer.Argument(metavar="PATTERN", help="Only these: names, or 'ord*'."),
     ] = None,
 ) -> None:
     """List topics with their sizes.
@@ -30,5 +35,15 @@ def list_topics(
       txnlog topics ls 'ord*' paid
     """
     found = session.open_store().each_topic(patterns or ["*"])
+    matched = False
+
+    def note(topics: Iterable[T]) -> Iterator[T]:
+        nonlocal matched
+        for topic in topics:
+            matched = True
+            yield topic
+
     with DamageReporter() as reporter:
-        session.output.rows(SUMMARY, reporter.skip_unreadable(found))
+        session.output.rows(SUMMARY, reporter.skip_unreadable(note(found)))
+    if patterns and not matched and sys.stderr.isatty():  # a program sees that there is none
+        warn(f"no topic is called {' or '.join(patterns)}")

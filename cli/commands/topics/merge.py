@@ -9,7 +9,7 @@ import typer
 
 from txnlog.cli.input.options import DryRunOption
 from txnlog.cli.output.confirmation import note_dry_run
-from txnlog.cli.output.fields import Field, number, text
+from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ FIELDS: list[Field[Merge]] = [
     text("topic", "TOPIC", lambda merge: merge.topic),
     number("partition", "PART", lambda merge: merge.partition),
     number("segment_count", "SEGMENTS", lambda merge: merge.segment_count),
-    number("size_bytes", "BYTES", lambda merge: merge.size_bytes),
+    size("size_bytes", "BYTES", lambda merge: merge.size_bytes),
     number("merged_count", "MERGED", lambda merge: merge.merged_count),
-    number("merged_bytes", "BYTES NOW", lambda merge: merge.merged_bytes),
+    size("merged_bytes", "BYTES NOW", lambda merge: merge.merged_bytes),
 ]
 
 

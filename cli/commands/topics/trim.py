@@ -49,7 +49,7 @@ def trim_records(
         typer.Option(
             "--before",
             metavar="PLACE",
-            help="The new start: an offset (with TOPIC:PARTITION), @time, or latest for all.",
+            help="The new start: an offset (with TOPIC:PARTITION), @TIME, or latest for all.",
             show_default=False,
         ),
     ] = None,

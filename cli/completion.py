@@ -1,0 +1,122 @@
+"""What a shell completes from the store: names of topics, partitions, groups, transactional ids.
+
+By what stands in help for a word: whatever takes a ``TOPIC`` completes topics. Quick or nothing:
+who presses Tab waits for two seconds at most, and is told no error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stderr, suppress
+from inspect import Parameter
+from io import StringIO
+from threading import Thread, Timer
+from typing import Final, Literal, TypeAlias, get_args
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from txnlog.cli.input.options import Format
+from txnlog.cli.session import Session, open_session, read_root_options
+
+Kind: TypeAlias = Literal["topics", "groups", "transactions"]
+
+_WAIT_S: Final = 2.0
+_LINGER_S: Final = 0.5
+_READ_UP_TO: Final = 64
+"""Of so many names their logs are read, too: deleted ones have left theirs behind."""
+_HARMLESS = re.compile(r"[A-Za-z0-9_./@+=:][A-Za-z0-9_./@+=:-]*", re.ASCII)
+"""Shells evaluate what they are given here, and a name may be anything."""
+_STATES: Final = (
+    *("Empty", "Ongoing", "PrepareCommit", "PrepareAbort"),
+    *("CompleteCommit", "CompleteAbort", "Dead"),
+)
+
+
+def complete(parameters: Iterable[Parameter]) -> None:
+    """Have these parameters of a verb completed, by what their help calls them."""
+    for parameter in parameters:
+        for info in get_args(parameter.annotation)[1:]:
+            if isinstance(info, ArgumentInfo | OptionInfo) and info.autocompletion is None:
+                info.autocompletion = _COMPLETERS.get(info.metavar or "")
+
+
+def _complete_names(kind: Kind) -> Callable[[typer.Context], list[str]]:
+    def complete_names(ctx: typer.Context) -> list[str]:
+        return _look_up(ctx, lambda session, found: _find_names(session, kind, found))
+
+    return complete_names
+
+
+def _complete_targets(ctx: typer.Context, incomplete: str) -> list[str]:
+    topic, colon, _ = incomplete.partition(":")
+    if not colon:
+        return _look_up(ctx, lambda session, found: _find_names(session, "topics", found))
+    return _look_up(ctx, lambda session, found: _find_partitions(session, topic, found))
+
+
+def _complete_states() -> list[str]:
+    return [*_STATES]
+
+
+_COMPLETERS: Final[Mapping[str, Callable[..., list[str]]]] = {
+    "TOPIC": _complete_names("topics"),
+    "TOPIC[:PARTITION]": _complete_targets,
+    "PATTERN": _complete_names("topics"),
+    "GROUP": _complete_names("groups"),
+    "ID": _complete_names("transactions"),
+    "STATE": _complete_states,
+}
+
+
+def _look_up(ctx: typer.Context, find: Callable[[Session, list[str]], None]) -> list[str]:
+    """What has been found when the time is up, of a store that is meant and can be opened."""
+    found: list[str] = []
+
+    def run() -> None:
+        with suppress(BaseException):  # whoever presses Tab has asked for no error
+            find(_open(ctx), found)
+
+    with redirect_stderr(StringIO()):
+        looking = Thread(target=run, daemon=True)
+        looking.start()
+        looking.join(_WAIT_S)
+    if looking.is_alive():
+        # Libraries wait for their own threads when a process ends; the shell waits for nobody.
+        last = Timer(_LINGER_S, _leave)
+        last.daemon = True
+        last.start()
+    return [name for name in tuple(found) if _HARMLESS.fullmatch(name)]
+
+
+def _leave() -> None:
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _open(ctx: typer.Context) -> Session:
+    before, behind = ctx.find_root().params, ctx.params
+    root = read_root_options(
+        before.get("store"), before.get("storage_option"), before.get("config_file"), None
+    )
+    return open_session(root, behind.get("store"), behind.get("storage_option"), Format.JSONL)
+
+
+def _find_names(session: Session, kind: Kind, found: list[str]) -> None:
+    from txnlog import names
+    from txnlog.storage import open_storage
+
+    storage = open_storage(session.url or "", session.storage_options)
+    folders = sorted(storage.list_folders(kind))
+    found[:] = folders if kind == "topics" else sorted(names.decode_names(folders))
+    if len(folders) <= _READ_UP_TO and kind != "transactions":
+        store = session.open_store()
+        found[:] = store.topics() if kind == "topics" else store.groups()
+
+
+def _find_partitions(session: Session, topic: str, found: list[str]) -> None:
+    count = session.open_store().topic_spec(topic).partitions
+    found[:] = [f"{topic}:{number}" for number in range(count)]

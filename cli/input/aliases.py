@@ -1,0 +1,49 @@
+"""What fingers type that know other tools: other words for verbs, which no help lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from typer.core import TyperGroup
+
+_EVERYWHERE: Final[Mapping[str, str]] = {
+    "list": "ls",
+    "show": "describe",
+    "rm": "delete",
+}
+_OF_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "records": {"cat": "read", "consume": "read", "produce": "write"},
+    "txns": {"list-hanging": "find-hanging"},
+}
+_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": ("topics",),
+    "record": ("records",),
+    "group": ("groups",),
+    "offset": ("offsets",),
+    "segment": ("segments",),
+    "txn": ("txns",),
+    "consume": ("records", "read"),
+    "produce": ("records", "write"),
+}
+
+
+class AliasedGroup(TyperGroup):
+    """A group of verbs that takes other words for them, too."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
+        if cmd_name in self.commands:
+            return super().get_command(ctx, cmd_name)
+        own = _OF_GROUPS.get(self.name or "", {})
+        meant = own.get(cmd_name) or _EVERYWHERE.get(cmd_name, "")
+        return super().get_command(ctx, meant if meant in self.commands else cmd_name)
+
+
+class AliasedRoot(AliasedGroup):
+    """The root, where a word may also stand for a verb of a group."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
+        found: Any = self
+        for word in _OF_ROOT.get(cmd_name, ()):
+            found = found.commands[word]
+        return super().get_command(ctx, cmd_name) if found is self else found

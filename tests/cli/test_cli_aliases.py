@@ -1,0 +1,35 @@
+"""What is typed by fingers that know other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli_command import cli_each
+
+
+def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
+    """They do what the verb does, options and all; help lists none of them."""
+    pairs = (
+        ("topics list", "topics ls"),
+        ("topic show orders", "topics describe orders"),
+        ("topics rm orders --dry-run", "topics delete orders --dry-run"),
+        ("group list --all", "groups ls --all"),
+        ("store show", "store describe"),
+        ("records cat orders -n 1", "records read orders -n 1"),
+        ("record consume orders:1", "records read orders:1"),
+        ("consume orders -f %o", "records read orders --format %o"),
+        ("txns list --state open", "txns ls --state open"),
+    )
+    commands = [
+        (*text.split(), "--store", store_path, "-o", "jsonl") for pair in pairs for text in pair
+    ]
+    done = cli_each(*commands, ("-h",), ("records", "-h"), ("produce", "-h"), ("topics", "lst"))
+    for pair, alias, verb in zip(pairs, done[:-4:2], done[1:-4:2], strict=True):
+        assert (alias.code, alias.out) == (verb.code, verb.out), pair
+        assert verb.out or "--state" in pair[1], pair
+    root, records, produce, unknown = done[-4:]
+    for word in ("consume", "produce", "topic ", "cat", "list"):
+        assert f"  {word}" not in root.out.partition("Commands:")[2]
+        assert f"  {word}" not in records.out.partition("Commands:")[2]
+    assert "Write records from stdin" in produce.out
+    assert (unknown.code, "No such command 'lst'" in unknown.err) == (2, True)

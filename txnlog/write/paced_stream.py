@@ -1,0 +1,53 @@
+"""A stream of bytes that can be waited for until some time, and no longer.
+
+A pipe has no such wait everywhere, so a thread reads it: a few pieces ahead, which bounds memory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from queue import Empty, Queue
+from threading import Thread
+from typing import Final
+
+_PIECE_BYTES: Final = 1 << 20
+_PIECES_AHEAD: Final = 4
+
+
+class PacedStream:
+    """What comes from a file descriptor, as it comes. ``deadline_s`` is by ``time.monotonic``."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.deadline_s: float | None = None
+        self._pieces: Queue[bytes | OSError] = Queue(_PIECES_AHEAD)
+        # A daemon: who ends the program does not wait for more to come.
+        Thread(target=self._feed, args=(descriptor,), daemon=True).start()
+
+    def read(self) -> bytes | None:
+        """What has come, nothing at the end; None if nothing has by the deadline.
+
+        Raises OSError if the stream cannot be read.
+        """
+        left_s = None if self.deadline_s is None else max(self.deadline_s - time.monotonic(), 0)
+        try:
+            piece = self._pieces.get(timeout=left_s)
+        except Empty:
+            return None
+        if not piece or isinstance(piece, OSError):
+            self._pieces.put(piece)  # whoever asks again learns the same
+        if isinstance(piece, OSError):
+            raise piece
+        return piece
+
+    def _feed(self, descriptor: int) -> None:
+        # Not through a BufferedReader: its lock would be held here when the program ends.
+        piece: bytes | OSError = b"-"
+        while piece:
+            try:
+                piece = os.read(descriptor, _PIECE_BYTES)
+            except OSError as error:
+                piece = error
+            self._pieces.put(piece)
+            if isinstance(piece, OSError):
+                return
