@@ -237,7 +237,7 @@ class SparkTransaction:
         self,
         *topics: str,
         starting_offsets: OffsetsOption | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         include_headers: bool = False,
         options: Mapping[str, bool | int | str] | None = None,
         native: bool | None = None,
@@ -256,7 +256,7 @@ class SparkTransaction:
                 {topic: {partition: offset}}. The group is moved all the same.
             columns: of the row schema, to bring less over to Spark. Of a typed topic those of its
                 schema and, as wanted, ``_topic``, ``_partition``, ``_offset``, ``_timestamp``,
-                ``_headers``, ``_deleted``.
+                ``_headers``, ``_deleted``. Names, or text as the option ``columns`` takes it.
             include_headers: add the column ``headers``, of a typed topic ``_headers``.
             options: of a batch read, with the names that docs/SPARK.md lists: how it is split into
                 tasks, where it starts and ends by time, ``failOnDataLoss``.
