@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from txnlog.spark.check import CheckStep, SetUpCheck, check
     from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
     from txnlog.spark.maintenance import maintain
     from txnlog.spark.reading import read
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaughtUp",
+    "CheckStep",
+    "SetUpCheck",
     "SparkTransaction",
     "TransactionResult",
     "TxnlogDataSource",
     "catch_up",
+    "check",
     "foreach_batch",
     "maintain",
     "read",
@@ -43,10 +47,13 @@ __all__ = [
 
 _HOMES = {
     "CaughtUp": "transactions.catch_up",
+    "CheckStep": "check",
+    "SetUpCheck": "check",
     "SparkTransaction": "transactions.transaction",
     "TransactionResult": "transactions.transaction",
     "TxnlogDataSource": "source",
     "catch_up": "transactions.catch_up",
+    "check": "check",
     "foreach_batch": "transactions.foreach_batch",
     "maintain": "maintenance",
     "read": "reading",

@@ -62,6 +62,7 @@ class TxnlogWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
         execution = provenance.require_execution()
+        provenance.refuse_table()
         return Uploaded(upload(self._plan, iterator), execution)
 
     # -- on the driver's side --------------------------------------------------------------------

@@ -33,6 +33,7 @@ INSIDE = {
     "ui": ("server", "app", "pages", "paging", "console", "access", "rendering"),
     "cli": ("__main__", "run", "app", "commands", "verbs", "session", "output", "input"),
     "spark": (
+        "check",
         "maintenance",
         "reading",
         "transactions",

@@ -241,7 +241,7 @@ def test_options_of_kafkas_client_are_passed_over_where_that_is_asked_for() -> N
     "name", ["kafka.partitioner.class", "kafka.interceptor.classes", "kafka.x"]
 )
 def test_what_says_what_is_read_or_written_is_never_passed_over(name: str) -> None:
-    """Only what tells Kafka's client how to do its work is; a value that means something still does."""
+    """Only what tells Kafka's client how to do its work is; what means something still does."""
     ignore = {**READ, "ignoreKafkaClientOptions": "true"}
     with pytest.raises(InvalidOption, match=name):
         parse_read({**ignore, f"kafka.{name}": "a.B"})

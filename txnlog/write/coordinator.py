@@ -547,11 +547,10 @@ class Coordinator:
             if newest.state.status is Status.DEAD:
                 raise ProducerFenced(
                     f"transactional id {self.transactional_id!r} has expired: "
-                    f"{newest.state.reason}; make a new producer and call init_transactions()"
+                    f"{newest.state.reason}; {transitions.FENCED_ADVICE}"
                 )
         raise ProducerFenced(
-            f"{ref} was ended by somebody else, who took it for dead; "
-            "close this producer, make a new one and call init_transactions()"
+            f"{ref} was ended by somebody else, who took it for dead; {transitions.FENCED_ADVICE}"
         )
 
     def _clean(self) -> None:
