@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txnlog.spark.check import CheckStep, SetUpCheck, check
     from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
     from txnlog.spark.maintenance import maintain
     from txnlog.spark.reading import read
     from txnlog.spark.registration import register
+    from txnlog.spark.setup_check import CheckStep, SetUpCheck, check
     from txnlog.spark.source import TxnlogDataSource
     from txnlog.spark.transactions.catch_up import CaughtUp, catch_up
     from txnlog.spark.transactions.foreach_batch import foreach_batch
@@ -47,13 +47,13 @@ __all__ = [
 
 _HOMES = {
     "CaughtUp": "transactions.catch_up",
-    "CheckStep": "check",
-    "SetUpCheck": "check",
+    "CheckStep": "setup_check",
+    "SetUpCheck": "setup_check",
     "SparkTransaction": "transactions.transaction",
     "TransactionResult": "transactions.transaction",
     "TxnlogDataSource": "source",
     "catch_up": "transactions.catch_up",
-    "check": "check",
+    "check": "setup_check",
     "foreach_batch": "transactions.foreach_batch",
     "maintain": "maintenance",
     "read": "reading",

@@ -26,13 +26,13 @@ def run(spark: SparkSession, root: str) -> None:
     store = txnlog.open(root)
     if not store.scan(AIRLINES).record_count:
         with store.producer() as producer:
-            for carrier, name in NAMES.items():
-                producer.send(AIRLINES, name, carrier)
-    done = catch_up(spark, root, name, transactional_id="naming", group_id="naming")
+            for carrier, airline in NAMES.items():
+                producer.send(AIRLINES, airline, carrier)
+    done = catch_up(spark, root, add_names, transactional_id="naming", group_id="naming")
     print(f"{done.consumed_records:,} flights in {done.transactions} transactions")
 
 
-def name(txn: SparkTransaction) -> None:
+def add_names(txn: SparkTransaction) -> None:
     """One transaction: what is new, joined with the newest name of each airline."""
     flights = parsed(txn.read("flights", columns="key,value,timestamp"))
     versions = txn.read_whole(AIRLINES, columns="key,value,offset")  # after txn.read

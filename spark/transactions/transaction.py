@@ -13,6 +13,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from txnlog.display import Shown
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from txnlog.config import CompressionType
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
 
@@ -58,7 +60,7 @@ class _Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionResult:
+class TransactionResult(Shown):
     """What a transaction has committed.
 
     ``written`` has the offsets that its records were given, ``consumed`` the offsets [start, stop)
@@ -355,7 +357,7 @@ class SparkTransaction:
         topic: str | None = None,
         *,
         include_headers: bool | None = None,
-        compression_type: str | None = None,
+        compression_type: CompressionType | None = None,
     ) -> None:
         """Run the DataFrame and upload its rows; they are committed when the block ends.
 

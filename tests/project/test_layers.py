@@ -33,7 +33,7 @@ INSIDE = {
     "ui": ("server", "app", "pages", "paging", "console", "access", "rendering"),
     "cli": ("__main__", "run", "app", "commands", "verbs", "session", "output", "input"),
     "spark": (
-        "check",
+        "setup_check",
         "maintenance",
         "reading",
         "transactions",
@@ -45,7 +45,7 @@ INSIDE = {
     ),
 }
 """The same for the rooms of a face, each a folder or a module."""
-VOCABULARY = {"clock", "config", "errors", "names", "schema"}
+VOCABULARY = {"clock", "config", "display", "errors", "names", "schema"}
 """Modules in the root of txnlog/ that users import, and so does everything else."""
 
 MODULES = {module.name: module for module in modules() if module.name != "pyspark_txnlog"}

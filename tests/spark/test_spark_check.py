@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import txnlog
 from txnlog import Store
 from txnlog.spark import CheckStep, SetUpCheck, check
-from txnlog.spark.check import _problem
+from txnlog.spark.setup_check import _problem
 
 
 def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from txnlog.config import topic_setting
+from txnlog.display import Shown
 from txnlog.errors import StorageError, TxnlogError
 from txnlog.log.group_log import GroupLog
 from txnlog.log.topic_log import TopicLog
@@ -89,7 +90,7 @@ class PartitionDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicDescription(Shown):
     """A topic as its log has it. ``open_transactions`` are those that hold stable offsets back.
 
     ``schema`` is that of a typed topic: its ``columns`` are an Arrow schema, its ``key`` names.
@@ -184,7 +185,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(Shown):
     """A consumer group: its offsets, sorted by topic and partition, and its members.
 
     ``state`` is Kafka's: ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``, ``Stable`` or
@@ -215,7 +216,7 @@ class OffsetReset:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionDescription:
+class TransactionDescription(Shown):
     """The newest state of a transactional id. ``entries`` are those that a commit covers.
 
     ``reason`` says why somebody other than the producer aborted the transaction. ``versions`` maps

@@ -154,10 +154,11 @@ def read_records(
 def _consume(store: Store, where: Target, group_id: str, isolation_level: Isolation) -> Consumer:
     """A consumer that shares nothing with the group's members, and ends with what there is."""
     from txnlog.names import TopicPartition
+    from txnlog.read.isolation import check_reading_on
 
     consumer = store.consumer(
         group_id=group_id,
-        isolation_level=isolation_level.value,
+        isolation_level=check_reading_on(isolation_level.value),
         auto_offset_reset="earliest",
         stop_at_end=True,
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from txnlog.config import CompressionType
     from txnlog.store import Store
     from txnlog.write.text_records import Headers, LineFormat
 
@@ -139,7 +140,7 @@ def write_records(
     line_format = None if input_format is InputFormat.JSONL else LineFormat(*encoded, headers)
     with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
         batches = _read_batches(stdin, line_format, headers, limits)
-        codec = None if compression is None else compression.value
+        codec: CompressionType | None = None if compression is None else compression.value
         written = _write(store, where, batches, codec, partitioner)
     if not written:
         warn("there were no records")
@@ -216,7 +217,7 @@ def _write(
     store: Store,
     where: Target,
     batches: Iterator[pa.RecordBatch],
-    compression: str | None,
+    compression: CompressionType | None,
     partitioner: str,
 ) -> list[Written]:
     # A flush without a transaction is one entry of one log: all of it shows at once, or nothing.
