@@ -155,7 +155,7 @@ class _ByRowGroup:
     stay together, whose least and largest values tell engines what they need not read.
     """
 
-    def __init__(self, partitions: int, seed: int) -> None:
+    def __init__(self, partitions: int, seed: int = 0) -> None:
         self._partitions = partitions
         self._partition = _first_partition(partitions, seed)
         self._taken_bytes = 0

@@ -267,14 +267,15 @@ def test_rates_have_no_effect_in_a_batch(caplog: pytest.LogCaptureFixture) -> No
 def test_reads_of_our_own_take_columns_as_the_option_does(caplog: pytest.LogCaptureFixture) -> None:
     """``columns="key,value"`` is not six columns of one letter; and rates are refused in them."""
     merged = partial(merge_read_options, include_headers=False, starting_offsets=None)
-    for given in ("key,value", '["key", "value"]', ["key", "value"]):
-        options = parse_read({**READ, **merged({}, columns=given)})
+    columns: tuple[str | list[str], ...] = ("key,value", '["key", "value"]', ["key", "value"])
+    for chosen in columns:
+        options = parse_read({**READ, **merged({}, columns=chosen)})
         assert options.columns.of(None).names == ("key", "value")
     for in_block, said in ((True, "has max_records"), (False, "give maxRecords")):
         with pytest.raises(InvalidOption, match=said):
             merged({"maxOffsetsPerTrigger": 5}, columns=None, in_block=in_block)
-    given = {**CLIENT, "ignoreKafkaClientOptions": True}
-    assert parse_read({**READ, **merged(given, columns=None)}).passed_over == ()
+    client: dict[str, bool | int | str] = {**CLIENT, "ignoreKafkaClientOptions": True}
+    assert parse_read({**READ, **merged(client, columns=None)}).passed_over == ()
     [warning] = caplog.records
     assert "kafka.sasl.jaas.config" in warning.getMessage()
     assert "secret" not in warning.getMessage()

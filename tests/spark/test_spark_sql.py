@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -87,10 +90,10 @@ def test_tables_of_the_catalog_are_refused_before_anything_is_written(
     frame = spark.range(0, 5, 1, 1).selectExpr("string(id) AS value")
     options = {"path": topics.url, "topic": "out"}
     writer = frame.write.format("txnlog").options(**options).mode("append")
-    make = {
-        "saveAsTable": lambda: writer.saveAsTable("t"),
+    make: dict[str, Callable[[], object]] = {
+        "saveAsTable": partial(writer.saveAsTable, "t"),
         "create": frame.writeTo("t").using("txnlog").options(**options).create,
-        "sql": lambda: spark.sql("CREATE TABLE t USING txnlog AS SELECT '1' AS value"),
+        "sql": partial(spark.sql, "CREATE TABLE t USING txnlog AS SELECT '1' AS value"),
     }
     with pytest.raises(PySparkException) as caught:
         make[how]()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import txnlog
+from txnlog import IsolationLevel
 from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
@@ -366,7 +367,7 @@ class Auditor:
         self._everything: set[Place] = set()
         self._told: set[str] = set()
 
-    def look(self, level: str) -> bool:
+    def look(self, level: IsolationLevel) -> bool:
         """One snapshot; True if it calls itself atomic. Raises Torn."""
         if self.job.anew:
             self.store = open_store(self.job)
