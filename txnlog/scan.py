@@ -204,4 +204,4 @@ class Scan:
 def _require(package: str, what: str) -> None:
     """Raise InvalidOption unless a library that somebody may do without is installed."""
     if find_spec(package) is None:
-        raise InvalidOption(f"{what} needs {package}: pip install {package}")
+        raise InvalidOption(f"{what} needs {package}: pip install 'txnlog[{package}]'")

@@ -30,6 +30,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.isolation import check_isolation_level
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import read_ranges
 from txnlog.snapshot import Snapshot
@@ -489,7 +490,7 @@ def read(job: Job) -> None:
     auditor = Auditor(job)
     for number, level in enumerate(levels):
         try:
-            atomic = auditor.look(level)
+            atomic = auditor.look(check_isolation_level(level))
         except ConcurrentTransactions:
             say("refused", level)
             continue
