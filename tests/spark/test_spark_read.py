@@ -71,9 +71,7 @@ def test_a_job_of_kafkas_connector_keeps_its_options(spark: SparkSession, store:
     store.create_topic("t")
     fill(store, "t", 0, 10)
     client = {"kafka_bootstrap_servers": "b:9", "kafka_security_protocol": "SSL"}
-    frame = load(
-        spark, store, "t", maxOffsetsPerTrigger=1, ignoreKafkaClientOptions=True, **client
-    )
+    frame = load(spark, store, "t", maxOffsetsPerTrigger=1, ignoreKafkaClientOptions=True, **client)
     fill(store, "t", 10, 20)
     assert values(frame) == list(range(10))
     store.create_topic("copy")
