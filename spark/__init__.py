@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from txnlog.spark.maintenance import maintain
     from txnlog.spark.reading import read
     from txnlog.spark.registration import register
+    from txnlog.spark.setup_check import CheckStep, SetUpCheck, check
     from txnlog.spark.source import TxnlogDataSource
     from txnlog.spark.transactions.catch_up import CaughtUp, catch_up
     from txnlog.spark.transactions.foreach_batch import foreach_batch
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaughtUp",
+    "CheckStep",
+    "SetUpCheck",
     "SparkTransaction",
     "TransactionResult",
     "TxnlogDataSource",
     "catch_up",
+    "check",
     "foreach_batch",
     "maintain",
     "read",
@@ -43,10 +47,13 @@ __all__ = [
 
 _HOMES = {
     "CaughtUp": "transactions.catch_up",
+    "CheckStep": "setup_check",
+    "SetUpCheck": "setup_check",
     "SparkTransaction": "transactions.transaction",
     "TransactionResult": "transactions.transaction",
     "TxnlogDataSource": "source",
     "catch_up": "transactions.catch_up",
+    "check": "setup_check",
     "foreach_batch": "transactions.foreach_batch",
     "maintain": "maintenance",
     "read": "reading",

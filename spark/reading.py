@@ -27,7 +27,7 @@ def read(
     spark: SparkSession,
     path: str | Store,
     *topics: str,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     include_headers: bool = False,
     starting_offsets: OffsetsOption | None = None,
     ending_offsets: OffsetsOption | None = None,
@@ -51,6 +51,7 @@ def read(
         topics: their names; several are read at one consistent cut, and have the same schema.
         columns: of a typed topic those of its schema and, as wanted, ``_topic``, ``_partition``,
             ``_offset``, ``_timestamp``, ``_headers``, ``_deleted``; of others those of the row.
+            Names, or text as the option ``columns`` takes it.
         include_headers: add the column ``headers``, of a typed topic ``_headers``.
         starting_offsets: 'earliest', 'latest' or {topic: {partition: offset}}.
         ending_offsets: the same; exclusive.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from weakref import WeakSet
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from txnlog.errors import InvalidOption
@@ -21,11 +24,15 @@ def register(spark: SparkSession) -> None:
     session that is active in the thread, and a new thread has none.
 
     Raises:
-        InvalidOption: txnlog was given to ``--py-files`` in a way that leaves the workers without.
+        InvalidOption: Spark's workers run a Python without txnlog.
     """
     if spark not in _registered:
         _check_reaches_workers(spark)
-        spark.dataSource.register(TxnlogDataSource)
+        found = _is_found(spark)
+        if not found or _has_other_machines(spark):
+            _check_workers_have_it(spark)
+        if not found:  # Spark warns of a second registration
+            spark.dataSource.register(TxnlogDataSource)
         _registered.add(spark)
     spark.createDataFrame([], "value binary")  # makes the session the active one; runs nothing
 
@@ -38,4 +45,45 @@ def _check_reaches_workers(spark: SparkSession) -> None:
         raise InvalidOption(
             f"--py-files {name}: Spark's workers do not look into files that end in .whl. Give it "
             "a copy of the same file that ends in .zip, as in --py-files txnlog.zip"
+        )
+
+
+_NEEDED = ("txnlog", "pyarrow", "numpy", "msgspec", "fsspec", "crc32c", "lz4", "zstandard")
+
+
+def _is_found(spark: SparkSession) -> bool:
+    """True if Spark finds the format by itself, in the Python of its workers on this machine."""
+    session = getattr(spark, "_jsparkSession", None)  # Spark Connect has none: its server knows
+    if session is None:
+        return False
+    return bool(session.sessionState().dataSourceManager().dataSourceExists("txnlog"))
+
+
+def _has_other_machines(spark: SparkSession) -> bool:
+    context = _context(spark)
+    if context is None:
+        return False
+    master = context.master or ""
+    return master != "local" and not master.startswith("local[")
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    """None of Spark Connect, whose workers this process cannot ask."""
+    return spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+
+
+def _check_workers_have_it(spark: SparkSession) -> None:
+    """Ask a worker, before a job of the user's fails in one with a page of tracebacks.
+
+    One task, with functions that every Python has. Raises InvalidOption.
+    """
+    context = _context(spark)
+    if context is None:
+        return
+    there = context.parallelize(_NEEDED, 1).map(find_spec).map(bool).collect()
+    if missing := [name for name, found in zip(_NEEDED, there, strict=True) if not found]:
+        raise InvalidOption(
+            f"Spark's workers run {context.pythonExec!r}, which has no {', '.join(missing)}: set "
+            f"PYSPARK_PYTHON to a Python that has, before the session is made (this process runs "
+            f"{sys.executable})"
         )

@@ -61,12 +61,13 @@ class TxnlogDataSource(DataSource):
         from txnlog.spark.batch.provenance import column_metadata
         from txnlog.spark.batch.read_plan import plan_read
         from txnlog.spark.batch.row_schema import read_schema
+        from txnlog.spark.options.kafka_client_options import warn_passed_over
         from txnlog.spark.options.read_options import parse_read
-        from txnlog.spark.options.stream_options import is_stream, parse_stream
+        from txnlog.spark.options.stream_options import check_rates
 
-        if is_stream(self.options):
-            return read_schema(_columns_of(parse_stream(self.options).read))
+        check_rates(self.options)
         options = parse_read(self.options)
+        warn_passed_over(options.passed_over)
         elsewhere: list[type[TxnlogError]] = [
             ConcurrentTransactions,
             InvalidOption,
@@ -84,7 +85,9 @@ class TxnlogDataSource(DataSource):
         from txnlog.spark.batch.read_plan import plan_read
         from txnlog.spark.batch.reader import TxnlogReader
         from txnlog.spark.batch.row_schema import check_read_schema
+        from txnlog.spark.options.stream_options import warn_of_rates
 
+        warn_of_rates(self.options)
         # This copy goes into every task: without the plan. There is none if it failed, or if the
         # user gave a schema, so that Spark did not ask for ours.
         plan, self._plan = self._plan or plan_read(self.options), None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from txnlog.config import AcksValue, AutoOffsetReset, CompressionType
     from txnlog.consumer import Consumer
     from txnlog.errors import TxnlogError
     from txnlog.groups.assignors import Assignor
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
     from txnlog.read.consumer_record import ConsumerRecord
+    from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel
     from txnlog.read.topic_view import OffsetAndTimestamp
     from txnlog.scan import Scan
     from txnlog.snapshot import Snapshot
@@ -35,11 +37,16 @@ if TYPE_CHECKING:
     from txnlog.store import open_store as open
 
 __all__ = [
+    "AcksValue",
     "Assignor",
+    "AutoOffsetReset",
+    "CompressionType",
     "Consumer",
+    "ConsumerIsolationLevel",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "GroupMetadata",
+    "IsolationLevel",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Producer",
@@ -56,11 +63,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AcksValue": "config",
     "Assignor": "groups.assignors",
+    "AutoOffsetReset": "config",
+    "CompressionType": "config",
     "Consumer": "consumer",
+    "ConsumerIsolationLevel": "read.isolation",
     "ConsumerRebalanceListener": "groups.sharing",
     "ConsumerRecord": "read.consumer_record",
     "GroupMetadata": "log.group_metadata",
+    "IsolationLevel": "read.isolation",
     "OffsetAndMetadata": "log.group_metadata",
     "OffsetAndTimestamp": "read.topic_view",
     "Producer": "producer",

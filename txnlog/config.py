@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 from txnlog.errors import InvalidConfig, TxnlogError
 from txnlog.segments.compression import Compression
@@ -365,6 +365,11 @@ class WriterCodec:
         merged = {**config, **self._settings()}
         check_merged_topic_config(merged)
         return merged
+
+
+AcksValue = Literal["all", "1", "0", "-1", 1, 0, -1]
+AutoOffsetReset = Literal["earliest", "latest", "none"]
+CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class Acks(Enum):

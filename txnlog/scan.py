@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txnlog import display
+from txnlog.errors import InvalidOption
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
+    import duckdb
     import pandas as pd
+    import polars as pl
 
 
 class Scan:
@@ -35,6 +40,30 @@ class Scan:
         self._columns = columns
         self.start_offsets = dict(start_offsets)
         self.end_offsets = dict(end_offsets)
+
+    def __repr__(self) -> str:
+        spans = ", ".join(f"{p}: [{start}, {stop})" for p, start, stop in self._spans()[:8])
+        more = ", ..." if len(self.start_offsets) > 8 else ""
+        filtered = "" if self._columns.row_filter is None else ", filtered"
+        return (
+            f"Scan({self._topic}, offsets {{{spans}{more}}}, {self.record_count} records at most"
+            f"{filtered}, columns {', '.join(self.columns)})"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = [("records, at most", self.record_count), ("columns", self.columns)]
+        if self._columns.row_filter is not None:
+            facts.append(("filter", self._columns.row_filter))
+        return display.table(f"Scan of {self._topic}", ("", ""), facts) + display.table(
+            "offsets", ("partition", "from", "to"), self._spans()
+        )
+
+    @property
+    def _topic(self) -> str:
+        return repr(self.ranges[0].topic) if self.ranges else "nothing"
+
+    def _spans(self) -> list[tuple[int, int, int]]:
+        return [(p, at, self.end_offsets[p]) for p, at in sorted(self.start_offsets.items())]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -133,9 +162,35 @@ class Scan:
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Read everything into a pandas DataFrame."""
+        """Read everything into a pandas DataFrame. Raises InvalidOption without pandas."""
+        _require("pandas", "to_pandas()")
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """Read everything into a Polars DataFrame. Raises InvalidOption without Polars."""
+        _require("polars", "to_polars()")
+        import polars as pl
+
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Read everything, as a relation of DuckDB: ``scan.to_duckdb().filter("offset > 5")``.
+
+        Args:
+            connection: whose it is; None: DuckDB's default.
+
+        Raises:
+            InvalidOption: DuckDB is not installed.
+        """
+        _require("duckdb", "to_duckdb()")
+        import duckdb
+
+        return (connection or duckdb.default_connection()).from_arrow(self.to_arrow())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as an Arrow reader, for anything that streams."""
@@ -144,3 +199,9 @@ class Scan:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's PyCapsule interface: Polars, DuckDB and others read a scan as it is."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
+
+
+def _require(package: str, what: str) -> None:
+    """Raise InvalidOption unless a library that somebody may do without is installed."""
+    if find_spec(package) is None:
+        raise InvalidOption(f"{what} needs {package}: pip install 'txnlog[{package}]'")

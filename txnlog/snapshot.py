@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from txnlog import display
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
@@ -37,6 +38,21 @@ class Snapshot:
         self._views = pinned.views
         self.isolation_level = isolation_level
         self.is_atomic = pinned.is_atomic
+
+    def __repr__(self) -> str:
+        return (
+            f"Snapshot({self.topics}, isolation_level={self.isolation_level!r}, "
+            f"is_atomic={self.is_atomic})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (topic, partition, start, view.end_offsets[partition])
+            for topic, view in self._views.items()
+            for partition, start in view.beginning_offsets.items()
+        ]
+        caption = f"Snapshot, {self.isolation_level}{'' if self.is_atomic else ', not atomic'}"
+        return display.table(caption, ("topic", "partition", "from", "to"), rows)
 
     @property
     def topics(self) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from txnlog import names
+from txnlog import display, names
 from txnlog.admin.maintaining import MaintenanceAdmin
 from txnlog.admin.tables import TableAdmin
 from txnlog.admin.topics import TopicAdmin
@@ -14,6 +14,9 @@ from txnlog.admin.upkeep import Upkeep
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
     Acks,
+    AcksValue,
+    AutoOffsetReset,
+    CompressionType,
     StoreConfig,
     WriterCodec,
     check_store_config,
@@ -34,7 +37,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
 from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.fetcher import FetchSettings
-from txnlog.read.isolation import check_isolation_level
+from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
@@ -42,6 +45,7 @@ from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
 from txnlog.write.partition_function import PartitionFunction
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
@@ -86,7 +90,7 @@ def open_store(
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
     storage = open_storage(url, storage_options, unsafe_single_writer=unsafe_single_writer)
-    return attach(storage, create=create, config=config, clock=clock)
+    return attach(logged(storage), create=create, config=config, clock=clock)
 
 
 def attach(
@@ -154,6 +158,11 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
 
+    def _repr_html_(self) -> str:
+        created = datetime.fromtimestamp(self.created_at_ms / 1000, UTC).isoformat(" ", "seconds")
+        facts = [("url", self.url), ("id", self.store_id), ("created", created)]
+        return display.table("Store", ("", ""), [*facts, *self.config.items()])
+
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[object, ...]]:
         # Travels as an address; what it has read is read anew where it arrives.
         return Store, (self._storage, self._file, self._clock)
@@ -194,7 +203,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         self,
         topics: str | Sequence[str],
         *,
-        isolation_level: str = "read_committed",
+        isolation_level: IsolationLevel = "read_committed",
         at: datetime | int | str | None = None,
     ) -> Snapshot:
         """Pin several topics at one consistent cut: of each transaction, all or nothing shows.
@@ -253,7 +262,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         columns: Sequence[str] | None = None,
         *,
         filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
-        isolation_level: str = "read_committed",
+        isolation_level: IsolationLevel = "read_committed",
     ) -> Scan:
         """Pin a range of one topic for reading as Arrow.
 
@@ -285,10 +294,10 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
         buffer_memory_bytes: int | None = None,
-        compression_type: str | None = None,
+        compression_type: CompressionType | None = None,
         compression_level: int | None = None,
         partitioner: str | PartitionFunction = DEFAULT_PARTITIONER,
-        acks: str | int = "all",
+        acks: AcksValue = "all",
         delivery_timeout_ms: int = 120_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1000,
@@ -334,8 +343,8 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         self,
         *topics: str,
         group_id: str | None = None,
-        isolation_level: str = "read_committed",
-        auto_offset_reset: str = "latest",
+        isolation_level: ConsumerIsolationLevel = "read_committed",
+        auto_offset_reset: AutoOffsetReset = "latest",
         max_poll_records: int = 500,
         stop_at_end: bool = False,
         fetch_min_bytes: int = 1,

@@ -19,7 +19,13 @@ from txnlog.errors import (
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
-from txnlog.state.transaction import ConsumedOffset, Outcome, TransactionRef, Version
+from txnlog.state.transaction import (
+    FENCED_ADVICE,
+    ConsumedOffset,
+    Outcome,
+    TransactionRef,
+    Version,
+)
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.segment_uploads import discard_segments
@@ -107,7 +113,7 @@ def commit_transaction(
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
     offsets: dict[str, list[OffsetCommit]] = {}
-    with discard_on_error(store, segments):
+    with discard_on_error(store, segments), speak_of_jobs(transactional_id):
         if continued is None:
             coordinator.initialize()
         else:
@@ -147,7 +153,8 @@ def abort_on_error(
     when the decision was put already.
     """
     try:
-        yield
+        with speak_of_jobs(coordinator.transactional_id):
+            yield
     except CommitStateUnknown:
         raise
     except BaseException:
@@ -181,6 +188,23 @@ def discard(store: Store, segments: SegmentsByTopic) -> None:
     """Delete the files of segments that are certainly not placed, best effort."""
     for uploaded in segments.values():
         discard_segments(store.storage, uploaded)
+
+
+@contextmanager
+def speak_of_jobs(transactional_id: str) -> Iterator[None]:
+    """A job has no producer that could be closed: say of a ProducerFenced what its owner can do."""
+    try:
+        yield
+    except ProducerFenced as error:
+        why = str(error).removesuffix(FENCED_ADVICE)
+        if why == str(error):
+            raise
+        raise ProducerFenced(
+            f"another job, or another run of this one, has taken over transactional id "
+            f"{transactional_id!r}, or this run outlived its transaction.timeout.ms: it cannot "
+            f"commit any more ({why.rstrip('; ')}). Let only one job with this id run, and start "
+            "it again"
+        ) from None
 
 
 @contextmanager

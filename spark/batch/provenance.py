@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark import TaskContext
 
-from txnlog.errors import IllegalState, InvalidTxnState, TxnlogError
+from txnlog.errors import IllegalState, InvalidOption, InvalidTxnState, TxnlogError
 from txnlog.names import STAGING, parse_read_note, read_note, read_note_owner
 from txnlog.state import envelope
 from txnlog.state.transaction import TransactionKey, TransactionRef, TransactionState
@@ -37,6 +37,8 @@ _logger = logging.getLogger(__name__)
 
 _METADATA = "txnlog.transaction"
 _EXECUTION_ID = "spark.sql.execution.id"
+_ROOT_EXECUTION_ID = "spark.sql.execution.root.id"
+_STREAMING_QUERY = "sql.streaming.queryId"
 _TAGS = "spark.job.tags"
 _SESSION = re.compile(r"spark-session-([0-9a-f-]{36})-execution-root-id-\d+")
 
@@ -139,6 +141,27 @@ def require_execution() -> str:
             "tells whether its rows were read with a transactional.id"
         )
     return execution or ""
+
+
+def refuse_table() -> None:
+    """In a task, before it uploads anything: refuse a write with which Spark makes a table.
+
+    Spark tells of it by nothing but this: the write is an execution within another one, which is
+    the statement's. A write in a function of ``foreachBatch`` is one too, and is not refused.
+
+    Raises InvalidOption. The job's failure makes Spark drop the table that it has made.
+    """
+    context = TaskContext.get()
+    number = context.getLocalProperty(_EXECUTION_ID) if context else None
+    root = context.getLocalProperty(_ROOT_EXECUTION_ID) if context else None
+    if context is None or root in (None, number) or context.getLocalProperty(_STREAMING_QUERY):
+        return
+    raise InvalidOption(
+        "saveAsTable(), writeTo(...).create() and CREATE TABLE ... AS SELECT are refused: Spark "
+        "would not keep the options with the table, so that nobody could read or write it. "
+        'Nothing was written. Give df.write.format("txnlog").options(...).mode("append").save(), '
+        "and for SQL CREATE TEMPORARY VIEW ... USING txnlog OPTIONS (...)"
+    )
 
 
 def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:

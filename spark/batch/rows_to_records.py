@@ -16,6 +16,7 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.schema import PARTITION
 from txnlog.segments.records import normalize, split_large, timestamps_ms
 from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES
+from txnlog.spark.batch.write_plan import draw_seed
 from txnlog.write.partitioner import (
     DEFAULT_PARTITIONER,
     Int32Array,
@@ -114,17 +115,29 @@ def partition_column(spec: TopicSpec | None) -> str:
     return "partition" if spec is None or spec.schema is None else PARTITION
 
 
+def _task() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
+
+
+def _first_partition(partitions: int, seed: int) -> int:
+    """Tasks with a few keyless rows each must not all begin in one partition."""
+    return (seed + _task()) % partitions
+
+
 class _Partitions:
     """Chooses the partitions of one topic's rows: as their column says, else by key."""
 
     def __init__(
-        self, spec: TopicSpec, partitioner: str, keyless: Partitioner | None = None
+        self, spec: TopicSpec, partitioner: str, seed: int, keyless: Partitioner | None = None
     ) -> None:
         self._spec = spec
-        # Tasks with a few keyless rows each must not all begin at partition 0.
-        context = TaskContext.get()
-        turn = context.partitionId() if context else 0
-        self._partitioner = keyless or make_partitioner(partitioner, spec.partitions, turn)
+        self._partitioner = keyless or make_partitioner(
+            partitioner,
+            spec.partitions,
+            _first_partition(spec.partitions, seed),
+            token=lambda: f"{seed:x}{_task():08x}",
+        )
 
     def __call__(self, rows: pa.RecordBatch, keys: pa.Array, records: pa.RecordBatch) -> Int32Array:
         """The partition of each row (int32).
@@ -142,11 +155,9 @@ class _ByRowGroup:
     stay together, whose least and largest values tell engines what they need not read.
     """
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, seed: int = 0) -> None:
         self._partitions = partitions
-        context = TaskContext.get()
-        # The tasks of a job have consecutive ids, and so have those of the job behind it.
-        self._partition = context.taskAttemptId() % partitions if context else 0
+        self._partition = _first_partition(partitions, seed)
         self._taken_bytes = 0
 
     def __call__(self, keys: pa.Array, _: pa.RecordBatch | None = None, /) -> Int32Array:
@@ -163,7 +174,7 @@ class _ByRowGroup:
 class TopicRecords:
     """Normalises the rows of one topic and chooses their partitions."""
 
-    def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str) -> None:
+    def __init__(self, spec: TopicSpec, clock: Clock, partitioner: str, seed: int = 0) -> None:
         self._topic = spec.topic
         self._clock = clock
         self._typed = None
@@ -173,11 +184,11 @@ class TopicRecords:
             self._typed = TypedRows(spec)
         self._by_group = None
         if spec.schema is not None and not spec.schema.key and partitioner == DEFAULT_PARTITIONER:
-            self._by_group = _ByRowGroup(spec.partitions)
+            self._by_group = _ByRowGroup(spec.partitions, seed)
         config = TopicConfig.of(spec.config)
         self._timestamps = TimestampLimits(spec.topic, config)
         self._keys = KeyCheck(spec.topic, config)
-        self._partitions = _Partitions(spec, partitioner, self._by_group)
+        self._partitions = _Partitions(spec, partitioner, seed, self._by_group)
 
     def __call__(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Int32Array]:
         """Records of RECORD_SCHEMA, or of the topic's own, and for each its partition (int32).
@@ -213,6 +224,7 @@ class PartitionColumn:
         self._topic = topic
         self._spec = None if topic is None else spec_of(topic)
         self._partitioner = partitioner
+        self._seed = draw_seed()
         self._topics: dict[str, Callable[[pa.RecordBatch, pa.Array], Int32Array]] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -240,9 +252,9 @@ class PartitionColumn:
 
     def _make(self, spec: TopicSpec) -> Callable[[pa.RecordBatch, pa.Array], Int32Array]:
         if ":" in self._partitioner:  # a user's own, which sees records, as in a write
-            records = TopicRecords(spec, SystemClock(), self._partitioner)
+            records = TopicRecords(spec, SystemClock(), self._partitioner, self._seed)
             return lambda rows, _: records(rows)[1]
-        partitions = _Partitions(spec, self._partitioner)
+        partitions = _Partitions(spec, self._partitioner, self._seed)
         return lambda rows, keys: partitions(rows, keys, rows)
 
 

@@ -92,6 +92,7 @@ class _TopicUploaders:
 
         self._store = plan.store
         self._options = plan.options
+        self._seed = plan.seed
         self._budget = UploadBudget()
         self._specs = {plan.spec.topic: plan.spec} if plan.spec else {}
         self._topics: dict[str, tuple[TopicRecords, SegmentUploader]] = {}
@@ -112,7 +113,7 @@ class _TopicUploaders:
             )
         clock = self._store.logs.clock
         opened = (
-            TopicRecords(spec, clock, self._options.partitioner),
+            TopicRecords(spec, clock, self._options.partitioner, self._seed),
             SegmentUploader(
                 self._store.storage, spec.with_codec(self._options.codec), clock, self._budget
             ),

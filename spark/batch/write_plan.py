@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ class WritePlan:
         columns: the names of all columns of the data, by position.
         used: the columns that count.
         spec: of the topic, if the options name it.
+        seed: chance for the partitioner, the same for a task that runs again.
     """
 
     store: Store
@@ -31,6 +33,15 @@ class WritePlan:
     columns: tuple[str, ...]
     used: tuple[str, ...]
     spec: TopicSpec | None
+    seed: int = 0
+
+
+def draw_seed() -> int:
+    """Chance for one write, drawn before its tasks: one that runs again chooses the same.
+
+    Without it small writes, as a stream's are, would all begin in the same partitions.
+    """
+    return secrets.randbits(31)
 
 
 def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
@@ -45,7 +56,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     used = check_columns(schema, spec, options.include_headers)
     if spec is not None:
         spec.with_codec(options.codec)  # what cannot be is said before any task runs
-    return WritePlan(store, options, tuple(schema.names), tuple(used), spec)
+    return WritePlan(store, options, tuple(schema.names), tuple(used), spec, draw_seed())
 
 
 def check_columns(

@@ -11,6 +11,7 @@ from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.provenance import CommitScope
 from txnlog.spark.batch.task_uploads import Uploaded, check_segments, discard_unplaced, upload
 from txnlog.spark.batch.write_plan import WritePlan, plan_write
+from txnlog.spark.options.kafka_client_options import warn_passed_over
 from txnlog.spark.options.write_options import WriteOptions, parse_write
 from txnlog.state.transaction import TransactionRef
 
@@ -28,6 +29,7 @@ def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
         TxnlogError: the store or a topic is not there.
     """
     parsed = parse_write(options)
+    warn_passed_over(parsed.passed_over)
     plan = plan_write(parsed, schema)
     continued = None
     if parsed.transactional_id is not None and parsed.staging is None:
@@ -60,6 +62,7 @@ class TxnlogWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
         execution = provenance.require_execution()
+        provenance.refuse_table()
         return Uploaded(upload(self._plan, iterator), execution)
 
     # -- on the driver's side --------------------------------------------------------------------

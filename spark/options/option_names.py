@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from txnlog.spark.options.kafka_client_options import IGNORE_KAFKA_CLIENT_OPTIONS
+
 STORAGE_PREFIX = "storage."
 TYPED_STORAGE = "storage.json"
 """Set by txnlog itself: JSON of the storage options that are no text, or whose names are not in
@@ -60,6 +62,7 @@ READ_OPTIONS = (
     "columns",
     "failOnDataLoss",
     "unsafeSingleWriter",
+    IGNORE_KAFKA_CLIENT_OPTIONS,
 )
 WRITE_OPTIONS = (
     "path",
@@ -72,6 +75,7 @@ WRITE_OPTIONS = (
     "transaction.timeout.ms",
     "outsideTransaction",
     "unsafeSingleWriter",
+    IGNORE_KAFKA_CLIENT_OPTIONS,
 )
 RATE_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 """How fast a stream reads: no batch has them."""

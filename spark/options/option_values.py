@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar, cast
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.spark.options import kafka_client_options
+from txnlog.spark.options.kafka_client_options import IGNORE_KAFKA_CLIENT_OPTIONS
 from txnlog.spark.options.option_names import (
     KAFKA_GROUP_ID,
     KAFKA_SPELLINGS,
@@ -32,17 +35,24 @@ _NO_MEANING = {
     "of which there are none here; remove it",
 }
 
+_ACCEPTED = ", ".join([KAFKA_GROUP_ID, *(f"kafka.{name}" for name in KAFKA_SPELLINGS)])
+
+_T = TypeVar("_T")
 _BYTES = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
 
 
 class OptionValues:
     """Options by their lower-cased names, checked to be known ones.
 
+    Whoever moves a job over has several that are wrong. What is wrong with names is kept, what is
+    wrong with values is kept by :meth:`tried`, and :meth:`raise_errors` raises all of it at once.
+
     Args:
         options: as they were given.
         known: the names that ``verb`` has, in the case of their documentation.
         verb: what is being done, for messages: "read", "write".
         others: the names that other verbs have, to tell what an option is for.
+        ignored: names that have no effect and are no error, as in Spark's Kafka source.
     """
 
     def __init__(
@@ -51,15 +61,23 @@ class OptionValues:
         known: Sequence[str],
         verb: str,
         others: Mapping[str, Sequence[str]],
+        ignored: Sequence[str] = (),
     ) -> None:
         self._values: dict[str, str] = {}
+        self._errors: list[TxnlogError] = []
+        self._known, self._verb, self._others = known, verb, others
         self.storage: dict[str, object] = {}
-        names = {name.lower(): name for name in known}
+        self.passed_over: list[str] = []
+        """Options of Kafka's client that were given, and are to be passed over."""
         if {"provider", "location"} <= {key.lower() for key in options}:
             raise InvalidOption(
                 "CREATE TABLE ... USING txnlog: Spark does not keep a table's options for later "
                 "reads and writes; use CREATE TEMPORARY VIEW ... USING txnlog OPTIONS (...)"
             )
+        names = {name.lower() for name in known}
+        of_no_effect = {name.lower() for name in ignored}
+        for_client: list[str] = []
+        unknown: list[str] = []
         for key, value in options.items():
             key = key.lower()
             if key == TYPED_STORAGE:
@@ -69,13 +87,79 @@ class OptionValues:
                 self.storage[key.removeprefix(STORAGE_PREFIX)] = value
                 continue
             name = key if key == KAFKA_GROUP_ID else key.removeprefix("kafka.")
-            if name != key and name not in KAFKA_SPELLINGS:
-                raise _kafka_option(key)
-            if name not in names:
-                raise _unknown_option(name, known, verb, others)
-            if self._values.get(name, value) != value:
-                raise InvalidOption(f"options {name} and kafka.{name} contradict each other")
-            self._values[name] = value
+            if key in of_no_effect:
+                continue
+            if kafka_client_options.is_client_option(key):
+                for_client.append(key)
+            elif name != key and name not in KAFKA_SPELLINGS:
+                self._errors.append(_kafka_option(key))
+            elif name not in names:
+                unknown.append(name)
+            elif self._values.get(name, value) != value:
+                self._errors.append(
+                    InvalidOption(f"options {name} and kafka.{name} contradict each other")
+                )
+            else:
+                self._values[name] = value
+        self._judge_client_options(for_client)
+        self._judge_unknown(unknown)
+
+    def _judge_client_options(self, given: Sequence[str]) -> None:
+        if self.tried(lambda: self.boolean(IGNORE_KAFKA_CLIENT_OPTIONS)):
+            self.passed_over.extend(map(kafka_client_options.display_name, sorted(given)))
+            return
+        self._errors.extend(InvalidOption(_NO_MEANING[key]) for key in given if key in _NO_MEANING)
+        if of_kafka := [key for key in given if key not in _NO_MEANING]:
+            self._errors.append(InvalidOption(kafka_client_options.refusal(of_kafka, _ACCEPTED)))
+
+    def _judge_unknown(self, given: Sequence[str]) -> None:
+        """What other verbs have, and what none has: the last of these tells what there is."""
+        of_others: dict[str, tuple[str, str]] = {}
+        for verb, options in self._others.items():
+            for option in options:
+                of_others.setdefault(option.lower(), (option, verb))
+        nobodys = [name for name in given if name not in of_others]
+        for name in given:
+            if name in of_others:
+                option, other_verb = of_others[name]
+                error = f"option {option} is for a {other_verb}, this is a {self._verb}"
+            else:
+                error = self._unknown(name, list_all=name == nobodys[-1])
+            self._errors.append(InvalidOption(error))
+
+    def _unknown(self, name: str, *, list_all: bool) -> str:
+        by_lower = {option.lower(): option for option in self._known}
+        close = get_close_matches(name, by_lower, n=1)
+        hints = [f"did you mean {by_lower[close[0]]}?"] if close else []
+        if list_all:
+            hints.append(f"known are {', '.join(self._known)} and storage.*")
+        return f"unknown option {name!r} for a {self._verb}; {' '.join(hints)}".rstrip("; ")
+
+    def tried(self, parse: Callable[[], _T]) -> _T:
+        """What ``parse`` returns; its error is kept for :meth:`raise_errors`.
+
+        After an error it returns None, which nobody looks at before that is called.
+        """
+        try:
+            return parse()
+        except TxnlogError as error:
+            self._errors.append(error)
+            return cast("_T", None)
+
+    @property
+    def error_count(self) -> int:
+        return len(self._errors)
+
+    def raise_errors(self) -> None:
+        """Raise what is wrong: one error as it is, several as one InvalidOption."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            listed = "".join(f"\n  - {error}" for error in self._errors)
+            raise InvalidOption(
+                f"{len(self._errors)} things are wrong with the options of this {self._verb}:"
+                f"{listed}"
+            )
 
     def get(self, name: str) -> str | None:
         return self._values.get(name.lower())
@@ -148,37 +232,15 @@ def _parse_typed_storage(text: str) -> dict[str, object]:
     return found
 
 
-def _unknown_option(
-    name: str, known: Sequence[str], verb: str, others: Mapping[str, Sequence[str]]
-) -> InvalidOption:
-    if name in _NO_MEANING:
-        return InvalidOption(_NO_MEANING[name])
-    for other_verb, theirs in others.items():
-        for other in theirs:
-            if name == other.lower():
-                return InvalidOption(f"option {other} is for a {other_verb}, this is a {verb}")
-    by_lower = {option.lower(): option for option in known}
-    close = get_close_matches(name, by_lower, n=1)
-    hint = f"did you mean {by_lower[close[0]]}? " if close else ""
-    return InvalidOption(
-        f"unknown option {name!r} for a {verb}; {hint}known are {', '.join(known)} and storage.*"
-    )
-
-
 def _kafka_option(key: str) -> InvalidOption:
-    if key == "kafka.bootstrap.servers":
-        return InvalidOption(
-            "option kafka.bootstrap.servers: there is no broker to connect to; "
-            'give the store\'s folder or URL instead, as in .option("path", "s3://bucket/store")'
-        )
+    """Of one that would say what is read or written, if there were a client of Kafka's."""
     if key == "kafka.partitioner.class":
         return InvalidOption(
             "option kafka.partitioner.class names a Java class; there is option partitioner with "
             "murmur2 (Kafka's default), crc32 (librdkafka's default), sticky, round_robin, random, "
             "and package.module:function of Python"
         )
-    accepted = ", ".join([KAFKA_GROUP_ID, *(f"kafka.{name}" for name in KAFKA_SPELLINGS)])
     return InvalidOption(
-        f"option {key} is for Kafka's client, which is not used here; remove it. Of the kafka.* "
-        f"options these are taken: {accepted}"
+        f"option {key} is for Kafka's client, which is not used here, and might say what it reads "
+        f"or writes; remove it. Of the kafka.* options these are taken: {_ACCEPTED}"
     )

@@ -43,7 +43,8 @@ SNAPSHOT = "snapshot"
 class ReadOptions:
     """What a read asks for. ``starting`` None: where the group is, else at the earliest.
 
-    ``at``: of the topics as they were at a time (ms), or where a token says.
+    ``at``: of the topics as they were at a time (ms), or where a token says. ``passed_over`` names
+    the options that have no effect.
     """
 
     address: Address
@@ -61,36 +62,62 @@ class ReadOptions:
     topic_ids: Mapping[str, str]
     spans: Spans | None = None
     at: int | str | None = None
+    passed_over: Sequence[str] = ()
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read. Raises InvalidOption and what the checks of names raise."""
-    others = {"write": WRITE_OPTIONS, "stream": RATE_OPTIONS}
+    """Parse the options of a read.
+
+    Rates are for streams, and of no effect in a batch, as in Spark's Kafka source.
+
+    Raises:
+        InvalidOption: what is wrong with them, all of it.
+        TxnlogError: one name of a topic, a group or a transactional id, if nothing else is wrong.
+    """
     mine = {
         name: value for name, value in options.items() if name not in (PINNED_TOPICS, PINNED_SPANS)
     }
-    values = OptionValues(mine, READ_OPTIONS, "read", others)
-    include_headers = values.boolean("includeHeaders") or False
-    starting = parse_starting(values)
-    group_id = _choose_group(values, starting)
+    values = OptionValues(mine, READ_OPTIONS, "read", {"write": WRITE_OPTIONS}, RATE_OPTIONS)
+    parsed = parse_range(values, options)
+    values.raise_errors()
+    return parsed
+
+
+def parse_range(values: OptionValues, options: Mapping[str, str]) -> ReadOptions:
+    """What a batch and a stream have in common; errors are kept by the values.
+
+    ``options`` are those that txnlog sets for itself, and others.
+    """
+    tried = values.tried
+    include_headers = tried(lambda: values.boolean("includeHeaders")) or False
+    errors_before = values.error_count
+    starting = tried(lambda: parse_starting(values))
+    group_id = tried(lambda: _choose_group(values, starting))
+    group_is_known = values.error_count == errors_before
     parsed = ReadOptions(
-        address=parse_address(values),
-        subscription=parse_subscription(values),
+        address=tried(lambda: parse_address(values)),
+        subscription=tried(lambda: parse_subscription(values)),
         starting=None if starting == GROUP else starting,
-        ending=parse_ending(values),
+        ending=tried(lambda: parse_ending(values)),
         isolation_level=values.get("isolation.level") or "read_committed",
         group_id=group_id,
         transactional_id=values.get("transactional.id"),
-        transaction_timeout_ms=values.positive("transaction.timeout.ms"),
-        max_records=values.positive("maxRecords"),
+        transaction_timeout_ms=tried(lambda: values.positive("transaction.timeout.ms")),
+        max_records=tried(lambda: values.positive("maxRecords")),
         task_sizes=TaskSizes.parse(values),
-        columns=parse_columns(values.get("columns"), include_headers),
-        fail_on_data_loss=values.boolean("failOnDataLoss") is not False,
-        topic_ids=_parse_topic_ids(options.get(PINNED_TOPICS)),
-        spans=_parse_spans(options.get(PINNED_SPANS)),
-        at=_parse_at(values),
+        columns=tried(lambda: parse_columns(values.get("columns"), include_headers)),
+        fail_on_data_loss=tried(lambda: values.boolean("failOnDataLoss")) is not False,
+        topic_ids=tried(lambda: _parse_topic_ids(options.get(PINNED_TOPICS))),
+        spans=tried(lambda: _parse_spans(options.get(PINNED_SPANS))),
+        at=tried(lambda: _parse_at(values)),
+        passed_over=tuple(values.passed_over),
     )
-    _check_read(parsed, kafka_group=values.get(KAFKA_GROUP_ID) is not None)
+    tried(lambda: _check_isolation(parsed))
+    if parsed.at is not None:
+        tried(lambda: _check_past(parsed, by_pattern=values.get("subscribePattern") is not None))
+    if group_is_known:
+        tried(lambda: _check_group(parsed))
+        tried(lambda: _check_transaction(parsed, values))
     return parsed
 
 
@@ -148,52 +175,59 @@ def _choose_group(values: OptionValues, starting: Position | str | None) -> str 
     return kafka if own is None else own
 
 
-def _check_past(options: ReadOptions) -> None:
-    which = f"options {AT_TIMESTAMP} and {AT_TOKEN} are for a read that"
-    if options.group_id is not None:
-        raise InvalidOption(f"{which} follows no group: its offsets are those of now")
-    if options.isolation_level != "read_committed":
-        raise InvalidOption(f"{which} shows what was committed: leave isolation.level out")
-    if options.subscription.pattern is not None:
-        raise InvalidOption(f"{which} names its topics: give subscribe, not a pattern")
-
-
-def _check_read(options: ReadOptions, *, kafka_group: bool) -> None:
+def _check_isolation(options: ReadOptions) -> None:
     if options.isolation_level not in ISOLATION_LEVELS:
         raise InvalidOption(
             "option isolation.level must be read_committed, read_uncommitted or snapshot, "
             f"not {options.isolation_level!r:.100}"
         )
-    if options.at is not None:
-        _check_past(options)
+
+
+def _check_past(options: ReadOptions, *, by_pattern: bool) -> None:
+    which = f"options {AT_TIMESTAMP} and {AT_TOKEN} are for a read that"
     if options.group_id is not None:
-        check_group_id(options.group_id)
-        if options.isolation_level == SNAPSHOT:
-            raise InvalidOption(
-                "option isolation.level=snapshot is for a read that follows no group: it shows "
-                "what is committed behind a transaction that is still open, and a group's offsets "
-                "cannot tell what of it was read. Remove group.id (and startingOffsets=group), or "
-                "read with read_committed"
-            )
+        raise InvalidOption(f"{which} follows no group: its offsets are those of now")
+    if options.isolation_level != "read_committed":
+        raise InvalidOption(f"{which} shows what was committed: leave isolation.level out")
+    if by_pattern:
+        raise InvalidOption(f"{which} names its topics: give subscribe, not a pattern")
+
+
+def _check_group(options: ReadOptions) -> None:
+    if options.group_id is None:
+        return
+    check_group_id(options.group_id)
+    if options.isolation_level == SNAPSHOT:
+        raise InvalidOption(
+            "option isolation.level=snapshot is for a read that follows no group: it shows "
+            "what is committed behind a transaction that is still open, and a group's offsets "
+            "cannot tell what of it was read. Remove group.id (and startingOffsets=group), or "
+            "read with read_committed"
+        )
+
+
+def _check_transaction(options: ReadOptions, values: OptionValues) -> None:
     if options.transactional_id is None:
-        if options.transaction_timeout_ms is not None:
+        if values.get("transaction.timeout.ms") is not None:
             raise InvalidOption(
                 "option transaction.timeout.ms has no effect without transactional.id"
             )
         return
     check_transactional_id(options.transactional_id)
-    if options.isolation_level != "read_committed":
+    if options.isolation_level == SNAPSHOT and options.group_id is None:
+        raise InvalidOption(
+            "option isolation.level must be read_committed for a read with transactional.id: "
+            "a group's offsets cannot tell what of a snapshot was read"
+        )
+    if options.isolation_level == "read_uncommitted":
         raise InvalidOption(
             "option isolation.level must be read_committed for a read with transactional.id: what "
             "is not committed cannot be consumed exactly once"
-            if options.isolation_level != SNAPSHOT
-            else "option isolation.level must be read_committed for a read with transactional.id: "
-            "a group's offsets cannot tell what of a snapshot was read"
         )
     if options.group_id is None:
         kafka = (
             f"; {KAFKA_GROUP_ID} does not say that, as it does not in Spark's Kafka source"
-            if kafka_group
+            if values.get(KAFKA_GROUP_ID) is not None
             else ""
         )
         raise InvalidOption(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from txnlog.spark.options.option_names import (
 )
 from txnlog.spark.options.option_values import OptionValues
 from txnlog.spark.options.positions import GROUP, Position
-from txnlog.spark.options.read_options import SNAPSHOT, ReadOptions, parse_read
+from txnlog.spark.options.read_options import SNAPSHOT, ReadOptions, parse_range
+
+_logger = logging.getLogger(__name__)
 
 _BATCH_ONLY = (
     "endingOffsets",
@@ -56,30 +59,58 @@ class StreamOptions:
     rates: Rates
 
 
-def is_stream(options: Mapping[str, str]) -> bool:
-    """True if there is an option that only streams have."""
-    rates = {name.lower() for name in RATE_OPTIONS}
-    return any(name.lower() in rates for name in options)
+def warn_of_rates(options: Mapping[str, str]) -> None:
+    """Say that a batch does not have them, as Spark's Kafka source does."""
+    given = {name.lower() for name in options}
+    if names := [name for name in RATE_OPTIONS if name.lower() in given]:
+        _logger.warning(
+            "%s: for streams, and of no effect in a batch read; maxRecords limits what that reads",
+            ", ".join(names),
+        )
+
+
+def check_rates(options: Mapping[str, str]) -> None:
+    """Raise InvalidOption if one that only streams have is malformed: also where it is for nothing.
+
+    A source is not told whether it is loaded for a stream.
+    """
+    names = {name.lower() for name in RATE_OPTIONS}
+    given = {name: value for name, value in options.items() if name.lower() in names}
+    _parse_rates(OptionValues(given, RATE_OPTIONS, "stream", {}))
 
 
 def parse_stream(options: Mapping[str, str]) -> StreamOptions:
-    """Parse the options of a stream. Raises InvalidOption and what the checks of names raise."""
+    """Parse the options of a stream.
+
+    Raises:
+        InvalidOption: what is wrong with them, all of it.
+        TxnlogError: one name of a topic or a group, if nothing else is wrong.
+    """
     others = {"batch read": READ_OPTIONS, "write": WRITE_OPTIONS}
     values = OptionValues(options, _STREAM_OPTIONS, "stream", others)
-    rates = {name.lower() for name in RATE_OPTIONS}
+    rates = values.tried(lambda: _parse_rates(values))
+    values.tried(lambda: _check_start(values))
+    read = parse_range(values, {})
+    if read.isolation_level == SNAPSHOT and read.group_id is None:
+        values.tried(_refuse_snapshot)
+    values.raise_errors()
+    return StreamOptions(read, read.starting or "latest", rates)
+
+
+def _check_start(values: OptionValues) -> None:
     if (values.get("startingOffsets") or "").strip().lower() == GROUP:
         raise InvalidOption(
             "option startingOffsets=group is for a batch read: a stream goes on from its "
             "checkpoint, and where a new one starts is earliest, latest or offsets"
         )
-    read = parse_read({k: v for k, v in options.items() if k.lower() not in rates})
-    if read.isolation_level == SNAPSHOT:
-        raise InvalidOption(
-            "option isolation.level=snapshot is for a batch read: a stream goes on by offsets, "
-            "which cannot tell what was read behind an open transaction; leave it at "
-            "read_committed"
-        )
-    return StreamOptions(read, read.starting or "latest", _parse_rates(values))
+
+
+def _refuse_snapshot() -> None:
+    raise InvalidOption(
+        "option isolation.level=snapshot is for a batch read: a stream goes on by offsets, "
+        "which cannot tell what was read behind an open transaction; leave it at "
+        "read_committed"
+    )
 
 
 def _parse_rates(values: OptionValues) -> Rates:

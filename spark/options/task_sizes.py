@@ -34,11 +34,13 @@ class TaskSizes:
 
     @classmethod
     def parse(cls, values: OptionValues) -> TaskSizes:
+        """What is wrong is kept by the values."""
+        tried = values.tried
         return cls(
-            values.positive("minPartitions"),
-            values.positive("maxRecordsPerPartition"),
-            values.size_bytes("maxBytesPerPartition"),
-            values.size_bytes("openCostInBytes", least=0),
+            tried(lambda: values.positive("minPartitions")),
+            tried(lambda: values.positive("maxRecordsPerPartition")),
+            tried(lambda: values.size_bytes("maxBytesPerPartition")),
+            tried(lambda: values.size_bytes("openCostInBytes", least=0)),
         )
 
     def target_bytes(self, total_bytes: int, segments: int = 1) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from txnlog.config import WriterCodec
@@ -37,12 +37,17 @@ class WriteOptions:
     transaction_timeout_ms: int | None
     staging: str | None
     outside_transaction: bool
+    passed_over: Sequence[str] = ()
 
 
 def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
-    """Parse the options of a write. Raises InvalidOption and what the checks of names raise.
+    """Parse the options of a write.
 
     A streaming write is a transaction in any case: it has a transactional id of its own.
+
+    Raises:
+        InvalidOption: what is wrong with them, all of it.
+        TxnlogError: one name, or setting of a codec or a partitioner, if nothing else is wrong.
     """
     staging = options.get(STAGING)
     mine, viewed = _split_view_options(
@@ -50,37 +55,53 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
     )
     known = (*WRITE_OPTIONS, _CHECKPOINT) if streaming else WRITE_OPTIONS
     values = OptionValues(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
+    tried = values.tried
     topic, transactional_id = values.get("topic") or viewed, values.get("transactional.id")
-    timeout_ms = values.positive("transaction.timeout.ms")
     if topic is not None:
-        check_topic(topic)
+        tried(lambda: check_topic(topic))
+    timeout_ms = tried(lambda: values.positive("transaction.timeout.ms"))
     if transactional_id is not None:
-        check_transactional_id(transactional_id)
+        tried(lambda: check_transactional_id(transactional_id))
     elif timeout_ms is not None and not streaming:
-        raise InvalidOption("option transaction.timeout.ms has no effect without transactional.id")
-    outside = values.boolean("outsideTransaction") or False
+        tried(_refuse_timeout)
+    outside = tried(lambda: values.boolean("outsideTransaction")) or False
     if outside and (streaming or staging is not None or transactional_id is not None):
-        raise InvalidOption(
-            "option outsideTransaction is for a write that is no part of a transaction; this one "
-            "is: "
-            + (
-                f"it has transactional.id {transactional_id!r}"
-                if transactional_id
-                else "a batch of a stream, or a write of transaction(...)"
-            )
-        )
-    return WriteOptions(
-        address=parse_address(values),
+        tried(lambda: _refuse_outside(transactional_id))
+    parsed = WriteOptions(
+        address=tried(lambda: parse_address(values)),
         topic=topic,
-        include_headers=values.boolean("includeHeaders"),
-        partitioner=check_partitioner(values.get("partitioner") or DEFAULT_PARTITIONER),
-        codec=WriterCodec.parse(
-            values.get("compression.type"), values.integer("compression.level")
+        include_headers=tried(lambda: values.boolean("includeHeaders")),
+        partitioner=tried(
+            lambda: check_partitioner(values.get("partitioner") or DEFAULT_PARTITIONER)
         ),
+        codec=tried(lambda: _parse_codec(values)),
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         staging=staging,
         outside_transaction=outside,
+        passed_over=tuple(values.passed_over),
+    )
+    values.raise_errors()
+    return parsed
+
+
+def _parse_codec(values: OptionValues) -> WriterCodec | None:
+    return WriterCodec.parse(values.get("compression.type"), values.integer("compression.level"))
+
+
+def _refuse_timeout() -> None:
+    raise InvalidOption("option transaction.timeout.ms has no effect without transactional.id")
+
+
+def _refuse_outside(transactional_id: str | None) -> None:
+    what = (
+        f"it has transactional.id {transactional_id!r}"
+        if transactional_id
+        else "a batch of a stream, or a write of transaction(...)"
+    )
+    raise InvalidOption(
+        "option outsideTransaction is for a write that is no part of a transaction; this one "
+        f"is: {what}"
     )
 
 

@@ -63,7 +63,7 @@ def commit_version(
         CommitStateUnknown: nothing was deleted; the batch's next run settles it.
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
-    with commit.discard_on_error(store, segments):
+    with commit.discard_on_error(store, segments), commit.speak_of_jobs(transactional_id):
         already_committed = take_over(coordinator, version)
     if already_committed:
         commit.discard(store, segments)

@@ -75,6 +75,7 @@ class StreamPlanner:
         self._end_is_pinned = False
         self._initial: StreamOffset | None = None
         self._committed: StreamOffset | None = None
+        self._batch_end: StreamOffset | None = None
         self._last_batch_s: float | None = None
         self._warned: set[str] = set()
 
@@ -99,6 +100,11 @@ class StreamPlanner:
         return self._initial
 
     def latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
+        """Where the batch that starts at ``start`` ends: see :meth:`_latest`."""
+        self._batch_end = self._latest(start, rates)
+        return self._batch_end
+
+    def _latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
         """Where the batch that starts at ``start`` ends: ``start`` itself if there is none to make.
 
         Without a limit the end is one consistent cut over all topics. With one it is what the
@@ -135,6 +141,18 @@ class StreamPlanner:
             return None
         ends = {where: self._end(where) for where in self._topics.wanted()}
         return StreamOffset.of(ends, self._topic_ids())
+
+    def behind(self) -> dict[str, int] | None:
+        """How many offsets the last batch has left to the next ones, by topic; None before one."""
+        end, newest = self._batch_end, self.newest()
+        if end is None or newest is None:
+            return None
+        left = dict.fromkeys(newest.topic_ids, 0)
+        for where, latest in newest.partitions():
+            done = end.at(where, newest.topic_ids[where.topic])
+            # What was found since, or made anew, is read from its start.
+            left[where.topic] += max(latest - max(done or 0, self._partition(where)[0]), 0)
+        return left
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> tuple[SegmentRange, ...]:
         """What the batch between two offsets holds: the same whenever it is asked.

@@ -84,9 +84,15 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.latest(done, rates).to_json()
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
-        """All that there was at the last trigger, for the query's progress."""
-        newest = self._planner.newest()
-        return None if newest is None else newest.to_json()
+        """All that there was at the last trigger, for the query's progress, and how far it is.
+
+        Spark has no metrics of Python sources, and shows a class for their name: what else there is
+        to say of a stream has its place here.
+        """
+        newest, behind = self._planner.newest(), self._planner.behind()
+        if newest is None:
+            return None
+        return newest.to_json() | ({} if behind is None else {"behind": behind})
 
     def commit(self, end: Mapping[str, object]) -> None:
         self._planner.commit_group(StreamOffset.parse(end))

@@ -23,6 +23,7 @@ from txnlog.spark.batch.task_uploads import (
     upload,
 )
 from txnlog.spark.batch.write_plan import WritePlan, plan_write
+from txnlog.spark.options.kafka_client_options import warn_passed_over
 from txnlog.spark.options.write_options import parse_write
 from txnlog.spark.stream.commit_once import (
     QUERY_ID,
@@ -79,6 +80,8 @@ class TxnlogStreamWriter(DataSourceStreamArrowWriter):
                 settles it.
             TxnlogError: nothing was committed.
         """
+        if batchId == 0:  # a writer is made for each batch: the query is to say it once
+            warn_passed_over(self._plan.options.passed_over)
         if not segments_of(messages):
             return
         segments = check_segments(self._plan.store, messages, SCOPE)

@@ -7,7 +7,13 @@ from datetime import datetime
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.options.columns import format_columns
-from txnlog.spark.options.option_names import AT_TIMESTAMP, AT_TOKEN
+from txnlog.spark.options.kafka_client_options import (
+    IGNORE_KAFKA_CLIENT_OPTIONS,
+    display_name,
+    is_client_option,
+    warn_passed_over,
+)
+from txnlog.spark.options.option_names import AT_TIMESTAMP, AT_TOKEN, RATE_OPTIONS
 from txnlog.spark.options.positions import OffsetsOption, offsets_json
 
 _DECIDED_BY_BLOCK = (
@@ -33,10 +39,13 @@ _DECIDED_BY_CALL = (
 )
 
 
+_RATES = {name.lower() for name in RATE_OPTIONS}
+
+
 def merge_read_options(
     options: Mapping[str, bool | int | str],
     *,
-    columns: Sequence[str] | None,
+    columns: str | Sequence[str] | None,
     include_headers: bool,
     starting_offsets: OffsetsOption | None,
     ending_offsets: OffsetsOption | None = None,
@@ -47,7 +56,9 @@ def merge_read_options(
 
     Raises InvalidOption for those that the block, or the call, decides itself.
     """
-    merged = {name: _format_value(value) for name, value in options.items()}
+    merged = _without_client_options(
+        {name: _format_value(value) for name, value in options.items()}
+    )
     for option in merged:
         name = option.lower().removeprefix("kafka.")
         if (name in _DECIDED_BY_BLOCK and in_block) or name.startswith("storage."):
@@ -59,8 +70,13 @@ def merge_read_options(
                 f"option {option}: read(...) has arguments for its store and its topics, and is no "
                 "part of a transaction; that is txn.read(...) of transaction(...)"
             )
+        if name in _RATES:
+            raise InvalidOption(
+                f"option {option} is for a stream; "
+                + ("transaction(...) has max_records" if in_block else "give maxRecords")
+            )
     if columns is not None:
-        merged["columns"] = format_columns(columns)
+        merged["columns"] = columns if isinstance(columns, str) else format_columns(columns)
     if include_headers:
         merged["includeHeaders"] = "true"
     for name, given in (("startingOffsets", starting_offsets), ("endingOffsets", ending_offsets)):
@@ -71,6 +87,16 @@ def merge_read_options(
             at.isoformat() if isinstance(at, datetime) else str(at)
         )
     return merged
+
+
+def _without_client_options(options: dict[str, str]) -> dict[str, str]:
+    """Those that are passed over are said here, once: the data source is not to say it again."""
+    lower = {name.lower(): value.strip().lower() for name, value in options.items()}
+    if lower.get(IGNORE_KAFKA_CLIENT_OPTIONS.lower()) != "true":
+        return options
+    dropped = sorted(name for name in lower if is_client_option(name))
+    warn_passed_over([display_name(name) for name in dropped])
+    return {name: value for name, value in options.items() if name.lower() not in dropped}
 
 
 def _format_value(value: bool | int | str) -> str:

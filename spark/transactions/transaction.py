@@ -13,6 +13,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from txnlog.display import Shown
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -24,7 +25,7 @@ from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import keeps_order, read_frame
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.option_values import check_positive
-from txnlog.spark.options.read_options import parse_read
+from txnlog.spark.options.read_options import SNAPSHOT, parse_read
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.stream.commit_once import take_over
 from txnlog.spark.transactions.read_options import merge_read_options
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from txnlog.config import CompressionType
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
 
@@ -58,7 +60,7 @@ class _Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionResult:
+class TransactionResult(Shown):
     """What a transaction has committed.
 
     ``written`` has the offsets that its records were given, ``consumed`` the offsets [start, stop)
@@ -151,6 +153,7 @@ class SparkTransaction:
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
         self._follows_group = True
+        self._read_whole: list[str] = []
         self._lock = ProducerLock("transaction")  # writes may run in threads of the user's
         self._staged = StagedWrites(store)
         self._records = RecordBuffers(store.logs)
@@ -237,7 +240,7 @@ class SparkTransaction:
         self,
         *topics: str,
         starting_offsets: OffsetsOption | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         include_headers: bool = False,
         options: Mapping[str, bool | int | str] | None = None,
         native: bool | None = None,
@@ -256,7 +259,7 @@ class SparkTransaction:
                 {topic: {partition: offset}}. The group is moved all the same.
             columns: of the row schema, to bring less over to Spark. Of a typed topic those of its
                 schema and, as wanted, ``_topic``, ``_partition``, ``_offset``, ``_timestamp``,
-                ``_headers``, ``_deleted``.
+                ``_headers``, ``_deleted``. Names, or text as the option ``columns`` takes it.
             include_headers: add the column ``headers``, of a typed topic ``_headers``.
             options: of a batch read, with the names that docs/SPARK.md lists: how it is split into
                 tasks, where it starts and ends by time, ``failOnDataLoss``.
@@ -270,6 +273,13 @@ class SparkTransaction:
         self._require_session()
         with self._fail_on_error():
             names = [check_topic(topic) for topic in topics]
+            if self._read_whole:
+                raise InvalidOption(
+                    f"read({', '.join(map(repr, names))}) after read_whole("
+                    f"{', '.join(map(repr, self._read_whole))}): it could return records newer "
+                    "than that, whose counterparts are not in it. Read first what the transaction "
+                    "consumes"
+                )
             done = {where.topic for read in self._reads for where in read.offsets}
             for name in names:
                 if name in done or names.count(name) > 1:
@@ -293,13 +303,61 @@ class SparkTransaction:
             self._follows_group &= parsed.starting is None
             return frame
 
+    def read_whole(
+        self,
+        *topics: str,
+        columns: str | Sequence[str] | None = None,
+        include_headers: bool = False,
+        native: bool | None = None,
+    ) -> DataFrame:
+        """Whole topics, from their start, to look things up in; nothing of them is consumed.
+
+        For what records are joined with: customers, products, rates. ``read`` would consume them,
+        and the next run would find none. Call it after the reads: of whatever was committed when
+        they were pinned all is in it, also what is still held back behind an open transaction for
+        readers that go on by offsets. What was committed since may be in it. It is pinned, and
+        topics that are given together are at one consistent cut.
+
+        Every version of a key is there: take the newest, by ``partition`` and ``offset``.
+
+        Args:
+            topics: their names.
+            columns: as for :meth:`read`.
+            include_headers: the same.
+            native: the same.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidOption.
+        """
+        self._require_open("read_whole")
+        self._require_session()
+        with self._fail_on_error():
+            if not topics:
+                raise InvalidOption("read_whole() needs the name of a topic")
+            merged = merge_read_options(
+                {}, columns=columns, include_headers=include_headers, starting_offsets="earliest"
+            )
+            # What is committed behind an open transaction too: an order that is read has its
+            # customer, though somebody's transaction has been open in that topic for longer.
+            merged["isolation.level"] = SNAPSHOT
+            names = ",".join(check_topic(topic) for topic in topics)
+            parsed = parse_read({**merged, "path": self._store.url, "subscribe": names})
+            pinned = pin_read(self._store, parsed)
+            if native is None and keeps_order(pinned):
+                native = False
+            given = {**merged, **self._store_options}
+            storage = self._store.storage
+            frame = read_frame(self._spark, storage, pinned, parsed, given, native=native)
+            self._read_whole += topics
+            return frame
+
     def write(
         self,
         frame: DataFrame,
         topic: str | None = None,
         *,
         include_headers: bool | None = None,
-        compression_type: str | None = None,
+        compression_type: CompressionType | None = None,
     ) -> None:
         """Run the DataFrame and upload its rows; they are committed when the block ends.
 

@@ -12,7 +12,7 @@ from disturbed_storages import HookedStorage
 from settling import settle_early
 from steps import another, append, begin, checkpoint, new_store, send, values
 
-from txnlog import TopicPartition
+from txnlog import IsolationLevel, TopicPartition
 from txnlog.admin.merging import choose_runs, merge_topic
 from txnlog.errors import (
     SnapshotExpired,
@@ -450,10 +450,10 @@ def test_nobody_notices(
     assert no_damage(store)
 
 
-LEVELS = ("read_committed", "snapshot", "read_uncommitted")
+LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "read_uncommitted")
 
 
-def read(store: Store, level: str) -> pa.Table:
+def read(store: Store, level: IsolationLevel) -> pa.Table:
     return store.scan("t", isolation_level=level).to_arrow()
 
 

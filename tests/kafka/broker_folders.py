@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from txnlog import Store
+from txnlog import IsolationLevel, Store
 
 BROKER = Path(__file__).parent / "broker"
 TOPICS = {"compacted": 1, "hanging": 1, "orders": 2, "stamped": 1, "trimmed": 1}
@@ -67,7 +67,11 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def read(
-    store: Store, topic: str, partition: int, isolation_level: str, start: int | None = None
+    store: Store,
+    topic: str,
+    partition: int,
+    isolation_level: IsolationLevel,
+    start: int | None = None,
 ) -> list[Record]:
     """What a scan returns of one partition, in the same shape."""
     snapshot = store.snapshot([topic], isolation_level=isolation_level)

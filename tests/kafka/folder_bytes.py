@@ -10,7 +10,7 @@ from typing import Any
 import crc32c
 import pyarrow as pa
 
-from txnlog import Store
+from txnlog import IsolationLevel, Store
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.message_sets import encode_message_set
@@ -103,7 +103,7 @@ def flip(data: bytes, at: int, bit: int = 0) -> bytes:
 
 
 def offsets_and_values(
-    store: Store, topic: str = "t", level: str = "read_committed"
+    store: Store, topic: str = "t", level: IsolationLevel = "read_committed"
 ) -> list[tuple[int, bytes]]:
     """Offsets and values of a topic."""
     table = store.scan(topic, isolation_level=level).to_arrow()

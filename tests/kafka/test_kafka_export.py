@@ -10,7 +10,7 @@ import pytest
 from broker_folders import BROKER, OLD_TOPICS, TOPICS, Record, expected, read
 from folder_judges import JUDGES, batches, committed_records, records_of_batches
 
-from txnlog import Producer, Store, TopicPartition
+from txnlog import IsolationLevel, Producer, Store, TopicPartition
 from txnlog.errors import (
     CorruptRecord,
     InvalidOption,
@@ -24,7 +24,7 @@ from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 
-LEVELS = ("read_committed", "read_uncommitted")
+LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
 FORMATS = [
     {"record.format": "columns", "compression.type": "lz4"},
     {"record.format": "columns", "compression.type": "zstd"},

@@ -11,7 +11,7 @@ from broker_folders import BROKER, OLD_TOPICS, TOPICS, expected, files_of, read
 from folder_bytes import batch, folder
 from steps import begin
 
-from txnlog import Store, TopicPartition
+from txnlog import IsolationLevel, Store, TopicPartition
 from txnlog.config import TopicConfig
 from txnlog.errors import (
     CorruptRecord,
@@ -26,7 +26,7 @@ from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 
-LEVELS = ("read_committed", "read_uncommitted")
+LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
 ALL = TOPICS | OLD_TOPICS
 
 
@@ -104,7 +104,7 @@ def test_bytes_stay_as_they_are(store: Store) -> None:
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("topic", ["orders", "mixed"])
 def test_every_offset_and_time_is_found(
-    store: Store, level: str, indexed: bool, topic: str
+    store: Store, level: IsolationLevel, indexed: bool, topic: str
 ) -> None:
     """From gaps and the middle of batches too, with indexes and without."""
     store.create_topic(topic, partitions=ALL[topic], config={"index.interval.bytes": "0"})

@@ -52,6 +52,20 @@ def test_py_files_are_enough_where_the_dependencies_are(
     assert sorted(map(int, values.to_pylist())) == list(range(100))
 
 
+def test_workers_without_txnlog_are_told_of_before_a_job_runs(
+    python: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    """One line names their Python and what to set; Spark's task did not fail with a traceback."""
+    local = ["--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    job = [str(JOBS / "py_files_job.py"), str(tmp_path / "store")]
+    variables = {"PYSPARK_DRIVER_PYTHON": str(python), "PYSPARK_PYTHON": str(bare_python)}
+    done = spark_submit(python, *local, *job, cwd=tmp_path, variables=variables)
+    assert done.returncode == 1
+    said = f"InvalidOption: Spark's workers run {str(bare_python)!r}, which has no txnlog: set "
+    assert said + "PYSPARK_PYTHON" in done.stdout
+    assert "Lost task" not in done.stderr
+
+
 @pytest.mark.slow
 def test_a_wheel_in_py_files_is_refused_with_the_way_out(
     wheel: Path, bare_python: Path, tmp_path: Path

@@ -21,9 +21,9 @@ def called_names(module: Module) -> set[str]:
 
 ADAPTED = (
     *("azure", "gcs", "hdfs", "hdfs-kerberos", "s3", "sftp"),
-    *("delta", "iceberg", "pandas"),
+    *("delta", "iceberg", "pandas", "polars", "duckdb"),
 )
-"""The extras of the core: what adapters are built on, tables of others, and pandas."""
+"""The extras of the core: what adapters are built on, tables of others, and data frames."""
 
 
 def names_of(requirements: list[str]) -> set[str]:

@@ -6,6 +6,7 @@ import pytest
 from alone import read_alone
 from steps import another, begin, begin_with_offsets, new_store
 
+from txnlog import AutoOffsetReset
 from txnlog.errors import (
     CommitFailed,
     ConcurrentTransactions,
@@ -104,7 +105,7 @@ def test_offsets_that_a_timed_out_transaction_holds(store: Store, clock: Virtual
 
 @pytest.mark.condition(36)
 @POLICIES
-def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> None:
+def test_a_new_group_starts_as_the_policy_says(store: Store, policy: AutoOffsetReset) -> None:
     """At the log start, at the last stable offset, or not at all."""
     waiting = begin(store, "open")
     waiting.send("t", b"open", partition=0)
@@ -125,7 +126,7 @@ def test_a_new_group_starts_as_the_policy_says(store: Store, policy: str) -> Non
 @pytest.mark.condition(36)
 @POLICIES
 @pytest.mark.parametrize("offset", [0, 2, 11, 1000])
-def test_a_groups_offset_out_of_range(store: Store, policy: str, offset: int) -> None:
+def test_a_groups_offset_out_of_range(store: Store, policy: AutoOffsetReset, offset: int) -> None:
     """Below the log start and beyond the log's end the policy decides."""
     store.consumer("t", group_id="g").commit({T0: offset, T1: 0})
     consumer = another(store).consumer(
@@ -173,7 +174,9 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
 @pytest.mark.condition(38)
 @POLICIES
 @pytest.mark.parametrize("group_id", [None, "g"])
-def test_a_seek_past_the_end_waits_there(store: Store, policy: str, group_id: str | None) -> None:
+def test_a_seek_past_the_end_waits_there(
+    store: Store, policy: AutoOffsetReset, group_id: str | None
+) -> None:
     """Nothing comes before the log has grown so far, whatever the policy is."""
     consumer = store.consumer("t", group_id=group_id, auto_offset_reset=policy)
     consumer.assign([T0])
@@ -189,7 +192,7 @@ def test_a_seek_past_the_end_waits_there(store: Store, policy: str, group_id: st
 
 @pytest.mark.condition(38)
 @POLICIES
-def test_a_seek_below_the_log_start(store: Store, policy: str) -> None:
+def test_a_seek_below_the_log_start(store: Store, policy: AutoOffsetReset) -> None:
     """OffsetOutOfRange, or what the policy says; the log start itself is in range."""
     consumer = store.consumer("t", auto_offset_reset=policy)
     consumer.assign([T0])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from steps import another, begin, new_store, send
 
+from txnlog import ConsumerIsolationLevel
 from txnlog.errors import InvalidTxnState, ProducerFenced
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
@@ -33,7 +34,9 @@ def stable(store: Store) -> list[int]:
     return [ends[T0], ends[T1]]
 
 
-def read(store: Store, isolation_level: str = "read_committed") -> list[bytes | None]:
+def read(
+    store: Store, isolation_level: ConsumerIsolationLevel = "read_committed"
+) -> list[bytes | None]:
     consumer = store.consumer(
         "t", auto_offset_reset="earliest", isolation_level=isolation_level, stop_at_end=True
     )

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from steps import begin, new_store
 
+from txnlog import IsolationLevel
 from txnlog.errors import ConcurrentTransactions, InvalidOption
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
 from txnlog.names import TopicPartition
@@ -59,7 +60,9 @@ def place(producer: Producer, value: bytes, *topics: str) -> None:
         producer.flush()
 
 
-def values_by_topic(store: Store, isolation_level: str, *topics: str) -> list[list[bytes]]:
+def values_by_topic(
+    store: Store, isolation_level: IsolationLevel, *topics: str
+) -> list[list[bytes]]:
     snapshot = store.snapshot(topics or ("t",), isolation_level=isolation_level)
     assert snapshot.is_atomic == (isolation_level != "read_uncommitted")
     return [snapshot.scan(t).to_arrow().column("value").to_pylist() for t in snapshot.topics]
@@ -172,7 +175,11 @@ def test_whole_transactions_over_topics(heap: HeapStorage, clock: VirtualClock) 
 @pytest.mark.parametrize("topics", [("t",), ("t", "u")])
 @pytest.mark.parametrize("begins", ["before it", "meanwhile"])
 def test_a_commit_at_any_request_of_a_snapshot(
-    clock: VirtualClock, heap: HeapStorage, level: str, topics: tuple[str, ...], begins: str
+    clock: VirtualClock,
+    heap: HeapStorage,
+    level: IsolationLevel,
+    topics: tuple[str, ...],
+    begins: str,
 ) -> None:
     """It shows whole or not at all, and once it was committed before, it shows."""
     for number in itertools.count():
@@ -338,9 +345,9 @@ def test_the_level_is_not_for_whoever_keeps_offsets(heap: HeapStorage, clock: Vi
     store = process(heap, clock)
     for group_id in (None, "g"):
         with pytest.raises(InvalidOption, match="Use read_committed"):
-            store.consumer("t", group_id=group_id, isolation_level="snapshot")
+            store.consumer("t", group_id=group_id, isolation_level="snapshot")  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="read_committed, snapshot, read_uncommitted"):
-        store.snapshot("t", isolation_level="whole")
+        store.snapshot("t", isolation_level="whole")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("jobs", [400, pytest.param(1000, marks=pytest.mark.slow)])
@@ -362,7 +369,7 @@ def test_what_a_cut_must_know_does_not_grow(
 
 @pytest.mark.parametrize("level", ["read_committed", "snapshot"])
 def test_a_checkpoint_that_comes_in_the_middle_of_a_listing(
-    clock: VirtualClock, heap: HeapStorage, level: str
+    clock: VirtualClock, heap: HeapStorage, level: IsolationLevel
 ) -> None:
     """It shows that a transaction was committed, and the listing misses an entry from before it."""
     producer = begin_at(heap, clock, "p")
@@ -405,7 +412,7 @@ def test_a_checkpoint_that_comes_in_the_middle_of_a_listing(
 
 @pytest.mark.parametrize(("level", "listing"), [("read_committed", 2), ("snapshot", 4)])
 def test_a_reader_that_sleeps_between_its_listings(
-    clock: VirtualClock, heap: HeapStorage, level: str, listing: int
+    clock: VirtualClock, heap: HeapStorage, level: IsolationLevel, listing: int
 ) -> None:
     """When it wakes, what came meanwhile is not kept apart any more: it says so, or begins anew."""
     for topic in ("t", "u"):

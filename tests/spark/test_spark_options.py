@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
@@ -9,10 +11,12 @@ from txnlog.spark.options.columns import parse_columns
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.positions import ByTime, parse_offsets
 from txnlog.spark.options.read_options import parse_read
-from txnlog.spark.options.stream_options import parse_stream
+from txnlog.spark.options.stream_options import check_rates, parse_stream, warn_of_rates
 from txnlog.spark.options.write_options import parse_write
+from txnlog.spark.transactions.read_options import merge_read_options
 
 READ = {"path": "/store", "subscribe": "orders"}
+S = {"path": "/store"}
 
 
 def test_defaults_are_those_of_the_kafka_source_in_batches() -> None:
@@ -121,7 +125,6 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
         ({**READ, "topic": "x"}, "option topic is for a write"),
         ({**READ, "subscribepattern": ".*"}, "exactly one of the options subscribe"),
         ({"path": "/s", "subscribepattern": "a("}, "is no regular expression"),
-        ({**READ, "maxoffsetspertrigger": "1"}, "maxOffsetsPerTrigger is for a stream"),
         ({**READ, "groupidprefix": "x"}, "groupIdPrefix names the consumer groups that Spark"),
         ({**READ, "startingtimestamp": "yesterday"}, "startingTimestamp must be milliseconds"),
         ({**READ, "startingoffsetsbytimestamp": "1"}, "startingOffsetsByTimestamp must be JSON"),
@@ -153,6 +156,129 @@ def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         parse_read(given)
     assert said in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    """Whoever moves a job over has several options to change, and hears of all of them."""
+    given = {
+        "kafka.bootstrap.servers": "broker:9092",
+        "kafka.sasl.jaas.config": "password='hunter2';",
+        "kafka.interceptor.classes": "a.B",
+        "startingofsets": "latest",
+        "shade": "red",
+        "topic": "x",
+        "maxrecords": "0",
+        "failondataloss": "no",
+        "subscribe": "orders",
+        "assign": '{"orders":[0]}',
+        "isolation.level": "serializable",
+        "transactional.id": "t",
+    }
+    with pytest.raises(InvalidOption) as caught:
+        parse_read(given)
+    said = str(caught.value)
+    assert said.startswith("11 things are wrong with the options of this read:\n  - ")
+    for part in (
+        "options kafka.bootstrap.servers, kafka.sasl.jaas.config: there is no broker",
+        "option kafka.interceptor.classes is for Kafka's client",
+        "'startingofsets' for a read; did you mean startingOffsets?\n",
+        "unknown option 'shade' for a read; known are path",
+        "option topic is for a write",
+        "option maxRecords must be a whole number above 0, not '0'",
+        "option failOnDataLoss must be true or false, not 'no'",
+        "exactly one of the options subscribe",
+        "option isolation.level must be read_committed, read_uncommitted or snapshot",
+        "option path is missing",
+        "option transactional.id on a read also needs group.id",
+    ):
+        assert said.count(part) == 1, part
+    assert "hunter2" not in said
+    assert said.count("known are") == 1
+
+
+def test_all_that_is_wrong_with_a_write_or_a_stream_is_said_at_once() -> None:
+    """The same for the other two."""
+    with pytest.raises(InvalidOption) as caught:
+        parse_write({"startingOffsets": "latest", "topic": "a b", "partitioner": "best"})
+    for part in ("option startingOffsets is for a read", "path is missing", "'a b'", "'best'"):
+        assert part in str(caught.value)
+    with pytest.raises(InvalidOption) as caught:
+        parse_stream(
+            {**READ, "endingOffsets": "latest", "maxOffsetsPerTrigger": "x", "colour": "r"}
+        )
+    for part in ("option endingOffsets is for a batch read", "maxOffsetsPerTrigger must", "colour"):
+        assert part in str(caught.value)
+    assert str(caught.value).startswith("3 things are wrong with the options of this stream")
+
+
+CLIENT = {
+    "kafka.bootstrap.servers": "b:9",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.jaas.config": "secret",
+    "kafka.ssl.truststore.location": "/t",
+    "kafka.fetch.min.bytes": "1",
+    "kafka.max.poll.records": "5",
+    "kafka.batch.size": "9",
+    "kafka.linger.ms": "5",
+    "kafka.acks": "all",
+    "kafkaConsumer.pollTimeoutMs": "100",
+    "groupIdPrefix": "p",
+}
+
+
+def test_options_of_kafkas_client_are_passed_over_where_that_is_asked_for() -> None:
+    """With one option more a job's connection settings may stay; without it they are refused."""
+    ignore = {"ignoreKafkaClientOptions": "true"}
+    for given in (parse_read({**READ, **CLIENT, **ignore}), parse_write({**CLIENT, **ignore, **S})):
+        assert {name.lower() for name in given.passed_over} == {name.lower() for name in CLIENT}
+    assert len(parse_stream({**READ, **CLIENT, **ignore}).read.passed_over) == len(CLIENT)
+    for refused in ({**READ, **CLIENT}, {**READ, **CLIENT, "ignoreKafkaClientOptions": "false"}):
+        with pytest.raises(InvalidOption, match="passed over with ignoreKafkaClientOptions=true"):
+            parse_read(refused)
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.partitioner.class", "kafka.interceptor.classes", "kafka.x"]
+)
+def test_what_says_what_is_read_or_written_is_never_passed_over(name: str) -> None:
+    """Only what tells Kafka's client how to do its work is; what means something still does."""
+    ignore = {**READ, "ignoreKafkaClientOptions": "true"}
+    with pytest.raises(InvalidOption, match=name):
+        parse_read({**ignore, f"kafka.{name}": "a.B"})
+    assert parse_read({**ignore, "kafka.isolation.level": "read_uncommitted"}).isolation_level == (
+        "read_uncommitted"
+    )
+
+
+def test_rates_have_no_effect_in_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+    """As in Spark's Kafka source they are a warning there, and their values are looked at."""
+    rated = {**READ, "maxoffsetspertrigger": "1", "minOffsetsPerTrigger": "1"}
+    assert parse_read(rated) == parse_read(READ)
+    warn_of_rates(rated)
+    assert "minOffsetsPerTrigger" in caplog.text
+    assert "maxOffsetsPerTrigger" in caplog.text
+    warn_of_rates(READ)
+    assert len(caplog.records) == 1
+    check_rates(rated)
+    with pytest.raises(InvalidOption, match="maxOffsetsPerTrigger must be"):
+        check_rates({**READ, "maxOffsetsPerTrigger": "x"})
+
+
+def test_reads_of_our_own_take_columns_as_the_option_does(caplog: pytest.LogCaptureFixture) -> None:
+    """``columns="key,value"`` is not six columns of one letter; and rates are refused in them."""
+    merged = partial(merge_read_options, include_headers=False, starting_offsets=None)
+    columns: tuple[str | list[str], ...] = ("key,value", '["key", "value"]', ["key", "value"])
+    for chosen in columns:
+        options = parse_read({**READ, **merged({}, columns=chosen)})
+        assert options.columns.of(None).names == ("key", "value")
+    for in_block, said in ((True, "has max_records"), (False, "give maxRecords")):
+        with pytest.raises(InvalidOption, match=said):
+            merged({"maxOffsetsPerTrigger": 5}, columns=None, in_block=in_block)
+    client: dict[str, bool | int | str] = {**CLIENT, "ignoreKafkaClientOptions": True}
+    assert parse_read({**READ, **merged(client, columns=None)}).passed_over == ()
+    [warning] = caplog.records
+    assert "kafka.sasl.jaas.config" in warning.getMessage()
+    assert "secret" not in warning.getMessage()
 
 
 def test_columns_are_those_of_the_topic_and_no_others() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
-from spark_helpers import fill, load, rows, values
+from spark_helpers import fill, load, rows, save, stored, values
 
 from txnlog import Store, TopicPartition
 
@@ -64,6 +64,19 @@ def test_a_loaded_frame_is_pinned(spark: SparkSession, store: Store) -> None:
     assert values(frame.where("offset >= 0")) == list(range(10))
     assert frame.count() == 10
     assert values(load(spark, store, "t")) == list(range(30))
+
+
+def test_a_job_of_kafkas_connector_keeps_its_options(spark: SparkSession, store: Store) -> None:
+    """A stream's rate has no effect in a batch, which is pinned when it is loaded as any other."""
+    store.create_topic("t")
+    fill(store, "t", 0, 10)
+    client = {"kafka_bootstrap_servers": "b:9", "kafka_security_protocol": "SSL"}
+    frame = load(spark, store, "t", maxOffsetsPerTrigger=1, ignoreKafkaClientOptions=True, **client)
+    fill(store, "t", 10, 20)
+    assert values(frame) == list(range(10))
+    store.create_topic("copy")
+    save(frame.select("value"), store, "copy", ignoreKafkaClientOptions=True, **client)
+    assert stored(store, "copy") == list(range(10))
 
 
 def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, store: Store) -> None:

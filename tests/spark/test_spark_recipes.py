@@ -100,6 +100,30 @@ def test_fan_out_loses_no_flight(spark: SparkSession, filled: Store, flights: pd
     assert all(row["headers"] == [{"key": "reason", "value": b"no departure"}] for row in dead)
 
 
+def test_airlines_are_looked_up_in_every_run(
+    spark: SparkSession, filled: Store, flights: pd.DataFrame
+) -> None:
+    """The second run finds the names that the first one has used, and a name that was added."""
+    recipe = _module("enrich")
+    recipe.run(spark, filled.url)
+    with filled.producer() as producer:
+        producer.send(recipe.AIRLINES, "Southwest", "WN")
+        producer.send(recipe.AIRLINES, None, "UA")
+        producer.send_batch("flights", _module("flights_data").to_records(flights))
+    recipe.run(spark, filled.url)
+    carriers = flights["carrier"]
+    first, second = {*recipe.NAMES}, {*recipe.NAMES, "WN"} - {"UA"}
+    named = carriers.isin(first).sum() + carriers.isin(second).sum()
+    found = filled.scan(recipe.NAMED, columns=["headers"]).to_arrow().to_pylist()
+    assert len(found) == named > len(flights)
+    assert {row["headers"][0]["value"].decode() for row in found} == {
+        *recipe.NAMES.values(),
+        "Southwest",
+    }
+    assert filled.scan(recipe.DEAD_LETTERS).record_count == 2 * len(flights) - named > 0
+    assert {at.topic for at in filled.describe_group("naming").offsets} == {"flights"}
+
+
 def test_upserts_are_applied_once_though_the_offsets_were_not_committed(
     spark: SparkSession,
     filled: Store,

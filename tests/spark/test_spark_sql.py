@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import fill, stored
+from spark_helpers import data_files, fill, placed_files, stored
 
 from txnlog import Store
 
@@ -74,3 +77,36 @@ def test_tables_are_refused_with_the_way_out(spark: SparkSession, topics: Store)
     spark.sql("DROP TABLE IF EXISTS kept")
     with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE kept USING txnlog OPTIONS (path '{topics.url}', subscribe 'in')")
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["saveAsTable", *(pytest.param(how, marks=pytest.mark.more) for how in ("create", "sql"))],
+)
+def test_tables_of_the_catalog_are_refused_before_anything_is_written(
+    spark: SparkSession, topics: Store, how: str
+) -> None:
+    """Spark would lose their options: no row is written, no file stays, and there is no table."""
+    frame = spark.range(0, 5, 1, 1).selectExpr("string(id) AS value")
+    options = {"path": topics.url, "topic": "out"}
+    writer = frame.write.format("txnlog").options(**options).mode("append")
+    make: dict[str, Callable[[], object]] = {
+        "saveAsTable": partial(writer.saveAsTable, "t"),
+        "create": frame.writeTo("t").using("txnlog").options(**options).create,
+        "sql": partial(spark.sql, "CREATE TABLE t USING txnlog AS SELECT '1' AS value"),
+    }
+    with pytest.raises(PySparkException) as caught:
+        make[how]()
+    assert ("saveAsTable(), writeTo(...).create()" in str(caught.value)) == (how != "sql")
+    assert "CREATE TEMPORARY VIEW" in str(caught.value)
+    assert stored(topics, "out") == []
+    assert data_files(topics) == placed_files(topics)
+    assert not spark.catalog.tableExists("t")
+
+
+@pytest.mark.more
+def test_what_is_no_table_is_written_however_it_is_run(spark: SparkSession, topics: Store) -> None:
+    """Statements that run other statements, and functions of foreachBatch, make no table."""
+    _view(spark, topics, "output", "subscribe 'out'")
+    spark.sql("EXECUTE IMMEDIATE \"INSERT INTO output (value) VALUES (CAST('1' AS BINARY))\"")
+    assert stored(topics, "out") == [1]

@@ -43,6 +43,11 @@ def test_a_stream_copies_everything_once_and_goes_on(spark: SparkSession, topics
         assert stored(topics, "out") == list(range(stop))
         assert topics.describe_group("g").lag == 0
         fill(topics, "in", stop, stop + 50)
+        left = 100 if stop == 100 else 50
+        for progress in query.recentProgress:
+            left -= progress.numInputRows
+            assert json.loads(progress.sources[0].latestOffset)["behind"] == {"in": left}
+        assert left == 0
     assert max(progress.numInputRows for progress in query.recentProgress) <= 40
     [transaction] = topics.transactions()
     assert not isinstance(transaction, TxnlogError)

@@ -55,6 +55,22 @@ def test_a_plain_write_in_a_thread(spark: SparkSession, topics: Store) -> None:
     assert stored(topics, "out") == list(range(10))
 
 
+def test_a_format_that_spark_finds_is_not_registered_again(
+    spark: SparkSession, topics: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark warns of a data source that replaces one it has found; there is none, and all works."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("registered again")
+
+    monkeypatch.setattr(type(spark.dataSource), "register", refuse)
+    other = spark.newSession()
+    register(other)
+    save(numbers(other, 0, 10), topics, "out")
+    assert stored(topics, "out") == list(range(10))
+    register(spark)
+
+
 def held_up(frame: DataFrame, gate: Path) -> DataFrame:
     """The same rows, once somebody has read the FIFO ``gate`` and written to ``gate``-open."""
     opened = Path(f"{gate}-open")

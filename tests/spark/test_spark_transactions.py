@@ -292,11 +292,40 @@ def test_two_jobs_with_one_transactional_id(spark: SparkSession, topics: Store) 
             with begin(spark, topics) as newer:
                 etl(newer)
 
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(ProducerFenced) as caught:
         race()
+    assert "another job, or another run of this one, has taken over" in str(caught.value)
+    assert "transactional id 'etl'" in str(caught.value)
+    assert "init_transactions" not in str(caught.value)
     assert stored(topics, "out") == list(range(100))
     assert topics.describe_group("g").lag == 0
     assert leftovers(topics) == []
+
+
+def test_a_topic_that_is_read_whole_is_not_consumed(spark: SparkSession, topics: Store) -> None:
+    """It is there in every run, also what is committed behind somebody's open transaction."""
+    holder = topics.producer(transactional_id="slow")
+    holder.init_transactions()
+    holder.begin_transaction()
+    holder.send("sums", b"-1")
+    holder.flush()
+    fill(topics, "sums", 0, 3)
+    assert stored(topics, "sums") == []
+    for run in range(2):
+        with begin(spark, topics) as txn:
+            new = txn.read("in")
+            assert values(txn.read_whole("sums", columns="value")) == [0, 1, 2]
+            txn.write(new.select("value"), topic="out")
+            assert txn.consumed_records == (0 if run else 100)
+        assert {where.topic for where in txn.result.consumed} == (set() if run else {"in"})
+    with pytest.raises(InvalidOption, match=r"read\('in'\) after read_whole\('sums'\)"):
+        _read_too_late(begin(spark, topics))
+
+
+def _read_too_late(block: SparkTransaction) -> None:
+    with block as txn:
+        txn.read_whole("sums")
+        txn.read("in")
 
 
 def test_without_a_group_nothing_is_moved(spark: SparkSession, topics: Store) -> None:

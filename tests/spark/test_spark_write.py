@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType, StructField, StructType
 from spark_helpers import data_files, fill, load, numbers, placed_files, save, stored
 from steps import sound_transactions
 
@@ -21,7 +22,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment
 from txnlog.spark.batch import rows_to_records
 from txnlog.spark.batch.rows_to_records import coalesce, work_bytes
-from txnlog.spark.batch.write_plan import WritePlan
+from txnlog.spark.batch.write_plan import WritePlan, plan_write
 from txnlog.spark.batch.writer import TxnlogWriter
 from txnlog.spark.options.write_options import parse_write
 from txnlog.write.partitioner import make_partitioner
@@ -94,6 +95,26 @@ def test_tasks_choose_by_a_function_or_by_a_chance_that_repeats(store: Store) ->
         )
         assert first == again
         assert len(set(first)) == different
+
+
+@pytest.mark.parametrize("partitioner", ["murmur2", "sticky", "round_robin", "random"])
+def test_small_writes_do_not_all_begin_in_the_same_partition(
+    store: Store, partitioner: str
+) -> None:
+    """Each write has a chance of its own: the batches of a stream have one row of one task each."""
+    store.create_topic("t", partitions=4)
+    store.create_topic("typed", partitions=4, schema=pa.schema([("n", pa.int64())]))
+    clock = store.logs.clock
+    row = pa.record_batch({"value": ["v"]})
+    spec = store.topic_spec("t")
+    begun = [rows_to_records.TopicRecords(spec, clock, partitioner, n)(row)[1] for n in range(40)]
+    assert {int(chosen[0]) for chosen in begun} == {0, 1, 2, 3}
+    typed, row = store.topic_spec("typed"), pa.record_batch({"n": [1]})
+    begun = [rows_to_records.TopicRecords(typed, clock, "murmur2", n)(row)[1] for n in range(4)]
+    assert {int(chosen[0]) for chosen in begun} == {0, 1, 2, 3}
+    options = parse_write({"path": store.url, "topic": "t"})
+    value = StructType([StructField("value", StringType())])
+    assert len({plan_write(options, value).seed for _ in range(3)}) == 3
 
 
 def test_small_batches_are_joined_and_large_ones_passed_on() -> None:

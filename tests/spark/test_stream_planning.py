@@ -340,6 +340,24 @@ def test_new_partitions_and_topics_start_at_their_start(store: Store) -> None:
     assert spans(stream.ranges(at, end)) == {"in:2": [(0, 1)], "in-2:0": [(0, 2)]}
 
 
+def test_a_stream_tells_how_far_it_is_behind(store: Store) -> None:
+    """What the last batch has left, by topic: before one nothing is known; at the end it is 0."""
+    store.create_topic("in-2")
+    fill(store, "in-2", 4, partitions=1)
+    stream = planner(store, subscribe="in,in-2", startingOffsets="earliest", failOnDataLoss="false")
+    at = again(stream.initial())
+    assert stream.behind() is None
+    at = again(stream.latest(at, Rates(most=7)))
+    assert offsets(at) == {"in": [2, 2], "in-2": [2]}
+    assert stream.behind() == {"in": 6, "in-2": 2}
+    store.delete_records({TopicPartition("in", 0): 4})
+    fill(store, "in-2", 1, partitions=1)
+    stream.latest(again(at), Rates(least=99, most=99))
+    assert stream.behind() == {"in": 4, "in-2": 3}
+    stream.latest(at, ALL)
+    assert stream.behind() == {"in": 0, "in-2": 0}
+
+
 def test_a_pattern_may_match_nothing_yet(store: Store) -> None:
     """Such a stream waits, and reads the topic from its start when it comes."""
     stream = planner(store, subscribePattern="out")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from steps import another, send, values
 
+from txnlog import AcksValue
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, ObjectNotFound, StorageError
 from txnlog.log.create_once import create_once
 from txnlog.log.sequence_log import SequenceLog
@@ -283,7 +284,7 @@ def test_an_object_of_ours_counts_when_it_is_durable(
 
 @pytest.mark.parametrize("acks", ["all", 1])
 def test_a_flush_that_is_not_durable_is_not_acknowledged(
-    store: Store, disk: Disk, clock: VirtualClock, acks: str | int
+    store: Store, disk: Disk, clock: VirtualClock, acks: AcksValue
 ) -> None:
     """Nor when it is called again and finds its records placed: not before they are safe."""
     producer = store.producer(acks=acks, delivery_timeout_ms=0)

@@ -10,6 +10,7 @@ from unittest.mock import create_autospec, sentinel
 
 import pytest
 
+from txnlog import AcksValue
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.storage.adapters.local import LocalStorage
@@ -220,7 +221,7 @@ def test_a_producer_without_acks_is_counted_and_does_not_sync(
         return upload(storage, name)
 
     monkeypatch.setattr(LocalStorage, "upload", watched)
-    chosen: tuple[str | int, ...] = (1, "all")
+    chosen: tuple[AcksValue, ...] = (1, "all")
     for number, acks in enumerate(chosen):
         with store.producer(acks=acks) as producer:
             producer.send("t", b"x")

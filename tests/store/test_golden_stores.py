@@ -14,7 +14,7 @@ import pytest
 from golden_stores import read_parquet
 
 import txnlog
-from txnlog import TopicPartition
+from txnlog import IsolationLevel, TopicPartition
 from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
 from txnlog.store import Store
 
@@ -37,7 +37,9 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, dict[
     return txnlog.open(str(tmp_path / "store")), expected
 
 
-def records(store: Store, isolation_level: str = "read_committed") -> dict[str, list[list[object]]]:
+def records(
+    store: Store, isolation_level: IsolationLevel = "read_committed"
+) -> dict[str, list[list[object]]]:
     snapshot = store.snapshot(["columns", "rows"], isolation_level=isolation_level)
     found = {}
     for topic in snapshot.topics:

@@ -10,6 +10,7 @@ from kafka_judges import JUDGES
 from segment_layout import raw_batches
 from segment_samples import random_records, rows_of
 
+from txnlog import CompressionType
 from txnlog.config import check_merged_topic_config, check_topic_config
 from txnlog.errors import CorruptRecord, InvalidConfig
 from txnlog.names import TopicPartition
@@ -17,7 +18,8 @@ from txnlog.segments.compression import Compression
 from txnlog.store import Store, open_store
 
 KAFKA = {"record.format": "kafka"}
-CODECS = [codec.kafka_name for codec in Compression]
+CODECS: list[CompressionType] = ["none", "gzip", "snappy", "lz4", "zstd"]
+assert set(CODECS) == {codec.kafka_name for codec in Compression}
 T0 = TopicPartition("t", 0)
 
 
@@ -171,7 +173,12 @@ def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> N
     """Per-write override; lz4 if neither the topic nor the writer chooses."""
     store.create_topic("t", config=config)
     records = random_records(2_000, seed=3)
-    for codec, level in [(None, None), *((name, None) for name in CODECS), ("zstd", 19)]:
+    choices: list[tuple[CompressionType | None, int | None]] = [
+        (None, None),
+        *((name, None) for name in CODECS),
+        ("zstd", 19),
+    ]
+    for codec, level in choices:
         with store.producer(compression_type=codec, compression_level=level) as producer:
             producer.send_batch("t", records)
     found = _codecs(store)

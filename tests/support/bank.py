@@ -24,6 +24,7 @@ import pytest
 from bank_worker import LEVELS, PARTITIONS, SOURCES, STOP, Job, Ledger, Leg, Move
 
 import txnlog
+from txnlog import IsolationLevel
 from txnlog.clock import SystemClock
 from txnlog.errors import TxnlogError
 from txnlog.names import TopicPartition
@@ -288,7 +289,7 @@ def legs_of(table: Any) -> dict[str, list[Leg]]:
     return found
 
 
-def everything(store: Store, level: str) -> dict[str, list[Leg]]:
+def everything(store: Store, level: IsolationLevel) -> dict[str, list[Leg]]:
     """By transfer, all legs that a level shows; none twice."""
     snapshot = store.snapshot(list(PARTITIONS), isolation_level=level)
     assert snapshot.is_atomic == (level != "read_uncommitted")

@@ -25,10 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import txnlog
+from txnlog import IsolationLevel
 from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.isolation import check_isolation_level
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import read_ranges
 from txnlog.snapshot import Snapshot
@@ -366,7 +368,7 @@ class Auditor:
         self._everything: set[Place] = set()
         self._told: set[str] = set()
 
-    def look(self, level: str) -> bool:
+    def look(self, level: IsolationLevel) -> bool:
         """One snapshot; True if it calls itself atomic. Raises Torn."""
         if self.job.anew:
             self.store = open_store(self.job)
@@ -488,7 +490,7 @@ def read(job: Job) -> None:
     auditor = Auditor(job)
     for number, level in enumerate(levels):
         try:
-            atomic = auditor.look(level)
+            atomic = auditor.look(check_isolation_level(level))
         except ConcurrentTransactions:
             say("refused", level)
             continue

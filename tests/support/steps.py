@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from txnlog import IsolationLevel
 from txnlog.errors import TxnlogError
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition
@@ -113,7 +114,9 @@ def checkpoint(store: Store, topic: str = "t") -> None:
     log.checkpoint()
 
 
-def values(store: Store, topic: str = "t", isolation_level: str = "read_committed") -> list[bytes]:
+def values(
+    store: Store, topic: str = "t", isolation_level: IsolationLevel = "read_committed"
+) -> list[bytes]:
     """The values of a topic, partition by partition."""
     table = store.scan(topic, isolation_level=isolation_level).to_arrow()
     found: list[bytes] = table.column("value").to_pylist()

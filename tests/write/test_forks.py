@@ -15,6 +15,7 @@ from alone import read_alone
 from forked_child import CHILD_S, Child, in_child
 from steps import begin, values
 
+from txnlog import AcksValue
 from txnlog.errors import ForkedProducer, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.store import Store, open_store
@@ -119,7 +120,7 @@ def test_a_child_that_leaves_a_transaction_does_not_end_it(store: Store, failing
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_closing_in_a_child_leaves_the_parents_uploads(store: Store, acks: str) -> None:
+def test_closing_in_a_child_leaves_the_parents_uploads(store: Store, acks: AcksValue) -> None:
     """Neither close, nor the end of the block, nor the last reference takes what is on its way."""
     producer = store.producer(acks=acks, buffer_memory_bytes=1)
     for number in range(3):

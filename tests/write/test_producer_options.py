@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from steps import new_store, values
 
+from txnlog import AcksValue
 from txnlog.clock import Clock, Moment
 from txnlog.errors import (
     CommitStateUnknown,
@@ -44,7 +45,7 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
 
 @pytest.mark.parametrize(("acks", "synced"), [("all", True), (-1, True), (1, False)])
 def test_acks_say_what_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: str | int, synced: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: AcksValue, synced: bool
 ) -> None:
     """All: the data and its entry are synced; 1: the entry alone, so that no log has a gap."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=VirtualClock())
@@ -151,10 +152,11 @@ def test_acks_0_keeps_failures_to_the_log(
 
 def test_bad_acks_are_refused(store: Store) -> None:
     """Each says what there is; a transaction promises that everything is there."""
-    for acks in (2, "some", True, None, ""):
+    for bad in (2, "some", True, None, ""):
         with pytest.raises(InvalidConfig, match="must be 0, 1, or 'all'"):
-            store.producer(acks=acks)  # type: ignore[arg-type]
-    for acks in (0, 1):
+            store.producer(acks=bad)  # type: ignore[arg-type]
+    unsafe: tuple[AcksValue, ...] = (0, 1)
+    for acks in unsafe:
         with pytest.raises(InvalidConfig, match="with a transactional_id it must be 'all'"):
             store.producer(transactional_id="p", acks=acks)
     store.producer(transactional_id="p", acks="-1")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from txnlog.config import topic_setting
+from txnlog.display import Shown
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.segments.identity import SegmentIdentity
@@ -78,7 +79,7 @@ class PartitionDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicDescription(Shown):
     """A topic as its log has it. ``open_transactions`` are those that hold stable offsets back.
 
     ``schema`` is that of a typed topic: its ``columns`` are an Arrow schema, its ``key`` names.
@@ -173,7 +174,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(Shown):
     """A consumer group: its offsets, sorted by topic and partition, and its members.
 
     ``state`` is Kafka's: ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``, ``Stable`` or
@@ -204,7 +205,7 @@ class OffsetReset:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionDescription:
+class TransactionDescription(Shown):
     """The newest state of a transactional id. ``entries`` are those that a commit covers.
 
     ``reason`` says why somebody other than the producer aborted the transaction. ``versions`` maps

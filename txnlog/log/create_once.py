@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
 from txnlog.clock import Clock
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage
+
+retries_logger = logging.getLogger("txnlog.retries")
+"""For those who watch: what is tried again, and why. docs/CLIENTS.md has the names of loggers."""
 
 _PUT_ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.05
@@ -62,7 +66,9 @@ def create_once(
                 break  # permission is denied, or the disk is full: waiting does not mend that
         except StorageError as error:
             failure = error
-        clock.sleep(pause_s * (0.5 + clock.jitter()))
+        wait_s = pause_s * (0.5 + clock.jitter())
+        retries_logger.info("%s: tried again in %.2f s: %s", name, wait_s, failure)
+        clock.sleep(wait_s)
         pause_s *= 2
     assert failure is not None
     raise failure

@@ -7,6 +7,8 @@ from typing import Literal
 from txnlog.errors import InvalidOption
 
 IsolationLevel = Literal["read_committed", "snapshot", "read_uncommitted"]
+ConsumerIsolationLevel = Literal["read_committed", "read_uncommitted"]
+"""Of whoever goes on by offsets, as consumers do."""
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "read_uncommitted")
 """``read_committed``: what lies before the first undecided record of each partition. ``snapshot``:
 every committed transaction, whole, wherever undecided ones lie. ``read_uncommitted``: all."""
@@ -22,7 +24,7 @@ def check_isolation_level(isolation_level: str) -> IsolationLevel:
     )
 
 
-def check_reading_on(isolation_level: str) -> IsolationLevel:
+def check_reading_on(isolation_level: str) -> ConsumerIsolationLevel:
     """The same for whoever keeps offsets to read on from. Raises InvalidOption."""
     level = check_isolation_level(isolation_level)
     if level == "snapshot":

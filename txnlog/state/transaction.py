@@ -402,6 +402,10 @@ def may_follow(later: TransactionState, state: TransactionState) -> bool:
     return later.open and owned and later.number == state.number + 1
 
 
+FENCED_ADVICE = "close this producer, make a new one and call init_transactions()"
+"""What ends each ProducerFenced of a producer. Spark's jobs have no producer, and say otherwise."""
+
+
 def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:
     """Raise ProducerFenced unless this producer id and epoch own ``state`` (invariant T6)."""
     if state is None or (state.producer_id, state.producer_epoch) != (producer_id, producer_epoch):
@@ -416,6 +420,5 @@ def check_owner(state: TransactionState | None, producer_id: int, producer_epoch
             why = f"its transaction was aborted: {state.reason}"
         raise ProducerFenced(
             f"producer {producer_id} with epoch {producer_epoch} was fenced: {named} "
-            f"now {found}; {why}. "
-            "Close this producer; make a new one and call init_transactions()"
+            f"now {found}; {why}; {FENCED_ADVICE}"
         )

@@ -49,6 +49,8 @@ _CLEAN_INTERVAL = 96
 """A producer cleans up behind itself after so many states of its id: those of 32 transactions."""
 
 _logger = logging.getLogger(__name__)
+commits_logger = logging.getLogger("txnlog.commits")
+"""For those who watch: each transaction that this process has decided, and each plain append."""
 
 Segments = Mapping[str, Sequence[UploadedSegment]]
 Offsets = Mapping[str, Sequence[OffsetCommit]]
@@ -424,8 +426,19 @@ class Coordinator:
     def _end(self) -> Outcome:
         """Put the decision at hand, or learn what became of it; then steps 5 and 6."""
         self._put_decision()
-        self._finish_quietly()
         assert self.decided is not None
+        commits_logger.info(
+            "%s: %s, %d entries",
+            self.state.ref,
+            self.decided.value,
+            len(self._entries),
+            extra={
+                "transactional_id": self.transactional_id,
+                "outcome": self.decided.value,
+                "entries": len(self._entries),
+            },
+        )
+        self._finish_quietly()
         return self.decided
 
     def _decide(self, state: TransactionState) -> None:
@@ -547,11 +560,10 @@ class Coordinator:
             if newest.state.status is Status.DEAD:
                 raise ProducerFenced(
                     f"transactional id {self.transactional_id!r} has expired: "
-                    f"{newest.state.reason}; make a new producer and call init_transactions()"
+                    f"{newest.state.reason}; {transitions.FENCED_ADVICE}"
                 )
         raise ProducerFenced(
-            f"{ref} was ended by somebody else, who took it for dead; "
-            "close this producer, make a new one and call init_transactions()"
+            f"{ref} was ended by somebody else, who took it for dead; {transitions.FENCED_ADVICE}"
         )
 
     def _clean(self) -> None:

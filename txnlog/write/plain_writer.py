@@ -23,6 +23,8 @@ _MAX_QUEUED_FLUSHES = 8
 """Flushes that may wait behind each other with acks=0; the next one waits for the first."""
 
 _logger = logging.getLogger(__name__)
+_commits = logging.getLogger("txnlog.commits")
+"""As the coordinator's: of flushes without a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,12 @@ class PlainWriter:
             self.give_up()
             raise
         self._pending.pop(0)
+        _commits.info(
+            "%s: appended, %d records",
+            waiting.topic,
+            sum(map(len, placed.values())),
+            extra={"topic": waiting.topic, "records": sum(map(len, placed.values()))},
+        )
         self._logs.tidy([self._logs.topic(waiting.topic)])
         return placed
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from txnlog.clock import Clock
 from txnlog.config import check_whole_number
 from txnlog.errors import CommitStateUnknown, InvalidConfig, StorageError
+from txnlog.log.create_once import retries_logger
 
 T = TypeVar("T")
 
@@ -61,5 +62,6 @@ class Retries:
                 wait_s = pause_s * (1 - _JITTER + 2 * _JITTER * clock.jitter())
                 if not error.retriable or clock.monotonic_s() + wait_s >= deadline_s:
                     raise
+                retries_logger.info("tried again in %.2f s: %s", wait_s, error)
             clock.sleep(wait_s)
             pause_s = min(2 * pause_s, self.backoff_max_ms / 1000)

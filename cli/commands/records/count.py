@@ -73,8 +73,9 @@ def count_records(
       txnlog records count orders --offset @-24h
     """
     where, chosen = parse_target(target), join_range(offset, from_, to)
-    then, level = parse_moment(as_of), isolation_level.value
-    snapshot = session.open_store().snapshot([where.topic], isolation_level=level, at=then)
+    snapshot = session.open_store().snapshot(
+        [where.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
+    )
     scan = plan_scan(snapshot, where, chosen)
     partitions = snapshot.partitions(where.topic) if where.partition is None else [where.partition]
     counts = scan.count()

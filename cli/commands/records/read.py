@@ -148,9 +148,9 @@ def read_records(
                 "--where"
             )
         _check_file(to_file, named_format)
-    then = parse_moment(as_of)
-    level = isolation_level.value
-    snapshot = session.open_store().snapshot([place.topic], isolation_level=level, at=then)
+    snapshot = session.open_store().snapshot(
+        [place.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
+    )
     scan = plan_scan(snapshot, place, chosen, row_filter=wanted.of_scan, as_json=to_file is None)
     if to_file is None:
         scanned = read_scanned(wanted.keep(scan.to_batches()))
@@ -179,10 +179,11 @@ def _print_consumed(
 def _consume(store: Store, where: Target, group_id: str, isolation_level: Isolation) -> Consumer:
     """A consumer that shares nothing with the group's members, and ends with what there is."""
     from txnlog.names import TopicPartition
+    from txnlog.read.isolation import check_reading_on
 
     consumer = store.consumer(
         group_id=group_id,
-        isolation_level=isolation_level.value,
+        isolation_level=check_reading_on(isolation_level.value),
         auto_offset_reset="earliest",
         stop_at_end=True,
     )

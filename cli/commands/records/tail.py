@@ -76,8 +76,10 @@ def _start_consumer(
     store: Store, where: Target, ends: dict[int, int], isolation_level: Isolation
 ) -> Consumer:
     from txnlog.names import TopicPartition
+    from txnlog.read.isolation import check_reading_on
 
-    consumer = store.consumer(isolation_level=isolation_level.value, auto_offset_reset="earliest")
+    level = check_reading_on(isolation_level.value)
+    consumer = store.consumer(isolation_level=level, auto_offset_reset="earliest")
     if where.partition is None:
         consumer.subscribe([where.topic])
     else:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from txnlog.config import CompressionType
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
     from txnlog.store import Store
@@ -182,7 +183,7 @@ def write_records(
     )
     if sys.stdin.isatty() and pace is None:
         warn("one record a line: Ctrl-D writes them, Ctrl-C drops them")
-    codec = None if compression is None else compression.value
+    codec: CompressionType | None = None if compression is None else compression.value
     with store.producer(compression_type=codec, partitioner=partitioner) as producer:
         written: Iterable[Written]
         if pace is None:

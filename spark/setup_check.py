@@ -1,0 +1,269 @@
+"""``check(spark, path)``: a whole round through Spark, to find what is wrong with the set-up."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txnlog import __version__
+from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.spark.options.store_options import store_options
+from txnlog.spark.registration import register
+from txnlog.spark.transactions.transaction import transaction
+from txnlog.state.transaction import IDLE, expire
+from txnlog.store import Store, open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+RECORDS = 1_000
+_TASKS = 4
+"""Where it is not known how many run at once: through Spark Connect."""
+_MOST_TASKS = 32
+_WORKER = "host string, python string, version string, store string, error string"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStep:
+    """One thing that was tried: ``problem`` says what is wrong and what to do; None: it works."""
+
+    name: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetUpCheck:
+    """What :func:`check` has found, step by step; a step that fails is the last but for cleaning.
+
+    As text it is a line for each step.
+    """
+
+    steps: tuple[CheckStep, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if everything works."""
+        return all(step.problem is None for step in self.steps)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"ok      {step.name}"
+            if step.problem is None
+            else f"FAILED  {step.name}: {step.problem}"
+            for step in self.steps
+        )
+
+
+def check(
+    spark: SparkSession,
+    path: str | Store,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+) -> SetUpCheck:
+    """Try a whole round on a store, on the executors as well, and say what is wrong.
+
+        print(check(spark, "s3://bucket/store"))
+
+    It makes two topics, a group and a transactional id, all named ``txnlog-check-...``, and removes
+    them again: a write, a read, and a transaction that reads, writes and moves the group.
+
+    Args:
+        spark: the session, whose executors are to reach the store.
+        path: the store's folder or URL, or an open store.
+        storage_options: for the filesystem, as ``txnlog.open`` takes them.
+    """
+    steps: list[CheckStep] = []
+
+    def succeeds(name: str, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is wrong
+            steps.append(CheckStep(name, _problem(error)))
+            return False
+        steps.append(CheckStep(name))
+        return True
+
+    opened: list[_Round] = []
+
+    def open_here() -> None:
+        options = dict(storage_options or {})
+        store = path if isinstance(path, Store) else open_store(path, storage_options=options)
+        opened.append(_Round(spark, store, options))
+
+    if not succeeds("this process opens the store", open_here):
+        return SetUpCheck(tuple(steps))
+    [tried] = opened
+    rest = (
+        ("Spark's workers have txnlog", partial(register, spark)),
+        ("each worker opens the same store with the same txnlog", tried.ask_workers),
+        ("topics are created", tried.create),
+        ("a DataFrame is written", tried.write),
+        ("and read", tried.read),
+        ("a transaction reads, writes and moves a group's offsets", tried.run_transaction),
+    )
+    all(succeeds(name, step) for name, step in rest)
+    if tried.has_created:
+        succeeds("all of it is removed again", tried.remove)
+    return SetUpCheck(tuple(steps))
+
+
+def _problem(error: Exception) -> str:
+    """The message of an error of ours, which Spark puts behind a traceback."""
+    if isinstance(error, TxnlogError):
+        return f"{type(error).__name__}: {error}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("txnlog.errors.")]
+    if ours:
+        return ours[0].removeprefix("txnlog.errors.")
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+class _Round:
+    """The steps, on topics of its own."""
+
+    def __init__(
+        self, spark: SparkSession, store: Store, storage_options: Mapping[str, object]
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._storage_options = storage_options  # secrets among them
+        self._options = store_options(store, storage_options)
+        self._name = f"txnlog-check-{store.logs.clock.token()}"
+        self._topics = (f"{self._name}-in", f"{self._name}-out")
+        self.has_created = False
+
+    @property
+    def _tasks(self) -> int:
+        if not hasattr(self._spark, "_jsparkSession"):
+            return _TASKS
+        return min(max(self._spark.sparkContext.defaultParallelism, 2), _MOST_TASKS)
+
+    def ask_workers(self) -> None:
+        """Raises InvalidOption: one has another txnlog or Python, or finds another store."""
+        rows = self._spark.range(0, self._tasks, 1, self._tasks)
+        ask = _Worker(self._store)
+        found = {tuple(row) for row in rows.mapInArrow(ask, _WORKER).collect()}
+        here = f"{sys.version_info.major}.{sys.version_info.minor}"
+        for host, python, version, store_id, error in sorted(found, key=str):
+            if error:
+                raise InvalidOption(
+                    f"a worker on {host} cannot open {self._store.url}: {error}. It needs the same "
+                    "path or URL, and the same rights, as this process"
+                )
+            if store_id != self._store.store_id:
+                raise InvalidOption(
+                    f"a worker on {host} finds another store at {self._store.url}: each machine "
+                    "has a folder of its own there; give a path or URL that all of them share"
+                )
+            if (python, version) != (here, __version__):
+                raise InvalidOption(
+                    f"a worker on {host} runs txnlog {version} in Python {python}, this process "
+                    f"{__version__} in Python {here}: install the same on all of them, and set "
+                    "PYSPARK_PYTHON"
+                )
+
+    def create(self) -> None:
+        self.has_created = True
+        for topic in self._topics:
+            self._store.create_topic(topic, partitions=2)
+
+    def write(self) -> None:
+        rows = self._spark.range(0, RECORDS, 1, self._tasks)
+        frame = rows.selectExpr("string(id) AS key", "string(id) AS value")
+        options = {**self._options, "topic": self._topics[0]}
+        frame.write.format("txnlog").options(**options).mode("append").save()
+
+    def read(self) -> None:
+        options = {**self._options, "subscribe": self._topics[0]}
+        found = self._spark.read.format("txnlog").options(**options).load()
+        self._expect(found.selectExpr("sum(int(string(value)))").collect()[0][0])
+
+    def run_transaction(self) -> None:
+        source, target = self._topics
+        with transaction(
+            self._spark,
+            self._store,
+            transactional_id=self._name,
+            group_id=self._name,
+            storage_options=self._storage_options,
+        ) as txn:
+            txn.write(txn.read(source).drop("partition"), topic=target)
+        values = self._store.scan(target, columns=["value"]).to_arrow().column("value")
+        self._expect(sum(map(int, values.to_pylist())))
+        if self._store.describe_group(self._name).lag:
+            raise InvalidOption("the transaction is committed, but its group has not moved")
+
+    def remove(self) -> None:
+        """Whatever there is of it. Raises the first error; the rest is tried all the same."""
+        errors = []
+        there = self._store.topics()
+        for topic in self._topics:
+            if topic in there:
+                errors += _tried(partial(self._store.delete_topic, topic))
+        if self._name in self._store.groups():
+            errors += _tried(partial(self._store.delete_group, self._name))
+        errors += _tried(self._remove_id)
+        if errors:
+            raise errors[0]
+
+    def _remove_id(self) -> None:
+        """Nobody else knows the id, so nobody stalls in it, and its log need not wait."""
+        transactions, clock = self._store.logs.transactions, self._store.logs.clock
+        since = transactions.now()
+        head = transactions.head(self._name)
+        if head is None or head.state.status not in IDLE:
+            return
+        reason = "the check of the set-up has ended"
+        dead = expire(head.state, now_ms=clock.now_ms(), nonce=clock.token(), reason=reason)
+        if transactions.put(head.number + 1, dead, since):
+            ended = transactions.head(self._name)
+            assert ended is not None
+            transactions.remove(ended)
+
+    def _expect(self, total: int | None) -> None:
+        expected = RECORDS * (RECORDS - 1) // 2
+        if total != expected:
+            raise InvalidOption(
+                f"{RECORDS} records were written, and others are read: their values add up to "
+                f"{total}, not {expected}"
+            )
+
+
+def _tried(step: Callable[[], None]) -> list[TxnlogError]:
+    try:
+        step()
+    except TxnlogError as error:
+        return [error]
+    return []
+
+
+class _Worker:
+    """Tells what runs a task, and which store it finds."""
+
+    def __init__(self, store: Store) -> None:
+        self._address = store.storage.address()
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from txnlog.spark.options.store_options import open_at
+
+        for _ in batches:
+            store_id = error = ""
+            try:
+                store_id = open_at(self._address).store_id
+            except TxnlogError as failed:
+                error = f"{type(failed).__name__}: {failed}"
+            said = {
+                "host": platform.node(),
+                "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+                "version": __version__,
+                "store": store_id,
+                "error": error,
+            }
+            yield pa.RecordBatch.from_pylist([said])

@@ -1,0 +1,55 @@
+"""``check(spark, path)`` tries a whole round, says what is wrong, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import txnlog
+from txnlog import Store
+from txnlog.spark import CheckStep, SetUpCheck, check
+from txnlog.spark.setup_check import _problem
+
+
+def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> None:
+    """Each step is told; topics, group and transactional id are gone afterwards."""
+    store.create_topic("mine")
+    found = check(spark, store.url)
+    assert found.ok, str(found)
+    assert len(found.steps) == 8
+    assert str(found).count("\nok      ") == 7
+    assert (store.topics(), store.groups(), store.transactions()) == (["mine"], [], [])
+    assert [*Path(store.url).glob("staging/*")] == []
+
+
+def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    """The first thing that fails is the last that is tried, and nothing is raised."""
+    found = check(spark, str(tmp_path / "nowhere"))
+    assert not found.ok
+    [step] = found.steps
+    assert step.name == "this process opens the store"
+    assert step.problem is not None
+    assert step.problem.startswith("StoreNotFound: ")
+
+
+@pytest.mark.more
+def test_what_fails_halfway_is_removed_too(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that cannot be moved, say: the topics go all the same."""
+    monkeypatch.setattr(txnlog.Store, "describe_group", lambda *_: 1 / 0)
+    found = check(spark, store)
+    assert [step.problem is None for step in found.steps] == [True] * 6 + [False, True]
+    assert "ZeroDivisionError" in str(found)
+    assert (store.topics(), store.groups(), store.transactions()) == ([], [], [])
+
+
+def test_of_sparks_pages_of_traceback_the_line_that_counts_is_shown() -> None:
+    """Our message if there is one, else what Spark says first."""
+    trace = "An exception was thrown\n  File x\ntxnlog.errors.StorageError: no rights to put a/b\n"
+    assert _problem(RuntimeError(trace)) == "StorageError: no rights to put a/b"
+    assert _problem(RuntimeError("Job aborted\n at y")) == "RuntimeError: Job aborted"
+    found = SetUpCheck((CheckStep("one"), CheckStep("two", "it broke")))
+    assert (found.ok, str(found)) == (False, "ok      one\nFAILED  two: it broke")

@@ -1,0 +1,102 @@
+"""What stores, topics, scans and results show of themselves: nothing read, everything escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow.compute as pc
+import pytest
+
+from txnlog import Store
+from txnlog.display import table
+from txnlog.storage import open_storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import attach
+
+HOSTILE = "<script>alert('&')</script>"
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Store:
+    """A store with counted requests, three records and a group."""
+    opened = attach(
+        CountingStorage(open_storage(f"memory://display-{request.node.name}")),
+        create=True,
+        config={"offsets.retention.ms": 5},
+    )
+    opened.create_topic("orders", partitions=2)
+    with opened.producer(transactional_id=HOSTILE) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(3):
+            producer.send("orders", b"%d" % number, partition=0)
+        producer.commit_transaction()
+    with opened.consumer("orders", group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.poll()
+        consumer.commit()
+    return opened
+
+
+def shown(store: Store) -> Mapping[str, tuple[object, str]]:
+    """What is shown, and a part of its text."""
+    where = pc.field("offset") > 0
+    return {
+        "store": (store, "offsets.retention.ms"),
+        "snapshot": (store.snapshot("orders"), "read_committed"),
+        "scan": (store.scan("orders", columns=["value"], filter=where), "orders"),
+        "empty scan": (store.scan("orders", "latest"), "Scan"),
+        "topic": (store.describe_topic("orders"), "orders"),
+        "group": (store.describe_group("g"), "orders"),
+        "transaction": (store.describe_transaction(HOSTILE), "CompleteCommit"),
+    }
+
+
+def test_nothing_is_read_to_show_something_and_everything_is_escaped(store: Store) -> None:
+    """A notebook shows what was asked for already; names are somebody else's text."""
+    all_of_it = shown(store)
+    counting = store.storage
+    assert isinstance(counting, CountingStorage)
+    counting.take()
+    for name, (each, part) in all_of_it.items():
+        html = each._repr_html_()  # type: ignore[attr-defined]
+        assert part in html, name
+        assert html.startswith("<table><caption>"), name
+        assert "<script>" not in html, name
+        assert html.count("<table>") == html.count("</table>") >= 1, name
+        assert len(repr(each)) < 4_000, name
+    assert counting.take() == {}
+    assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)" in all_of_it["transaction"][0]._repr_html_()  # type: ignore[attr-defined]
+
+
+def test_reprs_say_what_it_is(store: Store) -> None:
+    """One line: the topic, the offsets, how many records, the columns."""
+    assert repr(store.scan("orders", {0: 1, 1: 0}, columns=["value"])) == (
+        "Scan('orders', offsets {0: [1, 3), 1: [0, 0)}, 2 records at most, columns value)"
+    )
+    assert "filtered" in repr(store.scan("orders", filter=pc.field("offset") > 0))
+    assert repr(store.scan("orders", "latest")).startswith("Scan(nothing, offsets {0: [3, 3)")
+    assert repr(store.snapshot("orders")) == (
+        "Snapshot(['orders'], isolation_level='read_committed', is_atomic=True)"
+    )
+
+
+def test_credentials_show_nowhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Neither those among the options of a store nor those in its URL."""
+    folder = tmp_path_factory.mktemp("store")
+    made = attach(open_storage(f"file://{folder}"), create=True)
+    made.create_topic("orders")
+    scan = made.scan("orders")
+    for each in (made, scan, made.snapshot("orders")):
+        assert "hunter2" not in repr(each) + each._repr_html_()
+    storage = open_storage("s3://bucket/store", {"key": "AKIA", "secret": "hunter2"})
+    of_s3 = Store(storage, made._file, made.logs.clock)
+    assert "hunter2" not in repr(of_s3) + of_s3._repr_html_()
+    assert "AKIA" not in repr(of_s3) + of_s3._repr_html_()
+    assert "s3://bucket/store" in of_s3._repr_html_()
+
+
+def test_long_tables_are_cut() -> None:
+    """A notebook is not to hold a million rows of a description."""
+    html = table("many", ("n",), [(number,) for number in range(1_000)])
+    assert html.count("<tr>") == 51
+    assert html.endswith("<p>... and 950 more</p>")
