@@ -338,7 +338,14 @@ def test_a_segment_ends_at_segment_bytes(clock: VirtualClock) -> None:
     assert [spans[0][0], *(end for _, end in spans)] == [*(at for at, _ in spans), 3000]
 
 
-@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.more),
+        Fault.STOP_AFTER,
+        pytest.param(Fault.LOSE_RESPONSE, marks=pytest.mark.more),
+    ],
+)
 def test_a_crash_at_any_request(
     clock: VirtualClock, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +415,9 @@ def test_a_damaged_segment_stops_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("record_format", KEY_FORMATS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(n, marks=pytest.mark.more) for n in range(2, 6))]
+)
 def test_a_dict_is_the_model(
     clock: VirtualClock, seed: int, record_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,8 +313,11 @@ def build_everything(store: Store, storage: HeapStorage, clock: VirtualClock) ->
 @pytest.mark.parametrize(
     "fault",
     [
-        *(Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.FAIL),
-        *(Fault.PARTIAL, Fault.LOSE_RESPONSE, Fault.LAND_LATE),
+        *(Fault.STOP_AFTER, Fault.PARTIAL),
+        *(
+            pytest.param(fault, marks=pytest.mark.more)
+            for fault in (Fault.STOP_BEFORE, Fault.FAIL, Fault.LOSE_RESPONSE, Fault.LAND_LATE)
+        ),
     ],
 )
 def test_a_fault_at_each_request(fault: Fault) -> None:

@@ -131,7 +131,12 @@ def _check_transaction_indexes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.more) for part in range(1, 4))]
+    "part",
+    [
+        0,
+        pytest.param(1, marks=pytest.mark.more),
+        *(pytest.param(part, marks=pytest.mark.slow) for part in (2, 3)),
+    ],
 )
 def test_what_goes_out_comes_back(part: int, tmp_path: Path) -> None:
     """import(export(topic)) is the topic: with markers by values, without by offsets too."""

@@ -198,7 +198,7 @@ ALL = {
 SOME = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-MORE = settings(SOME, max_examples=150)
+MORE = settings(SOME, max_examples=75)
 FLAT = [name for name in ALL["typed"] if name != "place"]
 
 

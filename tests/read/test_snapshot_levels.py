@@ -79,7 +79,7 @@ def overlap(heap: HeapStorage, clock: VirtualClock, turns: int, step_ms: int) ->
     return writers[(turns - 1) % 2]
 
 
-@pytest.mark.parametrize("turns", [100, pytest.param(300, marks=pytest.mark.more)])
+@pytest.mark.parametrize("turns", [100, pytest.param(300, marks=pytest.mark.slow)])
 def test_readers_do_not_starve_where_transactions_overlap(
     heap: HeapStorage, clock: VirtualClock, turns: int
 ) -> None:
@@ -343,7 +343,7 @@ def test_the_level_is_not_for_whoever_keeps_offsets(heap: HeapStorage, clock: Vi
         store.snapshot("t", isolation_level="whole")
 
 
-@pytest.mark.parametrize("jobs", [400, pytest.param(1000, marks=pytest.mark.more)])
+@pytest.mark.parametrize("jobs", [400, pytest.param(1000, marks=pytest.mark.slow)])
 def test_what_a_cut_must_know_does_not_grow(
     heap: HeapStorage, clock: VirtualClock, jobs: int
 ) -> None:

@@ -324,7 +324,11 @@ def _history(
 
 @pytest.mark.parametrize(
     ("seed", "steps"),
-    [(1, 40), (2, 40), *(pytest.param(n, 120, marks=pytest.mark.more) for n in (3, 4))],
+    [
+        *((1, 40), (2, 40)),
+        pytest.param(3, 120, marks=pytest.mark.more),
+        pytest.param(4, 120, marks=pytest.mark.slow),
+    ],
 )
 def test_a_time_shows_what_showed_then(
     store: Store, clock: VirtualClock, seed: int, steps: int

@@ -140,7 +140,12 @@ def test_a_job_and_a_reader_with_every_preemption(stride: int) -> None:
 
 @pytest.mark.condition(50)
 @pytest.mark.parametrize(
-    "first_seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in range(50, 200, 50))]
+    "first_seed",
+    [
+        0,
+        pytest.param(50, marks=pytest.mark.more),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (100, 150)),
+    ],
 )
 def test_random_schedules_with_faults(first_seed: int) -> None:
     """Four jobs and two readers; requests fail, responses get lost, processes stop."""

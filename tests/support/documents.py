@@ -33,7 +33,7 @@ from cli_command import environment, server_address
 from markdown_it import MarkdownIt
 
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
-SPARK_DOCUMENTS = ("README.md", "docs/SPARK.md")
+SPARK_DOCUMENTS = ("README.md", "docs/MOVING_FROM_KAFKA.md", "docs/SPARK.md", "docs/TUTORIAL.md")
 """Those whose code needs Spark: tests/spark runs it, in the session of all its tests."""
 PLAIN = {"text", "mermaid", "xml", "properties"}
 """What is shown and is no code of ours: formats, timelines, other programs' settings."""
@@ -163,7 +163,9 @@ class Runner:
             stdin=subprocess.DEVNULL,
             env={**_shell_path(), **self.variables},
         )
-        assert done.returncode == 0, f"{block}: {done.returncode}\n{text}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, (
+            f"{block}: {done.returncode}\n{text}\n{done.stdout}{done.stderr}"
+        )
         return done.stdout
 
 
