@@ -381,7 +381,7 @@ class Producer:
             headers: pairs of a name and bytes or None.
 
         Raises:
-            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: nothing of the record is kept.
         """
         lock = self._lock
         if lock.inherited:

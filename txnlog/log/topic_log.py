@@ -105,7 +105,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         """Make the topic, with settings and a schema that were checked.
 
         Raises:
-            TopicAlreadyExists, InvalidPartitions.
+            TopicAlreadyExists, InvalidPartitions: nothing was written.
             InvalidTopic: the storage takes its name for that of another.
         """
         self.append(self._creation(partitions, config, schema))
