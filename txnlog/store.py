@@ -239,7 +239,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
             filter: see :meth:`scan`.
 
         Raises:
-            UnknownTopicOrPartition: it does not exist, or was made anew since.
+            UnknownTopicOrPartition: it does not exist, or was recreated since.
             OffsetOutOfRange: some of what was added was deleted since.
             InvalidOption: ``since`` is later than ``until``, or one of them makes no sense.
         """

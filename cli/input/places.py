@@ -75,8 +75,8 @@ def parse_place(text: str) -> Place:
     if text.startswith("@"):
         return Time(_parse_time(text[1:]))
     raise typer.BadParameter(
-        f"{text!r} is no place in a log: write earliest, latest, an offset such as 42, or a time "
-        "such as @1700000000000 (ms) or @2024-05-01T12:00:00Z"
+        f"{text!r} is not a place in a log: write earliest, latest, an offset such as 42, or a "
+        "time such as @1700000000000 (ms) or @2024-05-01T12:00:00Z"
     )
 
 
@@ -87,7 +87,7 @@ def _parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"@{text} is no time: write milliseconds since the epoch or ISO 8601, such as "
+            f"@{text} is not a time: write milliseconds since the epoch or ISO 8601, such as "
             "@2024-05-01T12:00:00Z"
         ) from None
     if moment.tzinfo is None:

@@ -61,7 +61,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
     outside = values.boolean("outsideTransaction") or False
     if outside and (streaming or staging is not None or transactional_id is not None):
         raise InvalidOption(
-            "option outsideTransaction is for a write that is no part of a transaction; this one "
+            "option outsideTransaction is for a write that is not part of a transaction; this one "
             "is: "
             + (
                 f"it has transactional.id {transactional_id!r}"

@@ -158,13 +158,13 @@ def test_a_line_of_another_shape_is_no_record(store: txnlog.Store) -> None:
         with pytest.raises(InvalidRecord) as caught:
             list(read_json_lines(stream, max_line_bytes=1000, partition_count=2))
         message = str(caught.value)
-        assert message.startswith("line 5 is no record: "), line
+        assert message.startswith("line 5 is not a record: "), line
         assert named in message.lower() or named in message, (line, message)
         assert '"value": null' in message
         assert "--input lines" in message
     one = write(store, good + b'{"id": 1, "name": "x"}\n', "t", "-i", "jsonl")
     assert (one.code, one.out) == (1, "")
-    assert "line 2 is no record" in one.err
+    assert "line 2 is not a record" in one.err
     assert records(store) == []
     assert store.describe_topic("t").entries == 1
 

@@ -1,4 +1,4 @@
-"""The documents: their code runs as it stands, their links lead somewhere, their pictures are ours."""
+"""The documents: their code runs as it stands, their links lead somewhere."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_the_code_of_a_document_runs(
     spark: SparkSession, document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In order, in one session, as a reader pastes it; what is shown as output is what comes."""
-    # The session is that of all tests: one that is made anew is this one.
+    # The session is that of all tests: one that is created is this one.
     monkeypatch.setattr(spark.builder.__class__, "getOrCreate", lambda _: spark)
     runner = Runner(tmp_path, {"__name__": "__main__", "spark": spark}, sql=spark.sql)
     runner.run(blocks_of(ROOT / document))

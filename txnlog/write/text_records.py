@@ -166,7 +166,7 @@ def read_json_lines(
                 records.append(_to_row(decoder.decode(line), headers, partition_count))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
                 raise InvalidRecord(
-                    f"line {number} is no record: {error}; nothing was written. {_SHAPE}"
+                    f"line {number} is not a record: {error}; nothing was written. {_SHAPE}"
                 ) from error
         if records:
             yield _to_batch(records)
