@@ -21,7 +21,8 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix lint format bench soak venv wheel java clean
+.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix lint format bench soak docs venv wheel dist
+.PHONY: java clean
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%)
 
 help:  ## Show this list
@@ -69,10 +70,24 @@ bench: java venv  ## Run the benchmarks
 soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100,000 transactions, 32 processes
 	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not stores and not browser" $(ARGS)
 
+docs: .venv/.dependencies  ## Build the documents as a site into build/site
+	@rm -rf build/site build/site-src && mkdir -p build/site-src/benchmarks
+	@cp -R README.md CONTRIBUTING.md CHANGELOG.md LICENSE .ci docs build/site-src
+	@cp benchmarks/*.md benchmarks/*.svg build/site-src/benchmarks
+	.venv/bin/zensical build --strict --clean
+
 venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
 
 wheel: dist/.built  ## Build the wheel into dist/
 	@ls dist/*.whl
+
+dist: wheel  ## Build the release files into dist/: the wheel, and an sdist that builds the same one
+	@rm -rf build/sdist dist/*.tar.gz && mkdir -p build/sdist
+	.venv/bin/python -m build --sdist --no-isolation --outdir dist . >build/sdist/log 2>&1 || { cat build/sdist/log; exit 1; }
+	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir build/sdist dist/*.tar.gz
+	.venv/bin/python scripts/compare_wheels.py dist/*.whl build/sdist/*.whl
+	.venv/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	@rm -rf build/sdist txnlog.egg-info
 
 clean:  ## Remove everything that make created
 	rm -rf .venv .venv-* build dist txnlog.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -41,15 +41,13 @@ class SegmentIdentity:
     def check(self, header: BatchHeader, name: str, position: int) -> None:
         """Raise CorruptRecord unless a batch at this position can be one of the segment."""
         if self.tag not in (NO_TAG, header.leader_epoch):
-            reason = f"its tag is {header.leader_epoch}, the log has placed {self.tag}"
+            reason = f"its tag is {header.leader_epoch}, the log says {self.tag}"
         elif header.base_offset < self.first_offset or header.last_offset >= self.end_offset:
             found = f"{header.base_offset} to {header.last_offset}"
             placed = f"{self.first_offset} to {self.end_offset - 1}"
-            reason = f"its offsets are {found}, the log has placed {placed}"
+            reason = f"its offsets are {found}, the log says {placed}"
         elif position == 0 and self.first_crc not in (NO_CRC, header.crc):
-            reason = (
-                f"its checksum is {header.crc:#010x}, the log has placed {self.first_crc:#010x}"
-            )
+            reason = f"its checksum is {header.crc:#010x}, the log says {self.first_crc:#010x}"
         else:
             return
         raise CorruptRecord.at(

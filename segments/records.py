@@ -67,7 +67,7 @@ def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
         if column not in RECORD_SCHEMA.names:
             expected = ", ".join(RECORD_SCHEMA.names)
             raise UnsupportedRecordFormat(
-                f"column {column!r} is no part of a record; the columns are {expected}"
+                f"column {column!r} is not part of a record; the columns are {expected}"
             )
         if names.count(column) > 1:
             raise UnsupportedRecordFormat(f"column {column!r} is there {names.count(column)} times")

@@ -54,7 +54,7 @@ def maintain(
         What was done, one thing after the other.
 
     Raises:
-        InvalidOption, InvalidTopic, StoreNotFound, StorageError.
+        InvalidOption, InvalidTopic, StoreNotFound, StorageError: it can be called again.
     """
     from txnlog.admin.maintenance import Maintenance
 

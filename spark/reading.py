@@ -63,7 +63,8 @@ def read(
         storage_options: for the filesystem, also of Spark's tasks, as ``txnlog.open`` takes them.
 
     Raises:
-        StoreNotFound, UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
+        StoreNotFound, UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption: there is no such
+            store, topic or offset, or an argument has a value that it cannot have.
     """
     if not topics:
         raise InvalidOption("read() needs the name of a topic")

@@ -48,7 +48,7 @@ class Consumer(Polling):
     Iterating yields records, and waits for more at the end; with ``stop_at_end`` it ends there, and
     iterating again goes on with what came since.
 
-    A topic that is deleted is left out while there are others; if it is made anew, it is another
+    A topic that is deleted is left out while there are others; if it is recreated, it is another
     topic: positions and committed offsets of the old one do not count, the reset policy does.
     """
 
@@ -470,7 +470,7 @@ class Consumer(Polling):
         return snapshot
 
     def _recognise(self, snapshot: Snapshot) -> None:
-        """Forget what is known of topics that were deleted, also if they were made anew."""
+        """Forget what is known of topics that were deleted, also if they were recreated."""
         found = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
         for topic in self._topics:
             known = self._topic_ids.get(topic)
@@ -478,7 +478,7 @@ class Consumer(Polling):
                 _logger.warning(
                     "topic %r was deleted%s; its positions are forgotten",
                     topic,
-                    " and made anew" if topic in found else "",
+                    " and recreated" if topic in found else "",
                 )
                 self._forget(topic)
         self._topic_ids.update(found)

@@ -177,7 +177,7 @@ class TopicAlreadyExists(TxnlogError):
 
 
 class UnknownTopicOrPartition(TxnlogError):
-    """There is no such topic, or it has no such partition, or it was deleted and made anew."""
+    """There is no such topic, or it has no such partition, or it was deleted and recreated."""
 
 
 class GroupIdNotFound(TxnlogError):

@@ -232,7 +232,9 @@ def check_text(name: str, what: str, error: type[TxnlogError]) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise error(f"{what} {name!r:.60} is no text: it holds half of a surrogate pair") from None
+        raise error(
+            f"{what} {name!r:.60} is not valid text: it holds half of a surrogate pair"
+        ) from None
 
 
 def _encode(name: str) -> str:
@@ -425,7 +427,7 @@ def segment_order(partition: int, stem: str) -> tuple[int, int]:
 
 
 def is_accelerator(path: str) -> bool:
-    """Whether it is an index that only saves time: it can be made anew from its segment."""
+    """Whether it is an index that only saves time: it can be rebuilt from its segment."""
     return path.endswith((INDEX_ENDINGS["offset"], INDEX_ENDINGS["time"]))
 
 

@@ -381,7 +381,7 @@ class Producer:
             headers: pairs of a name and bytes or None.
 
         Raises:
-            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: nothing of the record is kept.
         """
         lock = self._lock
         if lock.inherited:
@@ -462,7 +462,7 @@ class Producer:
             with self._fail_on_error():
                 placed = self._coordinator.place(segments, offsets, self._committers)
         finally:
-            # Also if it failed: perhaps because a topic was made anew.
+            # Also if it failed: perhaps because a topic was recreated.
             self._records.forget_outdated(segments)
         for where, ranges in placed.items():
             self._placed.setdefault(where, []).extend(ranges)

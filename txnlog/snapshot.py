@@ -96,8 +96,8 @@ class Snapshot:
         """
         if self.isolation_level != "read_committed":
             raise InvalidOption(
-                f"a snapshot at level {self.isolation_level!r} is no prefix of its partitions, so "
-                "offsets cannot tell what it shows: take one at level 'read_committed'"
+                f"a snapshot at level {self.isolation_level!r} is not a prefix of its partitions, "
+                "so offsets cannot tell what it shows: take one at level 'read_committed'"
             )
         from txnlog.read.snapshot_token import SnapshotToken
 

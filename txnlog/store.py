@@ -78,7 +78,7 @@ def open_store(
         url: a path, or a URL such as ``s3://bucket/folder`` or ``memory://name``.
         create: make the folder a store if it is empty or missing; an existing store is opened.
         storage_options: for the filesystem (keys, endpoint, ...), as fsspec takes them.
-        config: settings of a new store; see Settings in the README.
+        config: settings of a new store; see docs/SETTINGS.md.
         unsafe_single_writer: allow a filesystem without put-if-absent. Only one process may
             ever write to such a store at a time; nothing checks that.
         clock: for tests.
@@ -248,7 +248,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
             filter: see :meth:`scan`.
 
         Raises:
-            UnknownTopicOrPartition: it does not exist, or was made anew since.
+            UnknownTopicOrPartition: it does not exist, or was recreated since.
             OffsetOutOfRange: some of what was added was deleted since.
             InvalidOption: ``since`` is later than ``until``, or one of them makes no sense.
         """
@@ -324,7 +324,8 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
             retry_backoff_max_ms: the longest pause.
 
         Raises:
-            InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig, InvalidOption.
+            InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig, InvalidOption: an
+                argument has a value that it cannot have.
         """
         return Producer(
             self._logs,
@@ -401,7 +402,8 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
                 wait for so long for it to let go of what is taken from it.
 
         Raises:
-            UnknownTopicOrPartition, InvalidGroupId, InvalidOption.
+            UnknownTopicOrPartition, InvalidGroupId, InvalidOption: an argument names what does not
+                exist, or has a value that it cannot have.
         """
         auto_commit = AutoCommit(self._clock, auto_commit_interval_ms)
         membership = MemberSettings(
@@ -538,7 +540,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
 
         Raises:
             UnknownTopicOrPartition, InvalidOption, CorruptRecord, StorageError: nothing is left
-            of the export.
+                of the export.
         """
         from txnlog.kafka.exporting import export_log_dirs
 

@@ -101,15 +101,13 @@ class _Tally:
 def _conclude(states: Counter[str], orphan_bytes: int) -> None:
     """Sum up what was found, and end the command with the exit code for it."""
     if states["orphan"]:
-        warn(f"{states['orphan']} orphans take {orphan_bytes} bytes")
+        warn(f"orphans: {states['orphan']}, which take {orphan_bytes} bytes")
     if states["hanging"]:
-        warn(f"{states['hanging']} transactions hang; `txnlog txns describe` tells more")
+        warn(f"hanging transactions: {states['hanging']}; `txnlog txns describe` tells more")
     if states["damage"]:
-        warn(f"{states['damage']} damages were found")
+        warn(f"damage found: {states['damage']}")
     if states["unreadable"]:
-        warn(
-            f"{states['unreadable']} objects could not be read, nor judged; mend that, run it again"
-        )
+        warn(f"not readable, so not checked: {states['unreadable']}; mend that, and run it again")
     if states["damage"]:
         raise Damaged
     if states["unreadable"]:

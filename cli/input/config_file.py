@@ -43,7 +43,7 @@ def read_settings(path: Path) -> Settings:
         raise typer.BadParameter(f"config file {path} cannot be read: {reason}") from None
     except ValueError as error:
         # tomllib says where it is wrong, and repeats no more of it than a character.
-        raise typer.BadParameter(f"config file {path} is no TOML: {error}") from None
+        raise typer.BadParameter(f"config file {path} is not TOML: {error}") from None
     for key in found:
         if key not in _KEYS:
             raise typer.BadParameter(f"config file {path}: {key} is not one of {', '.join(_KEYS)}")

@@ -20,5 +20,7 @@ def is_duration(text: str) -> bool:
 def parse_duration(text: str) -> int:
     """Milliseconds. Raises BadParameter."""
     if not is_duration(text):
-        raise typer.BadParameter(f"{text!r} is no length of time, such as 500ms, 90s, 1h30m or 7d")
+        raise typer.BadParameter(
+            f"{text!r} is not a length of time such as 500ms, 90s, 1h30m or 7d"
+        )
     return sum(int(number) * UNITS_MS[unit] for number, unit in _PART.findall(text))

@@ -85,7 +85,7 @@ SettingsOption = Annotated[
         show_default=False,
     ),
 ]
-"""What is made anew is set so. See ``parse_settings``."""
+"""What is created is set so. See ``parse_settings``."""
 UrlArgument = Annotated[
     str | None,
     typer.Argument(

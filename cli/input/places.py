@@ -78,7 +78,7 @@ def parse_place(text: str) -> Place:
     if text.startswith("@"):
         return parse_time(text)
     raise typer.BadParameter(
-        f"{text!r} is no place in a log: write earliest, latest, an offset such as 42, or a time "
+        f"{text!r} is not a place in a log: write earliest, latest, an offset such as 42, or a time "
         "such as @2024-05-01T12:00:00Z, @1700000000000 (ms) or @-1h (ago)"
     )
 
@@ -97,7 +97,7 @@ def parse_time(text: str) -> Time:
         moment = datetime.fromisoformat(typed)
     except ValueError:
         raise typer.BadParameter(
-            f"@{typed} is no time: write ISO 8601 such as @2024-05-01T12:00:00Z, milliseconds "
+            f"@{typed} is not a time: write ISO 8601 such as @2024-05-01T12:00:00Z, milliseconds "
             "since the epoch, or how long ago it was, such as @-1h"
         ) from None
     if moment.tzinfo is None:

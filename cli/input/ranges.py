@@ -105,7 +105,7 @@ def _parse_time(text: str) -> Place | None:
 
 def _refuse(text: str) -> typer.BadParameter:
     return typer.BadParameter(
-        f"--offset {text!r} is no range: write start, end, 42, 42:50, :50, +10 (after the start), "
-        "-10 (before the end), @TIME or @TIME:TIME, with a TIME such as 2024-05-01T12:00, "
+        f"--offset {text!r} is not a range: write start, end, 42, 42:50, :50, +10 (after the "
+        "start), -10 (before the end), @TIME or @TIME:TIME, with a TIME such as 2024-05-01T12:00, "
         "milliseconds, or -1h for an hour ago"
     )

@@ -122,7 +122,7 @@ def parse_condition(text: str) -> Condition:
     """A condition as it is typed: ``value.items[0].id >= 7``. Raises BadParameter."""
     typed = _CONDITION.fullmatch(text)
     if typed is None:
-        raise _bad(text, "that is no condition")
+        raise _bad(text, "that is not a condition")
     path = [
         int(index) if index else quoted or name
         for name, quoted, index in re.findall(_STEP, typed["path"])
@@ -186,7 +186,7 @@ def _check_regex(option: str, pattern: str) -> None:
         re.compile(pattern)
     except (pa.ArrowInvalid, re.error) as error:
         raise typer.BadParameter(
-            f"{option} {pattern!r} is no regular expression: {error}"
+            f"{option} {pattern!r} is not a regular expression: {error}"
         ) from error
 
 

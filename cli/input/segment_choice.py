@@ -73,5 +73,7 @@ def choose_segments(
         raise typer.BadParameter("--segment chooses among a topic's segments, not with --file")
     for file in files or ():
         if not indexes and file.endswith("index"):
-            raise typer.BadParameter(f"--file {file} is no segment; for indexes use `txnlog index`")
+            raise typer.BadParameter(
+                f"--file {file} is not a segment; for indexes use `txnlog index`"
+            )
     return SegmentChoice(target or "", segment, files or [])

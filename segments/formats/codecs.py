@@ -130,7 +130,7 @@ def _decompress_gzip(data: memoryview, _: int) -> Iterator[bytes]:
             # What is asked for again and again without any input left would never end.
             piece = member.unconsumed_tail or data[at : at + _GZIP_INPUT_BYTES]
             if not piece:
-                raise ValueError("the gzip stream is cut off")
+                raise ValueError("the gzip stream is truncated")
             if not member.unconsumed_tail:
                 at += len(piece)
             yield member.decompress(piece, _STEP_BYTES)
@@ -157,7 +157,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         yield block
         at += length
     if at > len(data):
-        raise ValueError("the snappy stream is cut off")
+        raise ValueError("the snappy stream is truncated")
 
 
 def _decompress_snappy_block(block: memoryview, max_bytes: int) -> bytes:
@@ -183,7 +183,7 @@ def _decompress_lz4(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     while not frame.eof:
         piece = data[at : at + _LZ4_INPUT_BYTES] if frame.needs_input else b""
         if frame.needs_input and not piece:
-            raise ValueError("the lz4 frame is cut off")
+            raise ValueError("the lz4 frame is truncated")
         at += len(piece)
         yield frame.decompress(piece, max_length=step)
     rest = len(data) - at + len(frame.unused_data or b"")
@@ -219,14 +219,14 @@ def _check_zstd_frames(data: memoryview) -> None:
         is_last = False
         while not is_last:
             if at + 3 > len(data):
-                raise ValueError("the zstd frame is cut off")
+                raise ValueError("the zstd frame is truncated")
             block = int.from_bytes(data[at : at + 3], "little")
             is_last = bool(block & 1)
             # Of a block that repeats one byte only that byte is there.
             at += 3 + (1 if block >> 1 & 3 == _ZSTD_REPEATED else block >> 3)
         at += 4 * bool(flags & 0x04)
     if at > len(data):
-        raise ValueError("the zstd frame is cut off")
+        raise ValueError("the zstd frame is truncated")
 
 
 _DECOMPRESSORS: Final[dict[Compression, Callable[[memoryview, int], Iterator[bytes]]]] = {

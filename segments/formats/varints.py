@@ -61,7 +61,7 @@ def read_varint(data: BytesLike, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data):
-            raise ValueError("a varint is cut off")
+            raise ValueError("a varint is truncated")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift

@@ -133,7 +133,7 @@ def _check_tag(file: SegmentFile, tail: bytes) -> int:
         raise CorruptRecord.at(
             file.name,
             file.size_bytes - len(tail),
-            f"the footer's checksum is {tag}, the log has placed {file.identity.tag}. It is "
+            f"the footer's checksum is {tag}, the log says {file.identity.tag}. It is "
             "damaged, or the file was exchanged for another one; restore it from a backup",
         )
     return tag

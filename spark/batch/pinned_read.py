@@ -157,7 +157,7 @@ def _check_same_topics(found: Mapping[str, str], pinned: Mapping[str, str]) -> N
     for topic, topic_id in pinned.items():
         if found.get(topic, topic_id) != topic_id:
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} was deleted and made anew while this read was planned; read again"
+                f"topic {topic!r} was deleted and recreated while this read was planned; read again"
             )
 
 
@@ -171,7 +171,7 @@ def _check_not_recreated(
         known = group.offset_of(*where)
         if known and group.offset_of(*where, topic_ids[where.topic]) is None:
             raise OffsetOutOfRange(
-                f"topic {where.topic!r} was deleted and made anew since group {group_id!r} "
+                f"topic {where.topic!r} was deleted and recreated since group {group_id!r} "
                 f"committed offset {known.offset} of partition {where.partition}: what the group "
                 "had not read of the old topic is lost. To go on with the new topic from its "
                 "start, give failOnDataLoss=false, startingOffsets, or reset the group's offsets"

@@ -102,7 +102,7 @@ def check_writable(
             raise InvalidRecord(f"there are two columns {name!r}; drop or rename one")
         if name not in _TYPES:
             raise InvalidRecord(
-                f"column {name!r} is no part of a record, which has key, value, topic, partition, "
+                f"column {name!r} is not part of a record, which has key, value, topic, partition, "
                 "timestamp and headers; drop it, or put it into the value, for example with "
                 "to_json(struct(...)). Columns of its own has a topic that was made with a schema"
             )

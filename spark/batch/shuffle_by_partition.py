@@ -46,7 +46,8 @@ def shuffle_by_partition(
         The same rows with the column ``partition`` filled, of typed topics ``_partition``.
 
     Raises:
-        InvalidOption, InvalidRecord, UnknownTopicOrPartition.
+        InvalidOption, InvalidRecord, UnknownTopicOrPartition: the rows do not fit the topic, or
+            there is none.
     """
     check_partitioner(partitioner)
     check_positive("tasks", tasks)

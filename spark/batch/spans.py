@@ -129,6 +129,6 @@ def _check_span(where: TopicPartition, start: int, stop: int, begin: int, end: i
         return
     raise OffsetOutOfRange(
         f"the starting offset {start} of {where} {reason}. Was the topic trimmed, or deleted and "
-        "made anew? Give startingOffsets that are in the log, or failOnDataLoss=false to go on "
+        "recreated? Give startingOffsets that are in the log, or failOnDataLoss=false to go on "
         "with what is there"
     )

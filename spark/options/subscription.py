@@ -59,7 +59,7 @@ def parse_subscription(values: OptionValues) -> Subscription:
             re.compile(pattern)
         except re.error as error:
             raise InvalidOption(
-                f"option subscribePattern {pattern!r:.200} is no regular expression: {error}"
+                f"option subscribePattern {pattern!r:.200} is not a regular expression: {error}"
             ) from None
         return Subscription({}, pattern)
     assert assign is not None

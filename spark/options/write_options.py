@@ -100,7 +100,7 @@ def _refuse_outside(transactional_id: str | None) -> None:
         else "a batch of a stream, or a write of transaction(...)"
     )
     raise InvalidOption(
-        "option outsideTransaction is for a write that is no part of a transaction; this one "
+        "option outsideTransaction is for a write that is not part of a transaction; this one "
         f"is: {what}"
     )
 

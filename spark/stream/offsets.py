@@ -134,6 +134,6 @@ def proportional_shares(
 
 def _not_ours(found: Mapping[str, object], reason: str) -> CorruptEntry:
     return CorruptEntry(
-        f"the query's checkpoint holds {str(found)!r:.200}, which is no offset of txnlog: "
+        f"the query's checkpoint holds {str(found)!r:.200}, which is not an offset of txnlog: "
         f"{reason}. Was the checkpoint made with another source? Give the query one of its own"
     )

@@ -339,13 +339,13 @@ class StreamPlanner:
             )
 
     def _check_schemas(self, topics: Iterable[str]) -> None:
-        """A pattern may come to match a topic of another kind, or one may be made anew."""
+        """A pattern may come to match a topic of another kind, or one may be recreated."""
         for topic in topics:
             view = self._topics.view(topic)
             if view is not None and not _may_read(self._schema, view.schema):
                 raise InvalidOption(
                     f"topic {topic!r} has not the columns that this query began with: its schema "
-                    "was changed, it was made anew, or subscribePattern matches it too. Start the "
+                    "was changed, it was recreated, or subscribePattern matches it too. Start the "
                     "query again; a topic of another kind needs one of its own"
                 )
 
@@ -396,7 +396,7 @@ def _deleted_reason(what: str) -> str:
 
 def _recreated_reason(topic: str, old: str, new: str) -> str:
     return (
-        f"topic {topic!r} was deleted and made anew (its id was {old}, and is {new} now): what was "
+        f"topic {topic!r} was deleted and recreated (its id was {old}, and is {new} now): what was "
         "not read of the old topic is gone, and the new one begins at its own start"
     )
 

@@ -42,7 +42,7 @@ def foreach_batch(
         transaction_timeout_ms: the same.
 
     Raises:
-        StoreNotFound; and when a batch comes, what fails the query:
+        StoreNotFound: there is no store. The others fail the query when a batch comes.
         InvalidTxnState: the transactional id belongs to another query, or the query's checkpoint
             was set back.
         InvalidOption: it is no streaming query that calls.

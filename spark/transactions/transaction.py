@@ -114,7 +114,8 @@ def transaction(
             transactional id.
 
     Raises:
-        StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout.
+        StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout: nothing has
+            begun.
     """
     options = dict(storage_options or {})
     store = path if isinstance(path, Store) else open_store(path, storage_options=options)
@@ -267,7 +268,7 @@ class SparkTransaction:
                 None: it does for typed topics without a key, if its JVM reaches them.
 
         Raises:
-            UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption.
+            UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption: there is nothing to read.
         """
         self._require_open("read")
         self._require_session()
@@ -403,7 +404,7 @@ class SparkTransaction:
         are written to the same topic, and is committed with them.
 
         Raises:
-            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge.
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: nothing of the record is kept.
         """
         self._require_open("send")
         with self._fail_on_error():

@@ -356,7 +356,7 @@ def test_runs_that_do_not_touch_go_into_one_entry(store: Store) -> None:
 
 
 def test_a_deleted_topic_is_not_rewritten(store: Store, heap: HeapStorage) -> None:
-    """Nor one that was made anew; what was uploaded for it is vacuumed."""
+    """Nor one that was recreated; what was uploaded for it is vacuumed."""
     for number in range(5):
         append(store, b"%d" % number)
     hooked = HookedStorage(heap)

@@ -1,4 +1,4 @@
-"""``txnlog index``: entries as they lie, checked against segments, and made anew."""
+"""``txnlog index``: entries as they lie, checked against segments, and recreated."""
 
 from __future__ import annotations
 

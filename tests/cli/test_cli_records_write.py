@@ -122,8 +122,8 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
         (b"x", ("t", "--batch", "0"), 2, "--batch"),
         (b"h=1;v\nh;v\n", ("t", "--header-delimiter", ";"), 1, "line 2 has headers b'h'"),
         (b"h=1;v\nv\n", ("t", "--header-delimiter", ";"), 1, "line 2 has no header delimiter"),
-        (b'{"id":1}\n{"id":', ("t", "-i", "jsonl", "--value-is-line"), 1, "line 2 is no JSON"),
-        (b'{"id":1}\n"\xff"', ("t", "-i", "jsonl", "--value-is-line"), 1, "line 2 is no JSON"),
+        (b'{"id":1}\n{"id":', ("t", "-i", "jsonl", "--value-is-line"), 1, "line 2 is not JSON"),
+        (b'{"id":1}\n"\xff"', ("t", "-i", "jsonl", "--value-is-line"), 1, "line 2 is not JSON"),
         (b"x", ("t", "--compression", "lzo"), 2, "lzo"),
         (b"x", ("t", "--compression", "gzip"), 1, "gzip"),
     )
@@ -178,14 +178,14 @@ def test_a_line_of_another_shape_is_no_record(store: txnlog.Store) -> None:
         with pytest.raises(InvalidRecord) as caught:
             list(read_json_lines(stream, max_line_bytes=1000, partition_count=2))
         message = str(caught.value)
-        assert message.startswith("line 5 is no record: "), line
+        assert message.startswith("line 5 is not a record: "), line
         assert named in message.lower() or named in message, (line, message)
         assert '"value": null' in message
         assert "--value-is-line" in message
         assert "--input lines" in message
     one = write(store, good + b'{"id": 1, "name": "x"}\n', "t", "-i", "jsonl")
     assert (one.code, one.out) == (1, "")
-    assert "line 2 is no record" in one.err
+    assert "line 2 is not a record" in one.err
     assert records(store) == []
     assert store.describe_topic("t").entries == 1
 
@@ -267,7 +267,7 @@ def test_what_precedes_a_wrong_line_is_written_where_lines_stream(store: txnlog.
     assert (done.code, len(json.loads(done.out))) == (1, 3)
     told, reason = done.err.splitlines()
     assert told == "txnlog: the first 5 records of the input are written, and no others"
-    assert reason.startswith("txnlog: line 11 is no record: ")
+    assert reason.startswith("txnlog: line 11 is not a record: ")
     assert records(store) == [(None, b"x", [])] * 5
     keyless = write(store, b"k:v\n" * 3 + b"v\n", "t:1", "-K", ":", "--flush-every", "1h")
     assert (keyless.code, "the first 3 records" in keyless.err) == (1, True)

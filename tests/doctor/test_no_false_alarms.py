@@ -54,7 +54,7 @@ def test_single_topics_and_unknown_ones() -> None:
 
 
 def test_honest_checkpoints_agree() -> None:
-    """One after each step of any sort: undecided, decided late, trimmed, deleted, made anew."""
+    """One after each step of any sort: undecided, decided late, trimmed, deleted, recreated."""
     broken = BrokenStore()
     store = attach(broken.storage, clock=VirtualClock(seed=6))
 

@@ -118,7 +118,7 @@ def test_a_topic_that_was_made_anew_gets_nothing_of_the_old_one(store: Store) ->
     place(store, b"new")
     place(store, b"newer")
     assert sorted(values(another(store))) == [b"faster", b"faster", b"new", b"newer"]
-    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+    with pytest.raises(UnknownTopicOrPartition, match="recreated"):
         another(store).logs.topic("t").place(segments)
 
 

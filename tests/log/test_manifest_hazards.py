@@ -1,4 +1,4 @@
-"""Manifests against processes that sleep, topics made anew, trims, and producers that come back."""
+"""Manifests against processes that sleep, topics recreated, trims, and producers that come back."""
 
 from __future__ import annotations
 

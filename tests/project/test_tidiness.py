@@ -85,6 +85,20 @@ def test_modules_say_what_they_are_for() -> None:
     assert (vague, silent) == ([], [])
 
 
+def test_docstrings_say_of_each_error_when_it_is_raised() -> None:
+    """As the API's pages need it: ``Error, OtherError: when``, and what follows is indented."""
+    wrong = [
+        f"{module.where}: {line.strip()}"
+        for module in MODULES
+        for node in ast.walk(module.tree())
+        if isinstance(node, ast.FunctionDef)
+        for _, _, raised in [(ast.get_docstring(node) or "").partition("\nRaises:\n")]
+        for line in raised.partition("\n\n")[0].splitlines()
+        if not re.match(r"    (?:[A-Z]\w+(?:, [A-Z]\w+)*:(?: |$)| )", line)
+    ]
+    assert wrong == []
+
+
 def test_stored_data_is_never_executed() -> None:
     """No bytes of a store can run as code."""
     loaders = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}

@@ -1,4 +1,4 @@
-"""Topics that are deleted, and made anew, while somebody reads them: never the wrong records."""
+"""Topics that are deleted, and recreated, while somebody reads them: never the wrong records."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_does_not_stop_the_others(store
 def test_a_poll_that_fails_does_not_bring_old_positions_back(
     store: Store, clock: VirtualClock
 ) -> None:
-    """The poll that finds the topic made anew fails while reading; the next starts at its start."""
+    """The poll that finds the topic recreated fails while reading; the next starts at its start."""
     fill(store, b"old 0", b"old 1")
     storage = FaultyStorage(store.storage)
     consumer = attach(storage, clock=clock).consumer("t", auto_offset_reset="earliest")
@@ -162,7 +162,7 @@ def test_an_open_scan_says_that_its_topic_was_deleted(store: Store, again: bool)
     if again:
         store.create_topic("t")
         fill(store, b"2")
-    expected = "'t' was deleted and made anew since" if again else "'t' was deleted since"
+    expected = "'t' was deleted and recreated since" if again else "'t' was deleted since"
     with pytest.raises(UnknownTopicOrPartition, match=expected):
         scan.to_arrow()
     with pytest.raises(UnknownTopicOrPartition, match=expected):
@@ -181,7 +181,7 @@ def test_a_lost_segment_is_still_damage(store: Store) -> None:
 def test_a_snapshot_is_not_cut_by_what_a_later_topic_holds(
     store: Store, clock: VirtualClock
 ) -> None:
-    """A topic is made anew between the two listings of a snapshot: it is taken again."""
+    """A topic is recreated between the two listings of a snapshot: it is taken again."""
     fill(store, b"old 0", b"old 1")
     fill(store, b"u", topic="u")
 
@@ -208,7 +208,7 @@ def test_a_producer_goes_on_in_the_new_topic(store: Store) -> None:
     producer.flush()
     producer.send("t", b"for the old one")
     make_anew(store)
-    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+    with pytest.raises(UnknownTopicOrPartition, match="recreated"):
         producer.flush()
     producer.send("t", b"new")
     producer.flush()
@@ -220,7 +220,7 @@ def test_a_transaction_for_the_old_topic_can_only_be_aborted(store: Store) -> No
     producer = begin(store, "p")
     producer.send("t", b"for the old one")
     make_anew(store)
-    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+    with pytest.raises(UnknownTopicOrPartition, match="recreated"):
         producer.commit_transaction()
     producer.abort_transaction()
     with producer.transaction():

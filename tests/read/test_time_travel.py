@@ -161,9 +161,9 @@ def test_a_token_of_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         store.snapshot("t", at=token)
     store.create_topic("t", partitions=2)
-    with pytest.raises(UnknownTopicOrPartition, match="made anew since"):
+    with pytest.raises(UnknownTopicOrPartition, match="recreated since"):
         store.snapshot("t", at=token)
-    with pytest.raises(UnknownTopicOrPartition, match="made anew since"):
+    with pytest.raises(UnknownTopicOrPartition, match="recreated since"):
         store.changes("t", token)
     assert store.snapshot("u", at=token).topics == ["u"]
 

@@ -124,7 +124,7 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
         ({**READ, "colour": "red"}, "unknown option 'colour' for a read"),
         ({**READ, "topic": "x"}, "option topic is for a write"),
         ({**READ, "subscribepattern": ".*"}, "exactly one of the options subscribe"),
-        ({"path": "/s", "subscribepattern": "a("}, "is no regular expression"),
+        ({"path": "/s", "subscribepattern": "a("}, "is not a regular expression"),
         ({**READ, "groupidprefix": "x"}, "groupIdPrefix names the consumer groups that Spark"),
         ({**READ, "startingtimestamp": "yesterday"}, "startingTimestamp must be milliseconds"),
         ({**READ, "startingoffsetsbytimestamp": "1"}, "startingOffsetsByTimestamp must be JSON"),

@@ -226,7 +226,7 @@ def test_a_group_of_a_recreated_topic_is_told_apart(store: Store) -> None:
     store.delete_topic("t")
     store.create_topic("t", partitions=2)
     _stamped(store, "t", {1: [1, 2, 3, 4]})
-    with pytest.raises(OffsetOutOfRange, match="was deleted and made anew since group 'g'"):
+    with pytest.raises(OffsetOutOfRange, match="was deleted and recreated since group 'g'"):
         _pinned(store, subscribe="t", **{"group.id": "g"})
     relaxed = {"group.id": "g", "failOnDataLoss": "false"}
     assert _pinned(store, subscribe="t", **relaxed) == [(1, 0, 4)]

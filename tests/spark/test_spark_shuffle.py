@@ -63,7 +63,7 @@ def test_what_cannot_be_written_is_refused_before_the_shuffle(
     with pytest.raises(InvalidOption, match=r"no topic to write to\. Give the option topic"):
         shuffle_by_partition(rows, store)
     store.create_topic("t")
-    with pytest.raises(InvalidRecord, match="'colour' is no part of a record"):
+    with pytest.raises(InvalidRecord, match="'colour' is not part of a record"):
         shuffle_by_partition(rows.withColumn("colour", sf.lit("red")), store, "t")
     with pytest.raises(InvalidOption, match="tasks must be"):
         shuffle_by_partition(rows, store, "t", tasks=0)

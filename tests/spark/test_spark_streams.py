@@ -205,7 +205,7 @@ def test_a_recreated_topic_fails_the_query(spark: SparkSession, topics: Store) -
     topics.delete_topic("in")
     topics.create_topic("in")
     fill(topics, "in", 100, 110)
-    with pytest.raises(PySparkException, match=r"'in' was deleted and made anew.*failOnDataLoss"):
+    with pytest.raises(PySparkException, match=r"'in' was deleted and recreated.*failOnDataLoss"):
         run(sink(copy(spark, topics), topics, "out"))
     run(sink(copy(spark, topics, failOnDataLoss=False), topics, "out"))
     assert stored(topics, "out") == list(range(110))

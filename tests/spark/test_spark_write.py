@@ -218,7 +218,7 @@ def test_a_write_with_a_transactional_id(spark: SparkSession, store: Store) -> N
         (["key"], "column 'value' is missing"),
         (["value", "cast(value as int) as key"], "column 'key' is int"),
         (["cast(value as double) as value"], "column 'value' is double"),
-        (["value", "value as colour"], "column 'colour' is no part of a record"),
+        (["value", "value as colour"], "column 'colour' is not part of a record"),
         (["value", "'x' as partition"], "column 'partition' is string"),
         (["value", "array(1) as headers"], "column 'headers' is array<int>"),
         (["value", "1 as timestamp"], "column 'timestamp' is int"),
@@ -358,13 +358,13 @@ def test_abort_deletes_only_what_cannot_be_placed(store: Store) -> None:
 
 
 def test_a_commit_that_certainly_failed_deletes_its_files(store: Store) -> None:
-    """The topic is deleted and made anew while a job runs: nothing lands in the new one."""
+    """The topic is deleted and recreated while a job runs: nothing lands in the new one."""
     store.create_topic("t")
     writer = _writer(store, "t")
     message = writer.write(iter([pa.record_batch({"value": [b"1"]})]))
     store.delete_topic("t")
     store.create_topic("t")
-    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+    with pytest.raises(UnknownTopicOrPartition, match="recreated"):
         writer.commit([message])
     writer.abort([message])
     assert stored(store, "t") == []

@@ -445,14 +445,14 @@ LOSSES = {
         "records of in:1 from offset 5 to 7 were deleted before",
         [(5, 10), (8, 10)],
     ),
-    "recreated": (_recreate, "'in' was deleted and made anew", [(0, 2), (0, 2)]),
+    "recreated": (_recreate, "'in' was deleted and recreated", [(0, 2), (0, 2)]),
     "deleted": (lambda store: store.delete_topic("in"), "topic 'in' was deleted", None),
 }
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_losses_are_told_apart(store: Store, loss: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Trimmed, deleted, made anew: an error each, or what is left and one warning."""
+    """Trimmed, deleted, recreated: an error each, or what is left and one warning."""
     cause, message, left = LOSSES[loss]
     before = planner(store)
     at = again(before.latest(before.initial(), ALL))

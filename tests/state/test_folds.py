@@ -224,7 +224,7 @@ def test_a_deleted_topic_is_gone_and_a_new_one_is_another() -> None:
     with pytest.raises(UnknownTopicOrPartition, match="does not exist"):
         log.state.check_exists("t")
     log.add(Created("n", 0, "other", 1, {}))
-    with pytest.raises(UnknownTopicOrPartition, match="made anew"):
+    with pytest.raises(UnknownTopicOrPartition, match="recreated"):
         log.state.check_exists("t", "id")
 
 

@@ -266,7 +266,7 @@ def test_who_refuses_a_read_that_botocore_may_make_is_not_asked_so_again() -> No
 
 
 def test_another_client_has_patterns_of_its_own(storage: S3Storage) -> None:
-    """A session that s3fs has made anew, with other credentials it may be, is learnt from first."""
+    """A session that s3fs has recreated, with other credentials it may be, is learnt from first."""
     storage.put("a", b"x")
     storage.get("a")
     storage.client.connect(refresh=True)

@@ -167,7 +167,7 @@ def test_partition_counts_are_checked(store: Store, partitions: int) -> None:
 
 
 def test_topics_come_and_go(store: Store) -> None:
-    """Existing, missing, deleted and made anew; settings can be changed and taken back."""
+    """Existing, missing, deleted and recreated; settings can be changed and taken back."""
     with pytest.raises(errors.TopicAlreadyExists):
         store.create_topic("t")
     with pytest.raises(errors.UnknownTopicOrPartition, match="create_topic"):
@@ -183,7 +183,7 @@ def test_topics_come_and_go(store: Store) -> None:
     producer.send("t", b"for the old one")
     store.delete_topic("t")
     store.create_topic("t")
-    with pytest.raises(errors.UnknownTopicOrPartition, match="made anew"):
+    with pytest.raises(errors.UnknownTopicOrPartition, match="recreated"):
         producer.flush()
     assert store.scan("t").record_count == 0
     data = Path(store.url) / "topics/t/data"
@@ -375,10 +375,10 @@ def test_names_of_versions_and_reasons_that_are_no_text_are_refused(store: Store
     """Half of a surrogate pair cannot be written: an error of our own, before anything is."""
     producer = store.producer(transactional_id="x")
     producer.init_transactions()
-    with pytest.raises(errors.InvalidOption, match=r"application id .* is no text"):
+    with pytest.raises(errors.InvalidOption, match=r"application id .* is not valid text"):
         producer.begin_transaction(application_id="half \ud800", version=1)
     producer.begin_transaction()
-    with pytest.raises(errors.InvalidOption, match=r"reason .* is no text"):
+    with pytest.raises(errors.InvalidOption, match=r"reason .* is not valid text"):
         store.abort_transaction("x", reason="half \ud800")
 
 

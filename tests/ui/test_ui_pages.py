@@ -169,7 +169,7 @@ def test_a_page_says_what_it_has_cost(browser: TestClient) -> None:
 
 
 def test_rates_are_those_between_two_looks() -> None:
-    """The first one knows nothing; what was made anew has not shrunk."""
+    """The first one knows nothing; what was recreated has not shrunk."""
     rates = Rates()
     assert rates.measure("a", 10.0, 100) is None
     assert rates.measure("a", 12.0, 160) == 30

@@ -248,7 +248,7 @@ def test_what_a_function_may_not_return(answer: list[int], message: str) -> None
 def test_functions_that_there_are_not(name: str) -> None:
     """Found out when the producer is made."""
     store = attach(open_storage("memory://absent"), create=True)
-    with pytest.raises(InvalidOption, match=r"package\.module:function|is no function"):
+    with pytest.raises(InvalidOption, match=r"package\.module:function|is not a function"):
         store.producer(partitioner=name)
     with pytest.raises(InvalidOption, match="a name or a function"):
         store.producer(partitioner=7)  # type: ignore[arg-type]

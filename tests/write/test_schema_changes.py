@@ -269,7 +269,7 @@ def test_names_are_used_again_only_if_that_was_asked_for(store: Store) -> None:
         ({"rename": ["a"]}, "must be a mapping"),
         ({"rename": {"a": "x"}, "schema": pa.schema([("a", pa.int8())])}, "has no such"),
         ({"defaults": {"a": 1}}, "'a' is there already"),
-        ({"defaults": {"no": 1}}, "default for 'no', which is no column"),
+        ({"defaults": {"no": 1}}, "default for 'no', which is not a column"),
         ({"defaults": [1]}, "must be a mapping"),
     ],
 )

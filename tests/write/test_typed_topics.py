@@ -151,7 +151,7 @@ def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
         ({"carrier": ["a"], "flight": [1], "x": [1]}, "column 'x' is not in its schema"),
         (
             {"carrier": ["a"] * 3, "flight": [1, 1 << 31, 1 << 40]},
-            r"'flight': a value in row 1 \(2147483648\) of type int64 is no int32",
+            r"'flight': a value in row 1 \(2147483648\) of type int64 is not valid as int32",
         ),
         ({"carrier": ["a"], "flight": ["1"]}, "column 'flight' is string, its type is int32"),
         ({"carrier": ["a"], "flight": [1.0]}, r"its type is int32\. .*astype\('Int32'\)"),
@@ -161,7 +161,7 @@ def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
         ),
         (
             {"carrier": ["a"], "flight": [1], "at": pa.array([1 << 60], pa.timestamp("s", "UTC"))},
-            r"'at': a value in row 0 of type timestamp\[s, tz=UTC\] is no timestamp",
+            r"'at': a value in row 0 of type timestamp\[s, tz=UTC\] is not valid as timestamp",
         ),
         (
             {"carrier": ["a"], "flight": [1], "tags": pa.array([["x"]], pa.list_view(pa.string()))},
@@ -218,7 +218,7 @@ def test_wrong_rows_are_refused_whole(
         (pa.schema([("a", pa.decimal128(5, -2))]), None, "from 0 to the precision"),
         (pa.schema([("a", pa.decimal128(5, 7))]), None, "from 0 to the precision"),
         (pa.schema([("a", pa.float64())]), ["a"], "several forms of the same value"),
-        (pa.schema([("a", pa.int8())]), ["b"], "key 'b' is no column"),
+        (pa.schema([("a", pa.int8())]), ["b"], "key 'b' is not a column"),
         (pa.schema([("a", pa.int8())]), "a", "a list of columns' names"),
         (pa.schema([("a", pa.int8())]), ["a", "a"], "names a column twice"),
         ({"a": "int"}, None, "must be a pyarrow.Schema"),
@@ -552,7 +552,7 @@ def test_text_that_is_none_is_refused(flights: Store) -> None:
     headers = pa.ListArray.from_arrays(pa.array([*range(11)], pa.int32()), pairs)
     for column, name in ((bad, "carrier"), (lists, "tags"), (headers, "_headers")):
         table = pa.table({"carrier": good, "flight": numbers} | {name: column})
-        reason = f"column '{name}' has text in row 7 that is no UTF-8"
+        reason = f"column '{name}' has text in row 7 that is not UTF-8"
         with flights.producer() as producer, pytest.raises(InvalidRecord, match=reason):
             producer.send_batch("f", table)
         send(flights, table.slice(9))
@@ -604,12 +604,12 @@ def test_records_are_sent_one_by_one(flights: Store, clock: VirtualClock) -> Non
         ({"carrier": object()}, "column 'carrier' cannot be"),
         ({"carrier": "\ud800"}, "column 'carrier' cannot be"),
         ({"at": dt.datetime(2024, 1, 1)}, "Say in which zone"),  # noqa: DTZ001 - a wall clock
-        ({"tags": "x"}, "column 'tags' is no list"),
+        ({"tags": "x"}, "column 'tags' is not a list"),
         ({"tags": [1]}, "column 'tags.element' is int64"),
-        ({"seats": 1}, "column 'seats' is no mapping"),
-        ({"seats": [("a",)]}, "column 'seats' is no mapping"),
+        ({"seats": 1}, "column 'seats' is not a mapping"),
+        ({"seats": [("a",)]}, "column 'seats' is not a mapping"),
         ({"seats": {"a": "x"}}, "column 'seats.value' is string"),
-        ({"place": 1}, "column 'place' is no mapping"),
+        ({"place": 1}, "column 'place' is not a mapping"),
         ({"place": {"z": 1}}, "column 'place' has no field 'z'"),
         ({"place": {"y": 1}}, r"column 'place.x' is null in row 0"),
         ({"_timestamp": 1}, "times and headers are arguments of send"),

@@ -59,7 +59,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
             ``MaintenanceFailure`` among them, and stops nothing else.
 
         Raises:
-            InvalidOption, InvalidTopic.
+            InvalidOption, InvalidTopic: an argument has a value that it cannot have.
             StorageError: the storage fails; nothing was done.
         """
         from txnlog.admin.maintenance import Maintenance

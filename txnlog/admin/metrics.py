@@ -42,7 +42,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_transaction_overdue_seconds": "For how long others could have ended a transaction.",
     "txnlog_unreadable": "Topics, groups and ids that could not be read.",
 }
-"""What each metric says. All are gauges: a topic that is made anew begins at 0 again."""
+"""What each metric says. All are gauges: a topic that is recreated begins at 0 again."""
 
 
 def measure(

@@ -74,7 +74,8 @@ class TopicAdmin:
         zstd, if no other ``compression.type`` is given.
 
         Raises:
-            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema.
+            TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema:
+                nothing was created.
         """
         typed = None
         if schema is not None:
@@ -153,7 +154,8 @@ class TopicAdmin:
             dry_run: change nothing.
 
         Raises:
-            UnknownTopicOrPartition, InvalidPartitions, InvalidConfig, InvalidSchema.
+            UnknownTopicOrPartition, InvalidPartitions, InvalidConfig, InvalidSchema: nothing was
+                changed.
         """
         checked = check_topic_changes(config)
         asked = any(given is not None for given in (schema, rename, defaults))
@@ -306,7 +308,8 @@ class TopicAdmin:
             timestamp_ms: instead of ``at``: the first committed record at or after this time.
 
         Raises:
-            UnknownTopicOrPartition, InvalidOption.
+            UnknownTopicOrPartition, InvalidOption: there is no such topic, or the arguments do not
+                go together.
         """
         return list_offsets(self._logs, topics, at=at, timestamp_ms=timestamp_ms)
 
@@ -331,7 +334,7 @@ class TopicAdmin:
 
         Raises:
             OffsetOutOfRange: ``before`` lies beyond the last stable offset.
-            UnknownTopicOrPartition, InvalidOption.
+            UnknownTopicOrPartition, InvalidOption: nothing was deleted.
         """
         chosen = [topics] if isinstance(topics, str) else list(topics)
         if before is not None and timestamp_ms is not None:

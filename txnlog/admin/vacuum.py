@@ -196,7 +196,7 @@ def _vacuum_manifests(
         with log.reading() as state:
             if state.exists:
                 return True
-        log.refresh()  # It may have been made anew since.
+        log.refresh()  # It may have been recreated since.
         with log.reading() as state:
             return state.exists
 

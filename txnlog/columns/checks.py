@@ -68,7 +68,7 @@ def with_defaults(
     unknown = [*{*(defaults or ())}.difference(columns.names)]
     if unknown:
         raise InvalidSchema(
-            f"there is a default for {unknown[0]!r}, which is no column; there are "
+            f"there is a default for {unknown[0]!r}, which is not a column; there are "
             f"{', '.join(columns.names)}"
         )
     import pyarrow as pa
@@ -180,7 +180,9 @@ def _check_names(names: Sequence[str], what: str) -> None:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise InvalidSchema(f"{name!r} cannot be the name of a {what}: it is no text") from None
+            raise InvalidSchema(
+                f"{name!r} cannot be the name of a {what}: it is not valid text"
+            ) from None
         other = seen.get(name.casefold())
         seen[name.casefold()] = name
         if other is not None:
@@ -268,7 +270,9 @@ def _check_key(columns: pa.Schema, key: object) -> tuple[str, ...]:
         raise InvalidSchema(f"key must be a list of columns' names, not {key!r}")
     for name in key:
         if name not in columns.names:
-            raise InvalidSchema(f"key {name!r} is no column; there are {', '.join(columns.names)}")
+            raise InvalidSchema(
+                f"key {name!r} is not a column; there are {', '.join(columns.names)}"
+            )
         kind = columns.field(name).type
         if types.is_nested(kind) or types.is_floating(kind) or types.is_decimal(kind):
             raise InvalidSchema(

@@ -43,7 +43,7 @@ def file_layout(schema: TopicSchema, version: int) -> FileLayout | None:
 
 
 def has_become(before: TopicSchema, now: TopicSchema) -> bool:
-    """Whether a topic's schema has become another one; that of a topic made anew has not."""
+    """Whether a topic's schema has become another one; that of a topic recreated has not."""
     newest_ids = (*now.earlier, now.newest_id)
     if before == now:
         return True

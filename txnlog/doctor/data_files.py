@@ -39,12 +39,12 @@ class OrphanJudge:
                 check,
                 subject,
                 "note",
-                f"{what}; its age is not known, so it may be on its way",
+                f"{what}; its age is not known, so an upload may still be running",
                 path=path,
                 size_bytes=size_bytes,
             )
         if age_ms < self.orphan_age_ms:
-            detail = f"{what}; {age_ms // 1000} s old, so it may be on its way"
+            detail = f"{what}; {age_ms // 1000} s old, so an upload may still be running"
             return Finding(check, subject, "note", detail, path=path, size_bytes=size_bytes)
         detail = f"{what} for {age_ms // 1000} s"
         return Finding(check, subject, "orphan", detail, path=path, size_bytes=size_bytes)
@@ -78,7 +78,7 @@ class DataFiles:
                 continue
             placed = expected.pop(path)
             if not placed.start <= size_bytes < placed.stop:
-                detail = f"it has {size_bytes} bytes, the log has placed {placed.start}"
+                detail = f"it has {size_bytes} bytes, the log refers to {placed.start}"
                 yield Finding("data", self.topic, "damage", detail, path=path)
         self.missing = [*expected]
 

@@ -101,7 +101,7 @@ class Sharing:
             return None
         if self._member is None or self._process != os.getpid():
             raise UnknownMemberId(
-                f"this consumer is no member of group {self._group_id!r} any more: poll first, "
+                f"this consumer is not a member of group {self._group_id!r} any more: poll first, "
                 "which joins it again"
             )
         return self._member.committer

@@ -86,7 +86,7 @@ def rebuild_file_indexes(
     """
     paths = SegmentPaths.of(path)
     if "://" in path or paths is None or path != paths.log:
-        raise InvalidOption(f"{path} is no local segment file (*.log)")
+        raise InvalidOption(f"{path} is not a local segment file (*.log)")
     checks, damage = check_file_indexes(path)
 
     def write(check: IndexCheck, data: bytes) -> None:

@@ -133,7 +133,7 @@ def _find_contradictions(segment: SegmentDescription, found: Verification) -> It
     for what, is_there, placed in compared:
         if is_there != placed:
             yield (
-                f"{segment.paths.log} is not what entry {segment.entry} of its log has placed: "
+                f"{segment.paths.log} is not what entry {segment.entry} of its log refers to: "
                 f"{what}: {is_there}, the entry says {placed}"
             )
 

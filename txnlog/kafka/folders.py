@@ -118,7 +118,7 @@ def _folders_at(
     topics = sorted({m["topic"] for m in inside})
     if not inside:
         raise InvalidOption(
-            f"{storage.url} is no log folder of Kafka's: it holds neither segments (*.log) nor "
+            f"{storage.url} is not a log folder of Kafka's: it holds neither segments (*.log) nor "
             "folders like orders-0"
         )
     if len(topics) > 1 and topic not in topics:

@@ -166,7 +166,7 @@ class Manifests:
             What that returned; None if nothing is settled.
 
         Raises:
-            UnknownTopicOrPartition: the topic was deleted, and made anew.
+            UnknownTopicOrPartition: the topic was deleted, and recreated.
             CorruptEntry: a list or a manifest is damaged, or missing for good.
         """
         if settled is None:
@@ -175,7 +175,7 @@ class Manifests:
         for attempt in range(_ATTEMPTS):
             if listing.topic_id != topic_id:
                 raise UnknownTopicOrPartition(
-                    f"topic {self.topic!r} was deleted and made anew since it was read: read again"
+                    f"topic {self.topic!r} was deleted and recreated since it was read: read again"
                 )
             try:
                 held = tuple(ref for ref in listing.manifests if ref.first_entry < settled.end)
@@ -436,7 +436,7 @@ class Manifests:
 
         assert state.topic_id is not None
         if before is not None and before.topic_id != state.topic_id:
-            # The topic was made anew: the lists go on, and hold nothing of the old one.
+            # The topic was recreated: the lists go on, and hold nothing of the old one.
             before = ManifestList(before.number, state.topic_id, 0, (), {})
         number = before.number + 1 if before else 0
         starts = [partition.log_start_offset for partition in state.partitions]
@@ -566,7 +566,7 @@ class Manifests:
         live = newest.files if newest else set()
         loose: list[str] = []
         if not exists():
-            # Asked last: had a topic been made anew before, its manifests could be in the listing.
+            # Asked last: had a topic been recreated before, its manifests could be in the listing.
             live = set()
             loose = [
                 path

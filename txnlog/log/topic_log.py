@@ -112,7 +112,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         """Make the topic, with settings and a schema that were checked.
 
         Raises:
-            TopicAlreadyExists, InvalidPartitions.
+            TopicAlreadyExists, InvalidPartitions: nothing was written.
             InvalidTopic: the storage takes its name for that of another.
         """
         self.append(self._creation(partitions, config, schema))
@@ -468,7 +468,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             state.leave_to_manifests(settled, found.log_start_offsets, self._writers_here)
 
     def _is_of_later_topic(self, found: ManifestList) -> bool:
-        """Whether a list is of a topic that was made anew since the log was read."""
+        """Whether a list is of a topic that was recreated since the log was read."""
         state = self._state
         # What an earlier topic has settled lies before its deletion, which we have read.
         return found.topic_id != state.topic_id and found.end > state.next_entry

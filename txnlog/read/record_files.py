@@ -167,7 +167,7 @@ def _text_column(column: pa.ChunkedArray, name: str, encoding: str) -> pa.Chunke
             return column.cast(pa.string())
         except pa.ArrowInvalid as error:
             raise InvalidOption(
-                f"a {name} is no UTF-8 text, which is all that CSV can hold; choose the encoding "
+                f"a {name} is not UTF-8 text, which is all that CSV can hold; choose the encoding "
                 "hex or base64, or another file format"
             ) from error
     encode = bytes.hex if encoding == "hex" else _base64

@@ -34,7 +34,7 @@ def find_records(key: bytes | None, pattern: str | None) -> pc.Expression | None
         try:
             pc.match_substring_regex(pa.array([b""]), pattern)
         except pa.ArrowInvalid as error:
-            raise InvalidOption(f"{pattern!r} is no regular expression: {error}") from error
+            raise InvalidOption(f"{pattern!r} is not a regular expression: {error}") from error
         in_key, in_value = (
             pc.match_substring_regex(pc.field(name), pattern) for name in ("key", "value")
         )

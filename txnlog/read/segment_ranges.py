@@ -452,7 +452,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
     if now.topic_id is None or (part.topic_id and now.topic_id != part.topic_id):
         again = now.topic_id is not None
         return UnknownTopicOrPartition(
-            f"topic {part.topic!r} was deleted{' and made anew' if again else ''} since this read "
+            f"topic {part.topic!r} was deleted{' and recreated' if again else ''} since this read "
             f"was planned, and segment {path} with it; plan the read again"
             + ("" if again else ", or make the topic with create_topic")
         )

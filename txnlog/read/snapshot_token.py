@@ -112,7 +112,7 @@ class SnapshotToken:
 def _unpack(data: bytes) -> _Content:
     packed, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if crc32c(packed).to_bytes(_CRC_BYTES, "big") != crc:
-        raise ValueError("its checksum is wrong, so it was cut off or changed")
+        raise ValueError("its checksum is wrong, so it was truncated or changed")
     expander = zlib.decompressobj()
     content = expander.decompress(packed, _MOST_BYTES)
     if not expander.eof or expander.unused_data:
@@ -132,4 +132,4 @@ def _check(text: str, pinned: PinnedOffsets) -> PinnedOffsets:
 
 
 def _refusal(text: str, reason: str) -> InvalidOption:
-    return InvalidOption(f"{text!r:.60} is no token that Snapshot.token() has made: {reason}")
+    return InvalidOption(f"{text!r:.60} is not a token that Snapshot.token() has made: {reason}")

@@ -36,7 +36,7 @@ def parse_at(at: object) -> int | SnapshotToken:
     if isinstance(at, datetime):
         if at.utcoffset() is None:
             raise InvalidOption(
-                f"at={at.isoformat()} has no zone, so it is no moment: give it one, such as "
+                f"at={at.isoformat()} has no time zone: give it one, such as "
                 "datetime(..., tzinfo=UTC)"
             )
         return moment_ms(at)
@@ -55,7 +55,7 @@ def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> Pinned
     """Pin topics as they were at a moment, in milliseconds, or where a token says.
 
     Raises:
-        UnknownTopicOrPartition: a topic does not exist, did not then, or was made anew since.
+        UnknownTopicOrPartition: a topic does not exist, did not then, or was recreated since.
         OffsetOutOfRange: what stood there was deleted, or the token is of what is not there yet.
         InvalidOption: the token does not have a topic.
     """
@@ -102,7 +102,7 @@ def pinned_offsets(token: SnapshotToken, topic: str, topic_id: str) -> PinnedOff
         raise InvalidOption(f"the token is of {', '.join(token.topics)}, not of topic {topic!r}")
     if pinned.topic_id != topic_id:
         raise UnknownTopicOrPartition(
-            f"the token is of another topic {topic!r}: this one was deleted and made anew since, "
+            f"the token is of another topic {topic!r}: this one was deleted and recreated since, "
             "or is another store's"
         )
     return pinned
@@ -195,7 +195,7 @@ def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
     Raises:
         InvalidOption: the view is older, or the token not of its topic.
         OffsetOutOfRange: some of what was added was deleted.
-        UnknownTopicOrPartition: the topic was made anew since.
+        UnknownTopicOrPartition: the topic was recreated since.
     """
     ends = pinned_offsets(token, view.topic, view.topic_id).ends
     starts = {n: ends[n] if n < len(ends) else 0 for n in range(len(view.partitions))}

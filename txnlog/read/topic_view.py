@@ -149,7 +149,7 @@ class TopicView:
         if not 0 <= partition < known:
             raise UnknownTopicOrPartition(
                 f"topic {self.topic!r} has no partition {partition}; it has {known}, "
-                "numbered from 0. If it was deleted and made anew, subscribe or assign again"
+                "numbered from 0. If it was deleted and recreated, subscribe or assign again"
             )
 
     def truncate(self, ends: Mapping[int, int]) -> TopicView:

@@ -459,7 +459,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             )
         if topic_id is not None and topic_id != self.topic_id:
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} was deleted and made anew since this operation began; "
+                f"topic {topic!r} was deleted and recreated since this operation began; "
                 "nothing was written to the new topic: start again"
             )
 

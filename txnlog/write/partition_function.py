@@ -73,7 +73,7 @@ def load_function(name: str) -> PartitionFunction:
             "package.module:function, of a module that can be imported here"
         ) from error
     if not callable(found):
-        raise InvalidOption(f"partitioner {name!r:.100} is no function but {found!r:.60}")
+        raise InvalidOption(f"partitioner {name!r:.100} is not a function but {found!r:.60}")
     function: PartitionFunction = found
     return function
 

@@ -26,7 +26,7 @@ def to_bytes(value: Value, what: str) -> bytes | None:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRecord(f"a record's {what} is no text: {error}") from None
+            raise InvalidRecord(f"a record's {what} is not valid text: {error}") from None
     raise InvalidRecord(f"a record's {what} must be bytes, a string or None, not {value!r:.60}")
 
 

@@ -118,7 +118,7 @@ class UploadBudget:
             self._files[segment] = None
 
     def close(self, segment: _OpenSegment) -> None:
-        """Remove a segment that ends. Twice is once."""
+        """Remove a segment that ends. Removing it twice does no harm."""
         self._files.pop(segment, None)
         if segment in self._open:
             del self._open[segment]

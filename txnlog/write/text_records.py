@@ -253,7 +253,7 @@ def read_json_lines(
             try:
                 records.append(_to_row(decoder.decode(line), headers, partition_count))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-                wrong = InvalidRecord(f"line {number} is no record: {error}. {_SHAPE}")
+                wrong = InvalidRecord(f"line {number} is not a record: {error}. {_SHAPE}")
                 break
         if records or chunk is None:
             yield _to_batch(records)
@@ -293,7 +293,7 @@ def read_json_values(
                 line.decode()
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 wrong = InvalidRecord(
-                    f"line {number} is no JSON: {error}. --input lines takes lines whatever is in "
+                    f"line {number} is not JSON: {error}. --input lines takes lines whatever is in "
                     "them"
                 )
                 break

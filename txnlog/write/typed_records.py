@@ -136,8 +136,8 @@ class TypedRecords:
             row = _first_wrong(array, field.type)
             shown = "" if row is None else f" in row {row}{_show(array, row)}"
             raise self.refusal(
-                f"column {field.name!r}: a value{shown} of type {array.type} is no {field.type}: "
-                f"{error}"
+                f"column {field.name!r}: a value{shown} of type {array.type} is not valid as "
+                f"{field.type}: {error}"
             ) from error
 
     def _check_nulls(self, array: pa.Array, field: pa.Field, deleted: pa.Array | None) -> None:
@@ -166,7 +166,7 @@ class TypedRecords:
                 low = middle + 1
             else:
                 high = middle
-        raise self.refusal(f"column {name!r} has text in row {low} that is no UTF-8")
+        raise self.refusal(f"column {name!r} has text in row {low} that is not UTF-8")
 
     def _check_key(self, array: pa.Array, name: str) -> None:
         """Times in milliseconds must be some in microseconds, as keys are."""

@@ -38,7 +38,9 @@ def make_record(
     }
     for name, value in row.items():
         if name in given or not isinstance(name, str):
-            raise records.refusal(f"{name!r} is no column; times and headers are arguments of send")
+            raise records.refusal(
+                f"{name!r} is not a column; times and headers are arguments of send"
+            )
         known = name in columns and name != DELETED
         field = columns[name] if known else None
         given[name] = (
@@ -71,12 +73,12 @@ def _make(
     if types.is_map(kind):
         pairs = [*value.items()] if isinstance(value, Mapping) else value
         if not _is_list(pairs) or not all(_is_list(pair) and len(pair) == 2 for pair in pairs):
-            raise records.refusal(f"column {path!r} is no mapping, but {value!r:.60}")
+            raise records.refusal(f"column {path!r} is not a mapping but {value!r:.60}")
         keys = _make_items(records, [key for key, _ in pairs], kind.key_field, path)
         items = _make_items(records, [item for _, item in pairs], kind.item_field, path)
         return pa.MapArray.from_arrays([0, len(pairs)], keys, items, type=kind)
     if not _is_list(value):
-        raise records.refusal(f"column {path!r} is no list, but {value!r:.60}")
+        raise records.refusal(f"column {path!r} is not a list but {value!r:.60}")
     items = _make_items(records, value, kind.value_field, path)
     return pa.ListArray.from_arrays([0, len(value)], items, type=kind)
 
@@ -84,7 +86,7 @@ def _make(
 def _make_struct(records: TypedRecords, value: object, kind: pa.DataType, path: str) -> pa.Array:
     fields = [kind.field(number) for number in range(kind.num_fields)]
     if not isinstance(value, Mapping):
-        raise records.refusal(f"column {path!r} is no mapping, but {value!r:.60}")
+        raise records.refusal(f"column {path!r} is not a mapping but {value!r:.60}")
     unknown = [name for name in value if name not in {field.name for field in fields}]
     if unknown:
         raise records.refusal(f"column {path!r} has no field {unknown[0]!r}")

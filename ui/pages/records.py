@@ -73,7 +73,7 @@ def _find_start(snapshot: Snapshot, where: TopicPartition, text: str, first: int
         moment = datetime.fromisoformat(text.removeprefix("@"))
     except ValueError:
         raise InvalidOption(
-            f"{text!r} is no place to begin at: give an offset, -10 for the last ten, or a time "
+            f"{text!r} is not a place to begin at: give an offset, -10 for the last ten, or a time "
             "such as 2024-05-01T12:00"
         ) from None
     zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

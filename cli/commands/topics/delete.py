@@ -16,7 +16,7 @@ def delete_topic(
     session: Session,
     topic: TopicArgument,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A topic that does not exist is no failure.")
+        bool, typer.Option("--if-exists", help="A topic that does not exist is not a failure.")
     ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

@@ -40,7 +40,7 @@ FIELDS: list[Field[StableOffset]] = [
     number("log_start_offset", "START", lambda stable: stable.log_start_offset),
     number("last_stable_offset", "STABLE", lambda stable: stable.last_stable_offset),
     number("end_offset", "END", lambda stable: stable.end_offset),
-    number("held_back", "HELD BACK", lambda at: at.end_offset - at.last_stable_offset),
+    number("held_back", "WAITING", lambda at: at.end_offset - at.last_stable_offset),
     Field("holders", None, _get_holders, lambda _: ""),
 ]
 
@@ -51,7 +51,7 @@ def explain_stable_offset(
 ) -> None:
     """Explain why a partition's last stable offset stands where it stands.
 
-    Who holds it there, since when, and what ends that. HELD BACK counts the offsets behind it,
+    Who holds it there, since when, and what ends that. WAITING counts the offsets behind it,
     which read_committed does not show yet.
 
     \b
@@ -72,7 +72,7 @@ def _explain(stable: StableOffset) -> Iterator[str]:
         held = "held by" if position == 0 else "then by"
         yield f"{held} {who} (producer {ref.producer_id}, epoch {ref.producer_epoch})"
         since = show_time(holder.placed_at_ms)
-        yield f"  from offset {holder.offset} (entry {holder.entry}, placed {since})"
+        yield f"  from offset {holder.offset} (log entry {holder.entry}, written {since})"
         if holder.status is not None:
             yield f"  {holder.status} since {show_time(holder.started_at_ms)}"
         if holder.ends_by_ms is not None:

@@ -286,7 +286,7 @@ def _decode(body: bytes) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RequestFailed(Answer.BUSY, "the server's answer is no JSON object")
+        raise RequestFailed(Answer.BUSY, "the server's answer is not a JSON object")
     return found
 
 

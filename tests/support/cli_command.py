@@ -140,7 +140,7 @@ def _start_forked(
     request = json.dumps([arguments, variables, str(Path.cwd())]).encode()
     server = socket.socket(socket.AF_UNIX)
     server.settimeout(_TIMEOUT_S)
-    server.connect(_server())
+    server.connect(server_address())
     socket.send_fds(server, [len(request).to_bytes(4, "big")], files)
     for descriptor in files:
         os.close(descriptor)
@@ -205,7 +205,7 @@ def _pipe(data: bytes) -> int:
 
 
 @functools.cache
-def _server() -> str:
+def server_address() -> str:
     """The address of this test process's own server, which ends with it."""
     folder = tempfile.mkdtemp()
     address = str(Path(folder) / "commands")

@@ -1,0 +1,188 @@
+"""Draws the pictures of the documents into docs/images: ``python scripts/draw_pictures.py``.
+
+SVG that follows the reader's light or dark theme. tests/project holds that what lies there is this.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
+STYLE = """
+text { font: 13px system-ui, sans-serif; fill: #24292f }
+.small { font-size: 11px; fill: #57606a }
+.code { font: 12px ui-monospace, monospace }
+.bold { font-weight: 600 }
+.middle { text-anchor: middle }
+.frame { fill: none; stroke: #8c959f; stroke-dasharray: 4 3 }
+.box { fill: #f6f8fa; stroke: #8c959f }
+.committed { fill: #aceebb; stroke: #1a7f37 }
+.aborted { fill: #ffcecb; stroke: #cf222e }
+.undecided { fill: #fae17d; stroke: #9a6700 }
+.decision { fill: #b6e3ff; stroke: #0969da; stroke-width: 2 }
+.arrow { stroke: #57606a; stroke-width: 1.5; fill: none; marker-end: url(#head) }
+.line { stroke: #57606a; stroke-width: 1.5 }
+.head { fill: #57606a }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 }
+  .small { fill: #9198a1 }
+  .box { fill: #161b22; stroke: #6e7681 }
+  .frame { stroke: #6e7681 }
+  .committed { fill: #12521f; stroke: #3fb950 }
+  .aborted { fill: #6b1a17; stroke: #f85149 }
+  .undecided { fill: #5c4307; stroke: #d29922 }
+  .decision { fill: #0c3b73; stroke: #58a6ff }
+  .arrow, .line { stroke: #9198a1 }
+  .head { fill: #9198a1 }
+}
+"""
+
+
+class Picture:
+    """Shapes, one after another."""
+
+    def __init__(self, width: int, height: int, title: str) -> None:
+        size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        words = escape(title)
+        head = 'id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
+        self._lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{words}">',
+            f"<title>{words}</title>",
+            f"<style>{STYLE}</style>",
+            f'<marker {head} orient="auto"><path class="head" d="M0,0 L8,4 L0,8 z"/></marker>',
+        ]
+
+    def box(self, x: int, y: int, width: int, height: int, kind: str = "box") -> None:
+        shape = f'x="{x}" y="{y}" width="{width}" height="{height}" rx="5"'
+        self._lines.append(f'<rect class="{kind}" {shape}/>')
+
+    def text(self, x: int, y: int, words: str, kind: str = "") -> None:
+        self._lines.append(f'<text class="{kind}" x="{x}" y="{y}">{escape(words)}</text>')
+
+    def arrow(self, *points: tuple[int, int], kind: str = "arrow") -> None:
+        path = " L".join(f"{x},{y}" for x, y in points)
+        self._lines.append(f'<path class="{kind}" d="M{path}"/>')
+
+    def done(self) -> str:
+        return "\n".join([*self._lines, "</svg>", ""])
+
+
+def idea() -> str:
+    """Writers, the folder, readers."""
+    picture = Picture(820, 300, "Uploads first; one small file decides; readers see all or nothing")
+    picture.box(250, 12, 350, 276, "frame")
+    picture.text(266, 34, "a folder: disk, S3, HDFS, GCS, Azure, SFTP", "small")
+    for row, topic in enumerate(("topics/paid", "topics/totals")):
+        y = 52 + 56 * row
+        picture.text(266, y + 19, topic, "code")
+        for number in range(4):
+            last = number == 3
+            picture.box(400 + 44 * number, y, 38, 28, "undecided" if last else "committed")
+    picture.text(266, 158, "segments: Arrow, Parquet, or Kafka's record batches", "small")
+    picture.text(266, 189, "groups/etl", "code")
+    picture.box(400, 172, 170, 28)
+    picture.text(485, 190, "orders: 41 → 57", "code middle")
+    picture.text(266, 239, "transactions/etl", "code")
+    picture.box(400, 218, 170, 34, "decision")
+    picture.text(485, 240, "PrepareCommit", "code bold middle")
+    picture.text(266, 276, "created unless it exists: it decides all of the above", "small")
+    picture.box(20, 86, 150, 90)
+    picture.text(95, 112, "a Spark job,", "middle bold")
+    picture.text(95, 130, "a producer", "middle bold")
+    picture.text(95, 156, "kill it anywhere", "small middle")
+    picture.arrow((170, 108), (246, 78))
+    picture.text(176, 62, "1 upload", "small")
+    picture.arrow((170, 132), (246, 132))
+    picture.text(176, 124, "2 append", "small")
+    picture.arrow((170, 156), (246, 235))
+    picture.text(150, 218, "3 decide", "small")
+    picture.box(650, 86, 150, 90)
+    picture.text(725, 112, "readers", "middle bold")
+    picture.text(725, 138, "all of it,", "small middle")
+    picture.text(725, 154, "or nothing of it", "small middle")
+    picture.arrow((604, 132), (646, 132))
+    return picture.done()
+
+
+def transaction() -> str:
+    """The files that one transaction puts, round by round, and what a crash after each means."""
+    rounds = (
+        (
+            "box",
+            "uploads",
+            "topics/paid/data/..., topics/totals/data/...",
+            "orphans, deleted later",
+        ),
+        ("undecided", "1 begin", "transactions/etl/...1.json  Ongoing", "aborted at its timeout"),
+        ("undecided", "2 append", "topics/paid/log/...1.json", "aborted at its timeout"),
+        ("undecided", "", "topics/totals/log/...1.json", ""),
+        ("undecided", "", "groups/etl/...0.json  the offsets", ""),
+        (
+            "decision",
+            "3 decide",
+            "transactions/etl/...2.json  PrepareCommit",
+            "committed: others finish it",
+        ),
+        ("committed", "4 mark", "topics/paid/log/...1.commit", "committed"),
+        ("committed", "", "topics/totals/log/...1.commit", ""),
+        ("committed", "", "groups/etl/...0.commit", ""),
+        ("committed", "5 complete", "transactions/etl/...3.json  CompleteCommit", "committed"),
+    )
+    picture = Picture(820, 42 + 34 * len(rounds), "The files of a transaction, one after another")
+    for x, head in (
+        (20, "round"),
+        (120, "file, each created unless it exists"),
+        (560, "a crash after it"),
+    ):
+        picture.text(x, 24, head, "small")
+    for number, (kind, step, file, crash) in enumerate(rounds):
+        y = 36 + 34 * number
+        picture.text(20, y + 19, step, "bold")
+        picture.box(120, y, 420, 28, kind)
+        picture.text(132, y + 18, file, "code")
+        picture.text(560, y + 19, crash, "small")
+    return picture.done()
+
+
+def levels() -> str:
+    """One partition, and how far each isolation level reads."""
+    records = (
+        ("T1", "committed"),
+        ("T1", "committed"),
+        ("T2", "undecided"),
+        ("T3", "committed"),
+        ("T4", "aborted"),
+        ("T5", "committed"),
+    )
+    picture = Picture(820, 250, "What each isolation level shows of a partition")
+    for offset, (owner, outcome) in enumerate(records):
+        picture.box(170 + 70 * offset, 46, 62, 36, outcome)
+        picture.text(201 + 70 * offset, 69, owner, "middle bold")
+        picture.text(201 + 70 * offset, 98, str(offset), "small middle")
+    picture.text(20, 69, "orders:0")
+    picture.text(20, 98, "offset", "small")
+    picture.arrow((306, 36), (306, 104), kind="line")
+    picture.text(306, 28, "last stable offset", "small middle")
+    picture.arrow((586, 36), (586, 104), kind="line")
+    picture.text(586, 28, "end", "small middle")
+    shown = (
+        ("read_committed", (0, 1), "stops at what is undecided"),
+        ("snapshot", (0, 1, 3, 5), "all that is committed now"),
+        ("read_uncommitted", range(6), "whatever is there"),
+    )
+    for row, (level, offsets, words) in enumerate(shown):
+        y = 122 + 42 * row
+        picture.text(20, y + 19, level, "code")
+        for offset in offsets:
+            picture.box(170 + 70 * offset, y, 62, 28, records[offset][1])
+        picture.text(612, y + 19, words, "small")
+    return picture.done()
+
+
+PICTURES = {"idea.svg": idea, "transaction.svg": transaction, "levels.svg": levels}
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, draw in PICTURES.items():
+        (FOLDER / name).write_text(draw(), encoding="utf-8")

@@ -1,0 +1,108 @@
+"""The examples of docs/CLI.md run as they stand, each on a store of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from checkout import ROOT
+from cli_command import FIRST_MS
+from documents import Block, Runner, blocks_of
+
+import txnlog
+from txnlog import Store, TopicPartition
+
+BLOCKS = [block for block in blocks_of(ROOT / "docs" / "CLI.md") if block.reason is None]
+MAKING = ("txnlog store create", "txnlog topics create", "txnlog import")
+"""Verbs whose examples make what is there in the others'."""
+
+pytestmark = pytest.mark.more
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the examples name: ``data/store``, a broker's folder, and files in the folder itself."""
+    folder = tmp_path_factory.mktemp("documents")
+    store = txnlog.open(str(folder / "data" / "store"), create=True)
+    store.create_topic("orders", partitions=2, config={"cleanup.policy": "compact"})
+    for topic in ("paid", "copy", "old-topic"):
+        store.create_topic(topic, partitions=2)
+    columns = pa.schema([("carrier", pa.string()), ("flight", pa.int32())])
+    store.create_topic("flights", schema=columns, key=["carrier"])
+    with store.producer() as producer:
+        for number in range(1200):
+            value = f'{{"id": {number}, "items": [{{"price": {number}}}]}}'
+            producer.send("orders", value, "alice", 0, FIRST_MS + 1000 * number)
+            if number % 24 == 0:  # so many flushes as some entries of the log are asked for
+                producer.flush()
+        producer.send("old-topic", "old")
+        producer.send("flights", {"carrier": "AA", "flight": 1})
+    move_groups(store)
+    store.export_kafka("orders", str(folder / "var" / "kafka" / "data"))
+    abandoned = store.producer(transactional_id="etl-1", transaction_timeout_ms=900_000)
+    abandoned.init_transactions()
+    abandoned.begin_transaction()
+    abandoned.send("orders", "undecided", "bob", 0)
+    abandoned.flush()
+    copied = sorted((folder / "data" / "store").glob("topics/orders/data/*/*.log"))
+    shutil.copy(copied[0], folder / "copy-of-a-segment.log")
+    (folder / "orders.jsonl").write_text('{"id": 7, "item": "tea"}\n')
+    return folder
+
+
+def move_groups(store: Store) -> None:
+    """Offsets of two groups, and one that has had members."""
+    for group, offsets in (
+        ("etl", {TopicPartition("orders", 0): 30, TopicPartition("old-topic", 0): 0}),
+        ("audit", {TopicPartition("orders", 0): 10}),
+        ("workers", {TopicPartition("orders", 0): 10}),
+    ):
+        with store.producer(transactional_id=f"moves-{group}") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send_offsets_to_transaction(offsets, group)
+    with store.consumer("orders", group_id="workers", group_instance_id="worker-3") as consumer:
+        consumer.poll()
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.heading}-{block.line}")
+def test_an_example_runs(
+    block: Block,
+    prepared: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Each command ends well. ``s3://bucket`` is a bucket on the server of the tests."""
+    if block.heading not in MAKING:
+        shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    elif block.heading == "txnlog import":
+        shutil.copytree(prepared / "var", tmp_path / "var")
+    if block.heading in MAKING[1:]:
+        txnlog.open(str(tmp_path / "data" / "store"), create=True)
+    if "jq " in block.text and not shutil.which("jq"):
+        pytest.skip("needs jq")
+    variables = {"TXNLOG_STORE": str(tmp_path / "data" / "store")}
+    if "s3://" in block.text:
+        variables |= bucket(request.getfixturevalue("s3_options"), block.heading)
+    Runner(tmp_path, variables=variables).run([block])
+
+
+def bucket(options: dict[str, Any], heading: str) -> dict[str, str]:
+    """An empty bucket, with a store in it unless that is to be made; how its server is found."""
+    import s3fs
+
+    filesystem = s3fs.S3FileSystem(**options)
+    if filesystem.exists("bucket"):
+        filesystem.rm("bucket", recursive=True)
+    filesystem.call_s3("create_bucket", Bucket="bucket")
+    if heading != "txnlog store create":
+        txnlog.open("s3://bucket/store", create=True, storage_options=options)
+    return {
+        "AWS_ENDPOINT_URL": options["endpoint_url"],
+        "AWS_ACCESS_KEY_ID": options["key"],
+        "AWS_SECRET_ACCESS_KEY": options["secret"],
+        "AWS_DEFAULT_REGION": options["client_kwargs"]["region_name"],
+    }

@@ -1,0 +1,108 @@
+"""The documents: their code runs as it stands, their links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from documents import DOCUMENTS, SPARK_DOCUMENTS, Runner, blocks_of
+
+MOST_NOT_RUN = 16
+"""Blocks that cannot run: add one only if no test can have what it needs."""
+MOST_LINES_OF_README = 115
+ELSEWHERE = {*SPARK_DOCUMENTS, "docs/CLI.md"}
+"""Run by tests/spark/test_spark_documents.py and tests/cli/test_cli_documents.py."""
+BLOCKS = {path.relative_to(ROOT).as_posix(): blocks_of(path) for path in DOCUMENTS}
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        # Each reads Delta's and Iceberg's libraries, which take seconds to load.
+        pytest.param(name, marks=pytest.mark.more) if name == "docs/TABLES.md" else name
+        for name in sorted(name for name in BLOCKS.keys() - ELSEWHERE if BLOCKS[name])
+    ],
+)
+def test_the_code_of_a_document_runs(document: str, tmp_path: Path) -> None:
+    """In order, as a reader pastes it; what is shown as output is what comes."""
+    Runner(tmp_path).run(BLOCKS[document])
+
+
+def test_what_is_not_run_is_little_and_says_why() -> None:
+    """Each such block has its reason, and is Python at least."""
+    left_out = [block for blocks in BLOCKS.values() for block in blocks if block.reason]
+    assert len(left_out) <= MOST_NOT_RUN
+    for block in left_out:
+        assert len(str(block.reason).split()) > 3, block
+        if block.language == "python":
+            compile(block.text, str(block), "exec")
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    found: list[str] = []
+    text = re.sub(
+        r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.append(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    numbered = Counter[str]()
+    anchors = set()
+    for anchor in found:
+        anchors.add(f"{anchor}-{numbered[anchor]}" if numbered[anchor] else anchor)
+        numbered[anchor] += 1
+    return anchors
+
+
+@pytest.mark.parametrize("document", BLOCKS)
+def test_links_lead_somewhere(document: str) -> None:
+    """Files are there, and so are the headings within them."""
+    path = ROOT / document
+    broken = []
+    for link in LINK.findall(path.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_document_is_linked_from_the_readme() -> None:
+    """Whoever begins there finds all of docs/."""
+    linked = set(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {name for name in BLOCKS if name.startswith("docs/")} <= linked
+
+
+@pytest.mark.parametrize("module", ["txnlog", "txnlog.spark"])
+def test_the_api_page_names_what_is_public(module: str) -> None:
+    """A name that is added to the public line gets its place on the page."""
+    shown = set(re.findall(r"^::: (\S+)$", (ROOT / "docs" / "API.md").read_text(), re.MULTILINE))
+    public = {f"{module}.{name}" for name in importlib.import_module(module).__all__}
+    assert public - {"txnlog.__version__", "txnlog.TxnlogError"} <= shown
+
+
+def test_the_readme_is_short() -> None:
+    """Two screens and a picture: whatever is longer has a document of its own."""
+    assert (
+        len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_README
+    )
+
+
+def test_the_pictures_are_as_they_are_drawn() -> None:
+    """docs/images has what scripts/draw_pictures.py draws: the script is what is edited."""
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "scripts" / "draw_pictures.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    drawn = {name: draw() for name, draw in module.PICTURES.items()}
+    assert drawn == {path.name: path.read_text() for path in module.FOLDER.iterdir()}

@@ -1,0 +1,29 @@
+"""The code of documents that need Spark runs as it stands, block by block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from documents import SPARK_DOCUMENTS, Runner, blocks_of
+from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        name if name == "README.md" else pytest.param(name, marks=pytest.mark.more)
+        for name in SPARK_DOCUMENTS
+    ],
+)
+def test_the_code_of_a_document_runs(
+    spark: SparkSession, document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, in one session, as a reader pastes it; what is shown as output is what comes."""
+    # The session is that of all tests: one that is created is this one.
+    monkeypatch.setattr(spark.builder.__class__, "getOrCreate", lambda _: spark)
+    runner = Runner(tmp_path, {"__name__": "__main__", "spark": spark}, sql=spark.sql)
+    runner.run(blocks_of(ROOT / document))
+    for query in spark.streams.active:
+        query.stop()
