@@ -47,6 +47,12 @@ def test_nothing_is_missed_and_nothing_is_committed_twice(weather: str) -> None:
         assert run.rebalances >= 3
 
 
+def test_topics_are_made_and_deleted_meanwhile() -> None:
+    """Members that subscribe by a pattern: of the topics that are there nothing is missed."""
+    run = group_run(1, "rough", pattern=True)
+    assert run.rebalances >= 3
+
+
 @pytest.mark.parametrize(
     "seeds",
     [
@@ -66,6 +72,19 @@ def test_many_runs(weather: str, seeds: range) -> None:
 def test_soak(weather: str) -> None:
     for seed in range(1000, 1300):
         group_run(seed, weather)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(3, 7), marks=pytest.mark.more),
+        pytest.param(range(1000, 1100), marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("weather", WEATHERS)
+def test_many_runs_in_which_topics_come_and_go(weather: str, seeds: range) -> None:
+    for seed in seeds:
+        group_run(seed, weather, pattern=True)
 
 
 # -- what the judge would notice -------------------------------------------------------------------
@@ -162,3 +181,13 @@ def test_a_consumer_reads_on_what_was_taken_from_it(monkeypatch: Patch) -> None:
         patch.setattr(Membership, "check_commit", lambda *_, **__: None)
 
     check_caught(monkeypatch, mutate, "fenced", "backwards", transactional=False)
+
+
+@pytest.mark.more
+def test_nobody_tells_the_group_that_topics_have_changed(monkeypatch: Patch) -> None:
+    """Partitions of a topic that is made anew are nobody's."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(Member, "saw_topics", lambda *_: None)
+
+    check_caught(monkeypatch, mutate, "progress", pattern=True, static=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from txnlog import names
@@ -137,6 +137,7 @@ class Member:
         self._ready_for = 0
         self._observer = Observer()
         self._asked: dict[str, int] = {}
+        self._named = -1, -1, frozenset[str]()
 
     # -- what a consumer asks --------------------------------------------------------------------
 
@@ -331,16 +332,29 @@ class Member:
                 self._beat()
                 self._look(at_once=True)
 
-    def saw_topics(self, topics: Mapping[str, AssignedTopic]) -> None:
+    def named_topics(self) -> frozenset[str]:
+        """What members have subscribed to: the same object until one has to something else."""
+        folded, joined, found = self._named
+        if folded != self._log.folded:
+            with self._log.reading() as state:
+                members = state.membership.members.values()
+                newest = max((held.joined_entry for held in members), default=-1)
+                if newest != joined:  # nobody names more without joining anew
+                    found = frozenset().union(*(held.member.topics for held in members))
+                self._named = state.next_entry, newest, found
+        return found
+
+    def saw_topics(self, asked: Collection[str], topics: Mapping[str, AssignedTopic]) -> None:
         """Have partitions assigned anew if topics are others than when that was done last.
 
         Args:
-            topics: those there are, of all that this member has subscribed to.
+            asked: those that were looked for, of all that this member has subscribed to.
+            topics: what was found of them.
         """
 
         def differs(group: Membership) -> bool:
             return not group.changed and any(
-                topics.get(topic) != group.topics.get(topic) for topic in self._topics
+                topics.get(topic) != group.topics.get(topic) for topic in asked
             )
 
         with self._log.reading() as state:
