@@ -219,6 +219,10 @@ class GroupRun:
         twice = {value: count for value, count in seen.items() if count > 1}
         if self.transactional and twice:
             raise Violation(f"twice: {twice}")
+        if self._left_ms() < -SESSION_MS and not known.members:
+            # Somebody slept past the end, with faults: what he has left is for who comes next.
+            with store.consumer("in", group_id="g") as next_one:
+                next_one.assignment()
         files = self.simulation.storage.list_names("groups/g/members")
         left = [name for name in files if name.partition(".")[0] not in known.members]
         if left and not known.members:
@@ -259,6 +263,10 @@ class KnownGroup:
 
     members: dict[str, str] = field(default_factory=dict)
     """With their instance ids."""
+    kinds: set[bool] = field(default_factory=set)
+    """Whether assignors that members have are cooperative: of a mixed group less is known."""
+    owned: dict[Where, str] = field(default_factory=dict)
+    """As it was assigned last: a cooperative member lets go of such a partition only when asked."""
     holder: dict[Where, str] = field(default_factory=dict)
     inherited: set[Where] = field(default_factory=set)
     """Held by who has taken a fenced instance's place: it had let go of them, or will be asked."""
@@ -275,11 +283,15 @@ def read_group(entries: list[dict[str, Any]]) -> KnownGroup:
             case "members-joined":
                 for member in entry["members"]:
                     instance = member.get("instance_id", "")
+                    cooperative = member.get("cooperative", ())
+                    known.kinds |= {name in cooperative for name in member["assignors"]}
                     for old in [m for m, i in known.members.items() if i and i == instance]:
                         del known.members[old]
                         for where in [w for w, m in known.holder.items() if m == old]:
                             known.holder[where] = member["member_id"]
                             known.inherited.add(where)
+                        for where in [w for w, m in known.owned.items() if m == old]:
+                            known.owned[where] = member["member_id"]
                     known.members[member["member_id"]] = instance
             case "members-left":
                 _remove(known, entry["member_ids"])
@@ -310,11 +322,19 @@ def _assign(known: KnownGroup, entry: dict[str, Any]) -> None:
                 raise Violation(f"owners: {where} is given to {member_id} of {given}")
             given[where] = member_id
     for where, holder in [*known.holder.items()]:
-        let_go = holder in entry["released"] or where in known.inherited
+        released = holder in entry["released"]
+        was_asked = known.kinds == {False} or known.owned.get(where) != holder
+        let_go = where in known.inherited or (
+            released and (was_asked or known.kinds == {True, False})
+        )
         if given.get(where, holder) != holder and not let_go:
             raise Violation(f"taken: {where} is {holder}'s, and given to {given[where]}")
-        if holder in entry["released"] and where not in given:
-            del known.holder[where]
+        if released and where not in given:
+            if was_asked:
+                del known.holder[where]
+            elif False in known.kinds:
+                known.inherited.add(where)  # it may have let go of it
+    known.owned = given
     known.holder |= given
     known.inherited -= {*given}
 
