@@ -204,13 +204,3 @@ def test_a_consumer_reads_on_what_was_taken_from_it(monkeypatch: Patch) -> None:
         patch.setattr(Membership, "check_commit", lambda *_, **__: None)
 
     check_caught(monkeypatch, mutate, "fenced", "backwards", transactional=False)
-
-
-@pytest.mark.more
-def test_nobody_tells_the_group_that_topics_have_changed(monkeypatch: Patch) -> None:
-    """Partitions of a topic that is made anew are nobody's."""
-
-    def mutate(patch: Patch) -> None:
-        patch.setattr(Member, "saw_topics", lambda *_: None)
-
-    check_caught(monkeypatch, mutate, "progress", pattern=True, static=False)
