@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
 import pytest
 from group_in_steps import Group, take_part
 from slow_requests import SlowRequests
@@ -24,6 +25,7 @@ from txnlog.state.membership import (
     MembersJoined,
     MembersLeft,
 )
+from txnlog.storage.counting import CountingStorage
 from txnlog.testing import Fault, FaultyStorage, Process, Simulation
 
 FIRST, SECOND, OWN = (f"{number:032x}" for number in (1, 2, 9))
@@ -106,6 +108,27 @@ def test_who_joins_a_group_together(strategy: str) -> None:
     crowd = Crowd([0.5 * n for n in range(20)] + [30.0] * 10, strategy, counted_from_s=30.0)
     crowd.check_shared()
     assert sum(crowd.requests) <= 40 * 30, crowd.requests
+
+
+def test_what_several_let_go_of_is_given_away_together(group: Group) -> None:
+    """By the last of them, not by each."""
+    group.store.create_topic("u", partitions=30)
+    consumers = [group.consumer() for _ in range(5)]
+    for consumer in consumers:
+        consumer.subscribe(["u"])
+    group.rounds(*consumers, count=10)
+    newcomer = group.consumer()
+    newcomer.subscribe(["u"])
+    take_part(newcomer)
+    group.clock.time_ms += 3_000
+    before = group.store.describe_group("g").generation
+    for consumer in consumers:
+        take_part(consumer)
+    # Each has let go of one; the first member does not wait for the others.
+    assert group.store.describe_group("g").generation <= before + 2
+    take_part(newcomer)
+    group.rounds(*consumers, newcomer, count=2)
+    assert sorted(len(c.assignment()) for c in [*consumers, newcomer]) == [5] * 6
 
 
 # -- requests, one by one --------------------------------------------------------------------------
@@ -243,6 +266,24 @@ def test_who_was_joined_and_taken_for_dead_before_it_knew_joins_anew(group: Grou
     late.join()
     assert late.member_id != before
     assert [*members(group)] == [late.member_id]
+
+
+def test_who_is_joined_by_others_leaves_assigning_to_them(group: Group) -> None:
+    """It tells that it is there, and looks when the next heartbeat is due."""
+    storage = CountingStorage(group.heap)
+    logs = group.process(storage).logs
+    joined = Member(logs, "g", MemberSettings(), ("t",))
+    others = Member(group.process().logs, "g", MemberSettings(), ("t",))
+    others.join()
+    with log_of(group).reading() as state:
+        known = state.membership.members[others.member_id].member
+    asked = msgspec.structs.replace(known, member_id=joined.member_id)
+    log_of(group).append(lambda _: MembersJoined("n", 0, (asked,)))
+    storage.take()
+    joined.join()
+    took = storage.take()
+    assert took.pop("get") <= 3
+    assert took == {"list": 1, "put_if_absent": 1}
 
 
 class NoRequests(FaultyStorage):
