@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import beside_kafka
 import pyarrow as pa
 from timing import interleaved
 
@@ -48,7 +49,13 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
             f"| {what} | {count / time.elapsed_s / 1e3:,.0f} k | {count / time.cpu_s / 1e3:,.0f} k "
             f"| {yardstick.cpu_s / time.cpu_s:.1f} |"
         )
-    return [*lines, "", *_memory(store, folder)]
+    ours = {
+        "send": lambda: _send(store, keys),
+        "iterate": lambda: _iterate(store),
+        "poll": lambda: _poll(store),
+    }
+    beside = beside_kafka.measure(folder, count, repetitions, ours)
+    return [*lines, "", *beside, "", *_memory(store, folder)]
 
 
 def _list(store: Store) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, Self
 
@@ -31,6 +32,7 @@ from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.topic_pattern import TopicPattern, check_metadata_age
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState
@@ -63,6 +65,7 @@ class Consumer(Polling):
         fetch: FetchSettings,
         stop_at_end: bool,
         auto_commit: AutoCommit | None,
+        metadata_max_age_ms: int,
         membership: MemberSettings | None = None,
     ) -> None:
         if auto_offset_reset not in _RESETS:
@@ -80,6 +83,9 @@ class Consumer(Polling):
         self._isolation_level = check_reading_on(isolation_level)
         self._reset: Literal["earliest", "latest", "none"] = auto_offset_reset  # type: ignore[assignment]
         self._topics: tuple[str, ...] = ()
+        self._metadata_max_age_ms = check_metadata_age(metadata_max_age_ms)
+        self._pattern: TopicPattern | None = None
+        """What finds more topics; None if they were named."""
         self._subscribed = False
         self._standing = (
             None if self._group_id is None else GroupStanding(logs, self._group_id, self._topic_ids)
@@ -115,21 +121,47 @@ class Consumer(Polling):
     # -- what is read ----------------------------------------------------------------------------
 
     def subscribe(
-        self, topics: Iterable[str], *, listener: ConsumerRebalanceListener | None = None
+        self,
+        topics: Iterable[str] = (),
+        pattern: str | re.Pattern[str] | None = None,
+        listener: ConsumerRebalanceListener | None = None,
     ) -> None:
         """Read these topics, with the partitions that are added later.
 
         A consumer with a group shares them with the group's other members: from its first poll on,
         in which ``listener`` is told what comes and goes. Without a group it reads all.
+
+        Args:
+            topics: their names.
+            pattern: instead of names, a regular expression that whole names match: all topics that
+                do, also those that are made later, within ``metadata_max_age_ms``. There may be
+                none yet. Kafka's internal topics are left out.
+            listener: see :class:`ConsumerRebalanceListener`.
+
+        Raises:
+            UnknownTopicOrPartition: a topic that is named does not exist.
+            InvalidOption: there are neither names nor a pattern, or both; or it is none.
         """
         if isinstance(topics, str):
             topics = [topics]
         self._open()
         wanted = tuple(dict.fromkeys(topics))
-        if not wanted:
-            raise InvalidOption("subscribe() needs at least one topic")
-        snapshot = take_snapshot(self._logs, wanted, self._isolation_level)
+        if bool(wanted) is (pattern is not None):
+            raise InvalidOption("subscribe() needs at least one topic, or else a pattern for them")
+        found = None
+        if pattern is not None:
+            found = TopicPattern(self._logs, pattern, self._metadata_max_age_ms)
+            wanted = found.look()
+            found.looked()
+        snapshot = take_snapshot(
+            self._logs,
+            wanted,
+            self._isolation_level,
+            leave_out_missing=pattern is not None,
+            may_be_none=pattern is not None,
+        )
         self._topics = wanted
+        self._pattern = found
         self._subscribed = True
         self._recognise(snapshot)
         if self._group_id is None or self._membership is None:
@@ -158,6 +190,7 @@ class Consumer(Polling):
             self._sharing.close(self, reason="assign()")
             self._sharing = None
         self._topics = topics
+        self._pattern = None
         self._subscribed = False
         self._recognise(snapshot)
         self._assign(wanted)
@@ -174,6 +207,8 @@ class Consumer(Polling):
         """Read these too, which the group has given to this consumer."""
         self._drop_buffered()
         self._assigned |= dict.fromkeys(partitions)
+        if self._pattern is not None:  # others may have found topics that are made anew
+            self._topics = tuple(dict.fromkeys([*self._topics, *(w.topic for w in partitions)]))
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """These are about to be taken away: commit what was returned of them, if asked for."""
@@ -197,7 +232,9 @@ class Consumer(Polling):
 
     def _take_part(self) -> None:
         self._join_in()
-        if not self._assigned and self._sharing is None:
+        if self._pattern is not None and self._pattern.is_due():
+            self._drop_buffered()  # so that it looks
+        elif not self._assigned and self._sharing is None and self._pattern is None:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
 
     def assignment(self) -> list[TopicPartition]:
@@ -234,7 +271,9 @@ class Consumer(Polling):
                 group = self._standing.read()
             snapshot = self._snapshot()
             views = {topic: snapshot.view(topic) for topic in snapshot.topics}
-            if self._sharing and self._sharing.saw(self, views.values()):
+            if (self._sharing and self._sharing.saw(self, self._topics, views.values())) or (
+                self._pattern and self._finds_topics(self._pattern, views)
+            ):
                 group = None
                 continue
             if group is None and self._have_been_read(views.values()):
@@ -254,6 +293,25 @@ class Consumer(Polling):
         ranges = self._plan(snapshot, partitions)
         if not self._holds_back(ranges):
             self._reading.begin([*views.values()], ranges, as_records=self._as_records)
+
+    def _finds_topics(self, pattern: TopicPattern, views: Collection[str]) -> bool:
+        """Look for topics, if it is time: read those that have come, and no more what is gone.
+
+        Whether there are any that have come. That some are gone makes no rebalance of its own: what
+        is told the group with the next ones that come. ``views`` are those that were just seen.
+        """
+        named = () if self._sharing is None else self._sharing.named_topics()
+        if not pattern.calls_for_look(self._topics, named):
+            return False
+        found = pattern.look(self._topics, named)
+        come = [topic for topic in found if topic not in self._topics]
+        if come and self._sharing is not None:
+            self._sharing.change_topics(found)
+        # The group was told of what it has not seen: only such topics may be forgotten.
+        kept = [topic for topic in self._topics if topic in found or topic in views]
+        self._topics = (*kept, *come)
+        pattern.looked(named)
+        return bool(come)
 
     def _have_been_read(self, views: Collection[TopicView]) -> bool:
         """Whether these very views were read to their ends, and nothing was moved since."""
@@ -464,7 +522,11 @@ class Consumer(Polling):
     def _snapshot(self) -> Snapshot:
         """Pin what is left of the topics that are read."""
         snapshot = take_snapshot(
-            self._logs, self._topics, self._isolation_level, leave_out_missing=True
+            self._logs,
+            self._topics,
+            self._isolation_level,
+            leave_out_missing=True,
+            may_be_none=self._pattern is not None,
         )
         self._recognise(snapshot)
         return snapshot

@@ -47,6 +47,7 @@ _MANIFEST_LIST = re.compile(r"([0-9]{20})\.list")
 _MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
 _PROPOSAL = re.compile(r"([0-9]{20})-(.+)\.json")
 _HEARTBEAT = re.compile(r"([0-9a-f]{32})\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
+_JOIN_REQUEST = re.compile(r"([0-9a-f]{32})\.(\d{1,18})\.join")
 IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 SEGMENT_ENDING: Final = ".log"
 INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
@@ -77,6 +78,17 @@ class Heartbeat(NamedTuple):
     member_id: str
     number: int
     followed: int
+    next_entry: int
+
+
+class JoinRequest(NamedTuple):
+    """What a member has asked others to put for it, in the name of a file.
+
+    ``next_entry``: it was no member, or said something else of itself, when the log had so many
+    entries.
+    """
+
+    member_id: str
     next_entry: int
 
 
@@ -310,6 +322,11 @@ def heartbeat(group_id: str, beat: Heartbeat) -> str:
     return f"{group_members(group_id)}/{'.'.join(map(str, beat))}"
 
 
+def join_request(group_id: str, request: JoinRequest) -> str:
+    """The file of a request to join: ``<member>.<entry>.join``."""
+    return f"{group_members(group_id)}/{request.member_id}.{request.next_entry:d}.join"
+
+
 def decode_names(components: list[str]) -> list[str]:
     """The ids that folders below ``transactions`` or ``groups`` stand for."""
     return [_decode(component) for component in components]
@@ -350,6 +367,12 @@ def parse_heartbeat(name: str) -> Heartbeat | None:
     if match is None:
         return None
     return Heartbeat(match[1], int(match[2]), int(match[3]), int(match[4]))
+
+
+def parse_join_request(name: str) -> JoinRequest | None:
+    """The request that a name in ``members/`` tells of; None if it is something else."""
+    match = _JOIN_REQUEST.fullmatch(name)
+    return JoinRequest(match[1], int(match[2])) if match else None
 
 
 def closing_mark(first: int, level: int) -> str:

@@ -164,6 +164,7 @@ def take_snapshot(
     isolation_level: IsolationLevel = "read_committed",
     *,
     leave_out_missing: bool = False,
+    may_be_none: bool = False,
     refreshed: bool = False,
     at: object = None,
 ) -> Snapshot:
@@ -181,7 +182,12 @@ def take_snapshot(
 
         return Snapshot(logs.storage, pin_at(logs, topics, parse_at(at)), isolation_level)
     pinned = pin_topics(
-        logs, topics, isolation_level, leave_out_missing=leave_out_missing, refreshed=refreshed
+        logs,
+        topics,
+        isolation_level,
+        leave_out_missing=leave_out_missing,
+        may_be_none=may_be_none,
+        refreshed=refreshed,
     )
     return Snapshot(logs.storage, pinned, isolation_level)
 

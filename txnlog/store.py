@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -343,6 +344,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
     def consumer(
         self,
         *topics: str,
+        pattern: str | re.Pattern[str] | None = None,
         group_id: str | None = None,
         isolation_level: ConsumerIsolationLevel = "read_committed",
         auto_offset_reset: AutoOffsetReset = "latest",
@@ -363,8 +365,9 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
         max_poll_interval_ms: int = 300_000,
+        metadata_max_age_ms: int = 300_000,
     ) -> Consumer:
-        """A consumer, subscribed to ``topics`` if any are named.
+        """A consumer, subscribed to ``topics`` if any are named, or to all that match ``pattern``.
 
         Consumers of one group share the partitions of the topics that they subscribe to: it joins
         at its first poll, and leaves when it is closed. A consumer without a group, or with
@@ -372,6 +375,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
 
         Args:
             topics: names of topics; with none, call ``subscribe`` or ``assign``.
+            pattern: instead of names, a regular expression that whole names match.
             group_id: the group whose committed offsets it starts from, and that it commits for;
                 None: it keeps its positions to itself.
             isolation_level: 'read_committed' or 'read_uncommitted'.
@@ -400,6 +404,8 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
             heartbeat_interval_ms: how often it tells that it is there, in a thread of its own.
             max_poll_interval_ms: it leaves the group if it does not poll for so long; and others
                 wait for so long for it to let go of what is taken from it.
+            metadata_max_age_ms: how long it may take until a topic that is made, and matches the
+                pattern, is read; one listing.
 
         Raises:
             UnknownTopicOrPartition, InvalidGroupId, InvalidOption: an argument names what does not
@@ -426,10 +432,11 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
             ),
             stop_at_end=stop_at_end,
             auto_commit=auto_commit if enable_auto_commit else None,
+            metadata_max_age_ms=metadata_max_age_ms,
             membership=membership,
         )
-        if topics:
-            consumer.subscribe(topics)
+        if topics or pattern is not None:
+            consumer.subscribe(topics, pattern)
         return consumer
 
     # -- checking it ------------------------------------------------------------------------------

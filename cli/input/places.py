@@ -78,8 +78,8 @@ def parse_place(text: str) -> Place:
     if text.startswith("@"):
         return parse_time(text)
     raise typer.BadParameter(
-        f"{text!r} is not a place in a log: write earliest, latest, an offset such as 42, or a time "
-        "such as @2024-05-01T12:00:00Z, @1700000000000 (ms) or @-1h (ago)"
+        f"{text!r} is not a place in a log: write earliest, latest, an offset such as 42, or a "
+        "time such as @2024-05-01T12:00:00Z, @1700000000000 (ms) or @-1h (ago)"
     )
 
 

@@ -47,6 +47,35 @@ def test_nothing_is_missed_and_nothing_is_committed_twice(weather: str) -> None:
         assert run.rebalances >= 3
 
 
+CROWD = {"members": 8, "rough_ms": 40_000, "calm_ms": 120_000}
+
+
+def test_many_join_at_one_instant() -> None:
+    """More members than partitions, which begin together: some are joined by others."""
+    run = group_run(2, "rough", **CROWD)
+    joined = [len(e["members"]) for e in run.entries() if e["kind"] == "members-joined"]
+    assert max(joined) >= 3
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(10, 18), marks=pytest.mark.more),
+        pytest.param(range(1000, 1100), marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("weather", WEATHERS)
+def test_many_runs_of_many_members(weather: str, seeds: range) -> None:
+    for seed in seeds:
+        group_run(seed, weather, **CROWD)
+
+
+def test_topics_are_made_and_deleted_meanwhile() -> None:
+    """Members that subscribe by a pattern: of the topics that are there nothing is missed."""
+    run = group_run(1, "rough", pattern=True)
+    assert run.rebalances >= 3
+
+
 @pytest.mark.parametrize(
     "seeds",
     [
@@ -66,6 +95,19 @@ def test_many_runs(weather: str, seeds: range) -> None:
 def test_soak(weather: str) -> None:
     for seed in range(1000, 1300):
         group_run(seed, weather)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(3, 7), marks=pytest.mark.more),
+        pytest.param(range(1000, 1100), marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("weather", WEATHERS)
+def test_many_runs_in_which_topics_come_and_go(weather: str, seeds: range) -> None:
+    for seed in seeds:
+        group_run(seed, weather, pattern=True)
 
 
 # -- what the judge would notice -------------------------------------------------------------------

@@ -15,7 +15,7 @@ from txnlog.log.chapters import FreeingRule
 from txnlog.log.group_log import GroupLog
 from txnlog.log.state_log import LogPolicy
 from txnlog.names import TopicPartition
-from txnlog.state import envelope
+from txnlog.state import envelope, membership
 from txnlog.state import group as kinds
 from txnlog.state.group import GroupState, OffsetCommit
 from txnlog.state.membership import (
@@ -68,6 +68,10 @@ class Model:
             [("range",), ("sticky",), ("cooperative-sticky",), ("cooperative-sticky", "range")]
         )
         self.assigned = 0
+        self.asked: list[tuple[int, GroupMember]] = []
+        self.gone: set[str] = set()
+        self.said: dict[str, int] = {}
+        self.fulfilled = 0
 
     @property
     def group(self) -> Membership:
@@ -80,7 +84,7 @@ class Model:
             self.state.next_entry, envelope.decode(data, kinds.ENTRY_DECODER, "an entry")
         )
 
-    def join(self) -> None:
+    def newcomer(self) -> GroupMember:
         number = len(self.believers)
         member = GroupMember(
             member_id=f"{number:032x}",
@@ -90,17 +94,42 @@ class Model:
             rebalance_timeout_ms=1,
             cooperative=tuple(name for name in self.assignors if BUILT_IN[name].cooperative),
             instance_id=self.chance.choice(["", "", f"i{number % 3}"]),
+            client_id="0",  # the number of what it has said of itself
         )
-        believer = Believer(member)
-        self.put(MembersJoined("n", 0, (member,)))
-        believer.followed = self.group.generation
-        self.believers[member.member_id] = believer
+        self.believers[member.member_id] = Believer(member)
+        return member
+
+    def join(self) -> None:
+        """Somebody joins, and puts it for those who have asked, at any time, as far as he may."""
+        member = self.newcomer()
+        some = [request for request in self.asked if self.chance.random() < 0.7]
+        also = [m for at, m in some if self.group.may_join(m, at, self.state.next_entry)]
+        joined = self.group.joinable("g", member, also)
+        self.put(MembersJoined("n", 0, joined))
+        for one in joined:
+            self.believers[one.member_id].followed = self.group.generation
+        self.fulfilled += len(joined) - 1
+
+    def ask(self) -> None:
+        """Somebody asks for it: a new one, or a member that subscribes to something else."""
+        asks = self.newcomer() if self.chance.random() < 0.5 else self.another_subscription()
+        if asks is not None:
+            self.asked.append((self.state.next_entry, asks))
+
+    def another_subscription(self) -> GroupMember | None:
+        if not self.group.members:
+            return None
+        before = self.group.members[self.chance.choice([*self.group.members])].member
+        return msgspec.structs.replace(
+            before,
+            topics=self.chance.choice([("t",), ("t", "u")]),
+            client_id=f"{int(before.client_id) + 1}",
+        )
 
     def subscribe(self) -> None:
-        if self.group.members:
-            member_id = self.chance.choice([*self.group.members])
-            before = self.group.members[member_id].member
-            self.put(MembersJoined("n", 0, (msgspec.structs.replace(before, topics=("t",)),)))
+        asks = self.another_subscription()
+        if asks is not None:
+            self.put(MembersJoined("n", 0, (asks,)))
 
     def remove(self) -> None:
         if self.group.members:
@@ -136,7 +165,15 @@ class Model:
         self.assigned += 1
 
     def check(self) -> None:
-        """Each partition has one holder; who believes in one that is another's cannot commit it."""
+        """Each partition has one holder; who believes in one that is another's cannot commit it.
+
+        Nobody comes back under an id that is gone, or says again what it has said before.
+        """
+        assert not self.gone & {*self.group.members}
+        self.gone |= {*self.said} - {*self.group.members}
+        for member_id, held in self.group.members.items():
+            assert int(held.member.client_id) >= self.said.get(member_id, 0)
+            self.said[member_id] = int(held.member.client_id)
         holders: dict[TopicPartition, str] = {}
         for member_id, held in self.group.members.items():
             for where in held.owned_partitions() | held.revoking_partitions():
@@ -171,19 +208,25 @@ class Model:
             assert set().union(*owned) == wanted
 
 
-def test_a_random_model() -> None:
+def test_a_random_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the order: disjoint owners, fenced commits, and rest in the end."""
-    assigned = 0
-    for seed in range(120):
+    monkeypatch.setattr(membership, "MOST_BEHIND", 8)
+    assigned = fulfilled = 0
+    for seed in range(160):
         model = Model(seed)
-        steps = [model.join, model.remove, model.begin, model.subscribe, model.read, model.assign]
+        steps = [
+            *(model.join, model.remove, model.begin, model.subscribe, model.ask),
+            *(model.read, model.assign),
+        ]
         for _ in range(40):
-            model.chance.choices(steps, [3, 1, 1, 1, 8, 8])[0]()
+            model.chance.choices(steps, [3, 1, 1, 1, 3, 8, 8])[0]()
             model.check()
         model.settle()
         model.check()
         assigned += model.assigned
+        fulfilled += model.fulfilled
     assert assigned > 500
+    assert fulfilled > 100
 
 
 def member(member_id: str = "m") -> GroupMember:

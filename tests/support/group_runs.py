@@ -25,6 +25,10 @@ SESSION_MS = 10_000
 CALM = FaultRates()
 
 
+Where = tuple[str, int]
+"""A topic and the number of a partition."""
+
+
 class Violation(AssertionError):
     """Something that must never be; it begins with the name of the check."""
 
@@ -37,6 +41,8 @@ class GroupRun:
         transactional: members copy in transactions; else they commit by themselves.
         assignors: of the members, in turn.
         static: whether members have instance ids.
+        pattern: members subscribe by a pattern; topics that match are made, deleted and made anew
+            as long as faults happen.
         rough_ms, calm_ms: for how long faults happen, and how long it goes on after that.
     """
 
@@ -46,10 +52,11 @@ class GroupRun:
     assignors: tuple[tuple[str, ...], ...]
     static: bool = False
     members: int = 3
+    pattern: bool = False
     rough_ms: int = 120_000
     calm_ms: int = 240_000
     processed: Counter[int] = field(default_factory=Counter)
-    holding: dict[str, set[int]] = field(default_factory=dict)
+    holding: dict[str, set[Where]] = field(default_factory=dict)
     rebalances: int = 0
     refused: int = 0
 
@@ -59,14 +66,37 @@ class GroupRun:
         store = self.simulation.store()
         store.create_topic("in", partitions=PARTITIONS)
         store.create_topic("out", partitions=1)
-        with store.producer() as producer:
-            for number in range(PARTITIONS * RECORDS):
-                producer.send("in", b"%d" % number, partition=number % PARTITIONS)
+        self.sent = 0
+        self._send(store, "in", PARTITIONS)
         self.began_ms = self.simulation.clock.time_ms
         for number in range(self.members):
             self.simulation.spawn(f"w{number}", partial(self._work, number), restart=True)
+        if self.pattern:
+            self.simulation.spawn("admin", self._change_topics, rates=CALM)
         self.simulation.run()
         self._judge_the_end()
+
+    def _send(self, store: Store, topic: str, partitions: int) -> None:
+        with store.producer() as producer:
+            for number in range(partitions * RECORDS):
+                producer.send(topic, b"%d" % self.sent, partition=number % partitions)
+                self.sent += 1
+
+    def _change_topics(self, process: Process) -> None:
+        """Make topics and delete them, while members read."""
+        chance, store = process.chance, process.store()
+        made: list[str] = []
+        while self._left_ms() > self.calm_ms:
+            process.clock.sleep(chance.uniform(2.0, 12.0))
+            topic = f"in-{chance.randrange(3)}"
+            if topic in made:
+                store.delete_topic(topic)
+                made.remove(topic)
+            else:
+                partitions = chance.randint(1, 3)
+                store.create_topic(topic, partitions=partitions)
+                self._send(store, topic, partitions)
+                made.append(topic)
 
     def _left_ms(self) -> int:
         return self.began_ms + self.rough_ms + self.calm_ms - self.simulation.clock.time_ms
@@ -126,8 +156,13 @@ class GroupRun:
             heartbeat_interval_ms=3_000,
             max_poll_interval_ms=30_000,
             group_instance_id=f"i{number}" if self.static else None,
+            metadata_max_age_ms=10_000,
         )
-        consumer.subscribe(["in"], listener=_Listener(self, consumer))
+        listener = _Listener(self, consumer)
+        if self.pattern:
+            consumer.subscribe(pattern="in(-[0-9])?", listener=listener)
+        else:
+            consumer.subscribe(["in"], listener=listener)
         return consumer
 
     def _start_over(self, consumer: Consumer) -> Consumer | None:
@@ -141,14 +176,15 @@ class GroupRun:
 
     # -- the judge -------------------------------------------------------------------------------
 
-    def assigned(self, member_id: str, partitions: set[int]) -> None:
+    def assigned(self, member_id: str, partitions: Collection[Where]) -> None:
         """A member believes from now on that these are its own."""
         self.rebalances += 1
         known = read_group(self.entries())
         if member_id in known.members:
             for other, held in self.holding.items():
-                if other != member_id and other in known.members and held & partitions:
-                    raise Violation(f"held twice: {held & partitions} by {other} and {member_id}")
+                both = held.intersection(partitions)
+                if other != member_id and other in known.members and both:
+                    raise Violation(f"held twice: {both} by {other} and {member_id}")
         self.holding.setdefault(member_id, set()).update(partitions)
 
     def entries(self) -> list[dict[str, Any]]:
@@ -166,19 +202,27 @@ class GroupRun:
 
     def _judge_the_end(self) -> None:
         known = read_group(self.entries())
-        ends = dict.fromkeys(range(PARTITIONS), RECORDS)
-        if known.committed != ends:
-            raise Violation(f"progress: the group is at {known.committed} in the end")
         store = self.simulation.store()
-        table = store.scan("out").to_arrow()
-        seen = Counter(int(value) for value in table["value"].to_pylist())
-        seen = seen if self.transactional else self.processed
-        missed = {*range(PARTITIONS * RECORDS)} - {*seen}
+        there = [topic for topic in store.topics() if topic != "out"]
+        ends = {
+            (topic, number): (store.describe_topic(topic).topic_id, RECORDS)
+            for topic in there
+            for number in range(len(store.describe_topic(topic).partitions))
+        }
+        reached = {where: at for where, at in known.committed.items() if where in ends}
+        if reached != ends:
+            raise Violation(f"progress: the group is at {reached} in the end, not at {ends}")
+        seen = values_in(store, "out") if self.transactional else self.processed
+        missed = {value for topic in there for value in values_in(store, topic)} - {*seen}
         if missed:
             raise Violation(f"missed: {missed}")
         twice = {value: count for value, count in seen.items() if count > 1}
         if self.transactional and twice:
             raise Violation(f"twice: {twice}")
+        if self._left_ms() < -SESSION_MS and not known.members:
+            # Somebody slept past the end, with faults: what he has left is for who comes next.
+            with store.consumer("in", group_id="g") as next_one:
+                next_one.assignment()
         files = self.simulation.storage.list_names("groups/g/members")
         left = [name for name in files if name.partition(".")[0] not in known.members]
         if left and not known.members:
@@ -186,6 +230,11 @@ class GroupRun:
         findings = [found for found in store.examine() if found.rule is not None]
         if findings:
             raise Violation(f"doctor: {findings}")
+
+
+def values_in(store: Store, topic: str) -> Counter[int]:
+    """How often each value is in a topic."""
+    return Counter(int(value) for value in store.scan(topic).to_arrow()["value"].to_pylist())
 
 
 def positions_of(records: Collection[Any]) -> set[TopicPartition]:
@@ -202,10 +251,10 @@ class _Listener(ConsumerRebalanceListener):
         committer = self._consumer._committer()
         assert committer is not None
         self._member_id = committer.member_id
-        self._run.assigned(self._member_id, {where.partition for where in partitions})
+        self._run.assigned(self._member_id, [(*where,) for where in partitions])
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self._run.holding[self._member_id] -= {where.partition for where in partitions}
+        self._run.holding[self._member_id] -= {(*where,) for where in partitions}
 
 
 @dataclass
@@ -214,26 +263,35 @@ class KnownGroup:
 
     members: dict[str, str] = field(default_factory=dict)
     """With their instance ids."""
-    holder: dict[int, str] = field(default_factory=dict)
-    inherited: set[int] = field(default_factory=set)
+    kinds: set[bool] = field(default_factory=set)
+    """Whether assignors that members have are cooperative: of a mixed group less is known."""
+    owned: dict[Where, str] = field(default_factory=dict)
+    """As it was assigned last: a cooperative member lets go of such a partition only when asked."""
+    holder: dict[Where, str] = field(default_factory=dict)
+    inherited: set[Where] = field(default_factory=set)
     """Held by who has taken a fenced instance's place: it had let go of them, or will be asked."""
-    committed: dict[int, int] = field(default_factory=dict)
+    committed: dict[Where, tuple[str, int]] = field(default_factory=dict)
+    """With the ids of the topics that were read."""
     generation: int = 0
 
 
 def read_group(entries: list[dict[str, Any]]) -> KnownGroup:
-    """Read a log of a group that reads one topic. Raises Violation."""
+    """Read a log of a group. Raises Violation."""
     known = KnownGroup()
     for entry in entries:
         match entry["kind"]:
             case "members-joined":
                 for member in entry["members"]:
                     instance = member.get("instance_id", "")
+                    cooperative = member.get("cooperative", ())
+                    known.kinds |= {name in cooperative for name in member["assignors"]}
                     for old in [m for m, i in known.members.items() if i and i == instance]:
                         del known.members[old]
-                        for number in [n for n, m in known.holder.items() if m == old]:
-                            known.holder[number] = member["member_id"]
-                            known.inherited.add(number)
+                        for where in [w for w, m in known.holder.items() if m == old]:
+                            known.holder[where] = member["member_id"]
+                            known.inherited.add(where)
+                        for where in [w for w, m in known.owned.items() if m == old]:
+                            known.owned[where] = member["member_id"]
                     known.members[member["member_id"]] = instance
             case "members-left":
                 _remove(known, entry["member_ids"])
@@ -249,26 +307,34 @@ def read_group(entries: list[dict[str, Any]]) -> KnownGroup:
 def _remove(known: KnownGroup, member_ids: list[str]) -> None:
     for member_id in member_ids:
         known.members.pop(member_id, None)
-        for number in [n for n, holder in known.holder.items() if holder == member_id]:
-            del known.holder[number]
+        for where in [w for w, holder in known.holder.items() if holder == member_id]:
+            del known.holder[where]
 
 
 def _assign(known: KnownGroup, entry: dict[str, Any]) -> None:
     if entry["generation"] <= known.generation:
         raise Violation(f"generation: {entry['generation']} follows {known.generation}")
     known.generation = entry["generation"]
-    given: dict[int, str] = {}
+    given: dict[Where, str] = {}
     for member_id, topics in entry["owners"].items():
-        for number in topics["in"]:
-            if number in given or member_id not in known.members:
-                raise Violation(f"owners: {number} is given to {member_id} of {given}")
-            given[number] = member_id
-    for number, holder in [*known.holder.items()]:
-        let_go = holder in entry["released"] or number in known.inherited
-        if given.get(number, holder) != holder and not let_go:
-            raise Violation(f"taken: {number} is {holder}'s, and given to {given[number]}")
-        if holder in entry["released"] and number not in given:
-            del known.holder[number]
+        for where in [(topic, number) for topic, numbers in topics.items() for number in numbers]:
+            if where in given or member_id not in known.members:
+                raise Violation(f"owners: {where} is given to {member_id} of {given}")
+            given[where] = member_id
+    for where, holder in [*known.holder.items()]:
+        released = holder in entry["released"]
+        was_asked = known.kinds == {False} or known.owned.get(where) != holder
+        let_go = where in known.inherited or (
+            released and (was_asked or known.kinds == {True, False})
+        )
+        if given.get(where, holder) != holder and not let_go:
+            raise Violation(f"taken: {where} is {holder}'s, and given to {given[where]}")
+        if released and where not in given:
+            if was_asked:
+                del known.holder[where]
+            elif False in known.kinds:
+                known.inherited.add(where)  # it may have let go of it
+    known.owned = given
     known.holder |= given
     known.inherited -= {*given}
 
@@ -276,10 +342,11 @@ def _assign(known: KnownGroup, entry: dict[str, Any]) -> None:
 def _commit(known: KnownGroup, entry: dict[str, Any]) -> None:
     committer = entry["committer"]["member_id"]
     for moved in entry["offsets"]:
-        number = moved["partition"]
-        if known.holder.get(number) != committer:
-            raise Violation(f"fenced: {committer} commits {number} of {known.holder.get(number)}")
+        where = moved["topic"], moved["partition"]
+        if known.holder.get(where) != committer:
+            raise Violation(f"fenced: {committer} commits {where} of {known.holder.get(where)}")
         if entry["counts"]:
-            if moved["offset"] < known.committed.get(number, 0):
-                raise Violation(f"backwards: {number} to {moved['offset']}")
-            known.committed[number] = moved["offset"]
+            topic_id, before = known.committed.get(where, ("", 0))
+            if moved["topic_id"] == topic_id and moved["offset"] < before:
+                raise Violation(f"backwards: {where} to {moved['offset']}")
+            known.committed[where] = moved["topic_id"], moved["offset"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from txnlog import names
@@ -25,7 +25,13 @@ from txnlog.errors import (
 from txnlog.groups import heartbeats
 from txnlog.groups.assignors import BUILT_IN, DEFAULT, Assignor
 from txnlog.groups.heartbeats import Observer
-from txnlog.groups.planning import may_assign, members_that_released, plan_assignment
+from txnlog.groups.joining import Joining, delete_join_requests, list_join_requests
+from txnlog.groups.planning import (
+    is_all_released,
+    may_assign,
+    members_that_released,
+    plan_assignment,
+)
 from txnlog.log import dead_members
 from txnlog.log.open_logs import Logs
 from txnlog.names import Heartbeat, TopicPartition, check_text
@@ -37,7 +43,6 @@ from txnlog.state.membership import (
     Held,
     MembersExpired,
     Membership,
-    MembersJoined,
     MembersLeft,
     PartitionsAssigned,
     RebalanceBegun,
@@ -137,6 +142,7 @@ class Member:
         self._ready_for = 0
         self._observer = Observer()
         self._asked: dict[str, int] = {}
+        self._named = -1, -1, frozenset[str]()
 
     # -- what a consumer asks --------------------------------------------------------------------
 
@@ -212,10 +218,20 @@ class Member:
             InconsistentGroupProtocol: the other members have no assignor in common with this one.
         """
         with self._lock:
-            self._followed = self._put_joined()
+            try:
+                was_first = self._put_joined()
+            except UnknownMemberId:
+                if self._joined:
+                    raise
+                # Others have joined it, and did not hear of it, before it knew.
+                self.member_id = self._clock.token()
+                was_first = self._put_joined()
+            with self._log.reading() as state:
+                self._followed = state.membership.generation
             self._joined = True
             self._observer.forget()
-            self._look(at_once=True)
+            if was_first:  # who has put it for all assigns, if nobody has to be waited for
+                self._look(at_once=True)
             if not self._beats:
                 self._beat()
 
@@ -224,11 +240,12 @@ class Member:
         with self._lock:
             self._topics = topics
             if self._joined and not self._left:
-                self._put_joined()
-                self._look(at_once=True)
+                self.is_rebalancing = True
+                if self._put_joined():
+                    self._look(at_once=True)
 
-    def _put_joined(self) -> int:
-        """Put that it joins, unless that is there; returns the generation then."""
+    def _put_joined(self) -> bool:
+        """Put that it joins, unless that is there; whether it was this member that put it."""
         member = GroupMember(
             member_id=self.member_id,
             topics=self._topics,
@@ -240,29 +257,28 @@ class Member:
             client_id=self._settings.client_id,
             host=socket.gethostname(),
         )
-        nonce = self._clock.token()
 
-        def build(state: GroupState) -> MembersJoined | None:
+        def judge(state: GroupState) -> GroupMember | None:
             known = state.membership.members.get(self.member_id)
             if known is not None and known.member == member:
                 return None
-            if known is None and self._joined:
+            if known is None and (self._joined or self.member_id in state.membership.gone):
                 self._check_fenced(state.membership)
                 raise UnknownMemberId(
                     f"group {self.group_id!r} does not know this consumer any more; poll again"
                 )
             state.membership.check_join(self.group_id, member)
-            return MembersJoined(nonce, self._clock.now_ms(), (member,))
+            return member
 
         try:
-            self._log.append(build)
+            was_first = Joining(self._log, judge).run()
         except InconsistentGroupProtocol:
             if not self._log.expire_dead_members():
                 raise
-            self._log.append(build)
-        self._logs.tidy([self._log])
-        with self._log.reading() as state:
-            return state.membership.generation
+            was_first = Joining(self._log, judge).run()
+        if was_first:
+            self._logs.tidy([self._log])
+        return was_first
 
     def close(self, reason: str) -> None:
         """Leave the group; a static member only falls silent, since it may come back in time."""
@@ -294,6 +310,7 @@ class Member:
                 is_last = not state.membership.members
             if is_last:
                 left = heartbeats.list_heartbeats(self._logs.storage, self.group_id)
+                delete_join_requests(self._log, list_join_requests(self._log))
                 self._log.refresh()
                 self._delete_strangers(left)
 
@@ -331,16 +348,29 @@ class Member:
                 self._beat()
                 self._look(at_once=True)
 
-    def saw_topics(self, topics: Mapping[str, AssignedTopic]) -> None:
+    def named_topics(self) -> frozenset[str]:
+        """What members have subscribed to: the same object until one has to something else."""
+        folded, joined, found = self._named
+        if folded != self._log.folded:
+            with self._log.reading() as state:
+                members = state.membership.members.values()
+                newest = max((held.joined_entry for held in members), default=-1)
+                if newest != joined:  # nobody names more without joining anew
+                    found = frozenset().union(*(held.member.topics for held in members))
+                self._named = state.next_entry, newest, found
+        return found
+
+    def saw_topics(self, asked: Collection[str], topics: Mapping[str, AssignedTopic]) -> None:
         """Have partitions assigned anew if topics are others than when that was done last.
 
         Args:
-            topics: those there are, of all that this member has subscribed to.
+            asked: those that were looked for, of all that this member has subscribed to.
+            topics: what was found of them.
         """
 
         def differs(group: Membership) -> bool:
             return not group.changed and any(
-                topics.get(topic) != group.topics.get(topic) for topic in self._topics
+                topics.get(topic) != group.topics.get(topic) for topic in asked
             )
 
         with self._log.reading() as state:
@@ -494,6 +524,8 @@ class Member:
             group = state.membership
             is_first = next(iter(group.members), None) == self.member_id
             is_ready = self.member_id in group.members and may_assign(group, followed)
+            # What others let go of at about the same time is given away together.
+            at_once = at_once and (group.changed or is_all_released(group, followed))
             subscribed = {t for held in group.members.values() for t in held.member.topics}
         self._ready_for = self._ready_for + 1 if is_ready else 0
         if not is_ready or not (at_once or is_first or self._ready_for > _PATIENCE):

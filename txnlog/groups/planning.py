@@ -35,13 +35,18 @@ def members_that_released(group: Membership, followed: Mapping[str, int]) -> tup
     )
 
 
+def is_all_released(group: Membership, followed: Mapping[str, int]) -> bool:
+    """Whether nobody has anything left to let go of."""
+    released = {*members_that_released(group, followed)}
+    return all(member_id in released for member_id, held in group.members.items() if held.revoking)
+
+
 def may_assign(group: Membership, followed: Mapping[str, int]) -> bool:
     """Whether there is something to assign, and nobody has to be waited for."""
     released = members_that_released(group, followed)
     if not group.changed and not released:
         return False
-    revoking = {member_id for member_id, held in group.members.items() if held.revoking}
-    return bool(group.members) and (group.cooperative or revoking <= {*released})
+    return bool(group.members) and (group.cooperative or is_all_released(group, followed))
 
 
 def plan_assignment(

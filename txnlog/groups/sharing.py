@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Sized
+from contextlib import suppress
 from typing import Protocol
 
 from txnlog.clock import SystemClock
@@ -113,6 +114,17 @@ class Sharing:
         if self._member is not None and self._process == os.getpid():
             self._member.subscribe(self._topics)
 
+    def change_topics(self, topics: Iterable[str]) -> None:
+        """Share in other topics from now on, with the same listener."""
+        self._topics = tuple(topics)
+        if self._member is not None and self._process == os.getpid():
+            with suppress(UnknownMemberId):  # the next poll joins, with these
+                self._member.subscribe(self._topics)
+
+    def named_topics(self) -> Collection[str]:
+        """What members have subscribed to: the same object until one has to something else."""
+        return () if self._member is None else self._member.named_topics()
+
     def poll(self, reader: Reader) -> None:
         """Join the group, or do what a rebalance asks of this consumer. Costs nothing if nothing.
 
@@ -124,9 +136,7 @@ class Sharing:
             return  # a listener asks for something of the consumer
         member = self._member
         if member is not None and self._process == os.getpid():
-            member.polled()
-            if self._must_tick(member):
-                member.tick()
+            self._tell(member)
             if not member.has_news():
                 return
         self._calling = True
@@ -141,10 +151,15 @@ class Sharing:
         finally:
             self._calling = False
 
-    def _must_tick(self, member: Member) -> bool:
-        """Whether no thread tells that it is there, or was held up as long as this process was."""
+    def _tell(self, member: Member) -> None:
+        """Note that the application polls; tell that it is there, if that is late.
+
+        Late is what no thread does, or one that was held up as long as this process was.
+        """
+        member.polled()
         late_s = -member.due_in_s()
-        return late_s >= (0 if self._thread is None else member.pause_s())
+        if late_s >= (0 if self._thread is None else member.pause_s()):
+            member.tick()
 
     def _take_part(self, reader: Reader) -> bool:
         """One step; whether there may be another one."""
@@ -191,17 +206,22 @@ class Sharing:
             del self._owned[where]
         reader._drop(partitions)  # noqa: SLF001 - the consumer's own part of this
 
-    def saw(self, reader: Reader, topics: Iterable[SeenTopic]) -> bool:
+    def saw(self, reader: Reader, asked: Collection[str], topics: Iterable[SeenTopic]) -> bool:
         """Tell the group which topics there are; whether that has changed what is this consumer's.
+
+        Each look of a poll that waits is one, so a consumer that waits for long is no idle one.
 
         Args:
             reader: what reads the partitions.
-            topics: those that it has subscribed to, as far as there are any.
+            asked: the topics that were looked for, of those that it has subscribed to.
+            topics: those that there are.
         """
         if self._member is None:
             return False
+        if not self._calling:
+            self._tell(self._member)
         known = {seen.topic: AssignedTopic(seen.topic_id, len(seen.partitions)) for seen in topics}
-        self._member.saw_topics(known)
+        self._member.saw_topics(asked, known)
         if not self._member.has_news():
             return False
         before = dict(self._owned)

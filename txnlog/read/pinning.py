@@ -37,6 +37,7 @@ def pin_topics(
     isolation_level: IsolationLevel = "read_committed",
     *,
     leave_out_missing: bool = False,
+    may_be_none: bool = False,
     refreshed: bool = False,
     attempts: int = _ATTEMPTS,
 ) -> PinnedTopics:
@@ -51,6 +52,7 @@ def pin_topics(
         topics: their names.
         isolation_level: which transactions show.
         leave_out_missing: go on with the other topics where some do not exist.
+        may_be_none: there may be no topic at all, or none be left.
         refreshed: the topics' logs were refreshed just now, so that this is their first reading.
         attempts: how often to try at level ``snapshot``.
 
@@ -59,7 +61,7 @@ def pin_topics(
         ConcurrentTransactions: at level ``snapshot``, if it cannot be told what is whole.
     """
     names = list(dict.fromkeys(topics))
-    if not names:
+    if not names and not may_be_none:
         raise InvalidOption("a snapshot needs at least one topic")
     opened = [logs.topic(name) for name in names]
     if not refreshed:
@@ -78,7 +80,7 @@ def pin_topics(
                 once = once and not log.ahead
         except UnknownTopicOrPartition as error:
             missing.append(error)
-    if missing and not (leave_out_missing and views):
+    if missing and not (leave_out_missing and (views or may_be_none)):
         raise missing[0]
     if isolation_level == "read_uncommitted":
         return PinnedTopics(views, is_atomic=False)
@@ -87,7 +89,13 @@ def pin_topics(
         logs.storage.gather([log.refresh for log in opened])
     if any(_topic_id(log) != views[log.name].topic_id for log in opened):
         # Deleted since it was pinned: what its log says now is of another topic, or of none.
-        return pin_topics(logs, names, isolation_level, leave_out_missing=leave_out_missing)
+        return pin_topics(
+            logs,
+            names,
+            isolation_level,
+            leave_out_missing=leave_out_missing,
+            may_be_none=may_be_none,
+        )
     if isolation_level == "snapshot":
         first.look_back(opened)
         logs.settlement.settle([log for log in opened if first.finds_part(log)])

@@ -29,6 +29,9 @@ from txnlog.names import TopicPartition
 GroupStatus = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"]
 """Kafka's names for what a group is about."""
 
+MOST_BEHIND = 128
+"""So many entries after it was made nobody fulfils a request to join any more."""
+
 Partitions = dict[str, tuple[int, ...]]
 """Numbers of partitions, by topic."""
 
@@ -49,6 +52,13 @@ class GroupMember(msgspec.Struct, frozen=True, omit_defaults=True):
     instance_id: str = ""
     client_id: str = ""
     host: str = ""
+
+
+class JoinAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="join-asked"):
+    """What a member asks others to put for it; no entry. Its file's name tells since when."""
+
+    at_ms: int
+    member: GroupMember
 
 
 class MembersJoined(msgspec.Struct, frozen=True, tag_field="kind", tag="members-joined"):
@@ -173,7 +183,8 @@ class Membership(msgspec.Struct, omit_defaults=True):
     """The members of a group, in the order in which they have joined, and what they hold.
 
     ``changed`` is whether something asks for a new assignment since the last one. ``topics`` are
-    those that were assigned.
+    those that were assigned. ``gone`` are those that were members, with the entry that removed
+    them, for as long as a request of theirs to join could be fulfilled.
     """
 
     generation: int = 0
@@ -181,6 +192,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
     assignor: str = ""
     members: dict[str, Held] = {}
     topics: dict[str, AssignedTopic] = {}
+    gone: dict[str, int] = {}
 
     # -- what it says ----------------------------------------------------------------------------
 
@@ -244,9 +256,9 @@ class Membership(msgspec.Struct, omit_defaults=True):
                 for member in entry.members:
                     self._join(member, number)
             case MembersLeft():
-                self._remove(entry.member_ids)
+                self._remove(entry.member_ids, number)
             case MembersExpired():
-                self._remove([silence.member_id for silence in entry.expired])
+                self._remove([silence.member_id for silence in entry.expired], number)
             case RebalanceBegun():
                 self._begin()
             case PartitionsAssigned():
@@ -259,18 +271,24 @@ class Membership(msgspec.Struct, omit_defaults=True):
             # fenced, so that nobody waits for it to let go of anything.
             before = Held(older.member, owned=older.owned)
             del self.members[older.member.member_id]
+            self._note_gone([older.member.member_id], number)
         held = before or Held(member)
         known, held.member, held.joined_entry = held.member, member, number
         self.members[member.member_id] = held
         if before is None or _asks_differently(known, member):
             self._begin()
 
-    def _remove(self, member_ids: Iterable[str]) -> None:
-        gone = [self.members.pop(member_id, None) for member_id in member_ids]
-        if any(gone):
+    def _remove(self, member_ids: Iterable[str], number: int) -> None:
+        gone = [member_id for member_id in member_ids if self.members.pop(member_id, None)]
+        if gone:
+            self._note_gone(gone, number)
             self._begin()
         if not self.members:
             self.changed, self.assignor, self.topics = False, "", {}
+
+    def _note_gone(self, member_ids: Iterable[str], number: int) -> None:
+        kept = {m: at for m, at in self.gone.items() if at >= number - MOST_BEHIND}
+        self.gone = kept | dict.fromkeys(member_ids, number)
 
     def _begin(self) -> None:
         """Partitions are to be assigned anew; where members are eager, all give up theirs now."""
@@ -321,6 +339,36 @@ class Membership(msgspec.Struct, omit_defaults=True):
                 f"{' or '.join(sorted(common))}, this consumer only by "
                 f"{' or '.join(member.assignors)}; give it one of theirs as an assignor"
             )
+
+    def may_join(self, member: GroupMember, asked: int, next_entry: int) -> bool:
+        """Whether others may put that a member joins, as entry ``next_entry`` (invariant M4).
+
+        Not if it may have done so since it asked, when the log had ``asked`` entries: it may have
+        left again, or have subscribed to something else.
+        """
+        if not asked <= next_entry <= asked + MOST_BEHIND or member.member_id in self.gone:
+            return False
+        held = self.members.get(member.member_id)
+        return held is None or held.joined_entry < asked
+
+    def joinable(
+        self, group_id: str, first: GroupMember, others: Iterable[GroupMember]
+    ) -> tuple[GroupMember, ...]:
+        """``first``, which may join, and those of the others that can do so in the same entry."""
+        joined = [first]
+        trial = Membership(members={**self.members, first.member_id: Held(first)})
+        for member in others:
+            instance_ids = {known.instance_id for known in joined} - {""}
+            ids = {known.member_id for known in joined}
+            if member.member_id in ids or member.instance_id in instance_ids:
+                continue
+            try:
+                trial.check_join(group_id, member)
+            except InconsistentGroupProtocol:
+                continue  # it is told when it looks itself
+            joined.append(member)
+            trial.members[member.member_id] = Held(member)
+        return tuple(joined)
 
     def assignment_violations(self, entry: PartitionsAssigned) -> Iterator[tuple[str, str]]:
         """What is wrong with an assignment, each with the invariant that it violates: M1 or M2."""

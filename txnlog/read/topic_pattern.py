@@ -1,0 +1,137 @@
+"""Subscriptions by pattern: the topics whose names a regular expression matches, as they come.
+
+Each consumer evaluates its own, and tells its group the names that it has found: so an expression
+that takes for ever to match stops nobody but the consumer that has brought it along.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable
+
+from txnlog import names
+from txnlog.config import check_whole_number
+from txnlog.errors import InvalidOption, InvalidTopic
+from txnlog.log.open_logs import Logs
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own: they may have been imported, and are read by those alone who name them."""
+
+_NEVER_S = float("-inf")
+
+_logger = logging.getLogger(__name__)
+
+
+class TopicPattern:
+    """Finds the topics that one consumer means, and tells when to look again.
+
+    Args:
+        logs: of the store.
+        pattern: what whole names of topics must match, in Python's syntax.
+        max_age_ms: how long it may take until a topic that was made since is found.
+    """
+
+    def __init__(self, logs: Logs, pattern: str | re.Pattern[str], max_age_ms: int) -> None:
+        self._logs = logs
+        self._expression = _compile(pattern)
+        self._max_age_ms = max_age_ms
+        self._looked_at_s = _NEVER_S
+        self._named: Collection[str] = ()
+        self._gone: set[str] = set()
+
+    def is_due(self) -> bool:
+        """Whether what is known may be older than it may be."""
+        return (self._logs.clock.monotonic_s() - self._looked_at_s) * 1000 >= self._max_age_ms
+
+    def calls_for_look(self, known: Collection[str], named: Collection[str]) -> bool:
+        """Whether to look now: it is time, or others name a topic that was not known yet.
+
+        Args:
+            known: the topics that are read.
+            named: those that members of the group have subscribed to; as long as nothing has
+                changed the same object.
+        """
+        if self.is_due():
+            return True
+        if named is self._named:
+            return False
+        if any(self._matches(n) for n in named if n not in known and n not in self._gone):
+            return True
+        self._named = named
+        return False
+
+    def look(self, known: Collection[str] = (), named: Iterable[str] = ()) -> tuple[str, ...]:
+        """The topics that match and exist, sorted: one listing, and one for each that was unknown.
+
+        Args:
+            known: the topics that are read: what their logs have said last is relied on.
+            named: others that there may be.
+        """
+        # What a listing does not show is not taken for gone: only its log says that.
+        listed = {*self._logs.storage.list_folders(names.TOPICS), *named}
+        chosen = sorted({*filter(self._matches, listed), *known})
+        logs = [self._logs.topic(name) for name in chosen]
+        self._logs.storage.gather([log.refresh for log in logs if log.name not in known])
+        found = []
+        for log in logs:
+            with log.reading() as state:
+                if state.topic_id is not None:
+                    found.append(log.name)
+        self._gone = {*chosen} - {*found}
+        if not found:
+            self._warn(listed)
+        return tuple(found)
+
+    def looked(self, named: Collection[str] = ()) -> None:
+        """Take note that what was found is read from now on."""
+        self._looked_at_s = self._logs.clock.monotonic_s()
+        self._named = named
+
+    def _matches(self, name: str) -> bool:
+        return (
+            name not in INTERNAL_TOPICS
+            and self._expression.fullmatch(name) is not None
+            and _is_topic(name)
+        )
+
+    def _warn(self, listed: Iterable[str]) -> None:
+        """Say so if it looks as if a part of the name was meant, as in other clients."""
+        near = sorted(name for name in listed if self._expression.match(name))
+        if near and self._looked_at_s == _NEVER_S:
+            _logger.warning(
+                "the pattern %r matches no topic, since it must match whole names; it is the "
+                "beginning of %r, for one: was %r meant?",
+                self._expression.pattern,
+                near[0],
+                f"{self._expression.pattern}.*",
+            )
+
+
+def check_metadata_age(max_age_ms: int) -> int:
+    """Return the setting of that name. Raises InvalidOption."""
+    return check_whole_number(max_age_ms, "metadata_max_age_ms", InvalidOption, least=0)
+
+
+def _compile(pattern: object) -> re.Pattern[str]:
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+        return pattern
+    if not isinstance(pattern, str) or not pattern:
+        raise InvalidOption(
+            f"pattern must be a regular expression for names of topics, not {pattern!r:.200}"
+        )
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidOption(
+            f"pattern {pattern!r:.200} is no regular expression: {error}"
+        ) from error
+
+
+def _is_topic(name: str) -> bool:
+    """Whether it is the name of a topic, and not of something else in that folder."""
+    try:
+        names.check_topic(name)
+    except InvalidTopic:
+        return False
+    return True
