@@ -138,7 +138,7 @@ def _requests(_: Scale) -> list[str]:
 def _growth(scale: Scale) -> list[str]:
     from growth import measure
 
-    return measure(scale.folder, scale.of(8_000, 2_000))
+    return [*measure(scale.folder, scale.of(8_000, 2_000))]
 
 
 def _small(scale: Scale) -> list[str]:
