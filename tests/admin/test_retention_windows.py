@@ -82,7 +82,7 @@ def test_a_few_segments_at_a_time(first_seed: int) -> None:
             now_ms = store.logs.clock.now_ms()
             for _ in range(6):
                 most_ms = chance.choice([-1, chance.randint(0, 40_000)])
-                most_bytes = chance.choice([-1, chance.randint(0, 8_000)])
+                most_bytes = chance.choice([-1, chance.randint(0, 1_000)])
                 settings = {"retention.ms": str(most_ms), "retention.bytes": str(most_bytes)}
                 store.alter_topic("t", config=settings)
                 found = apply_retention(another(store).logs, "t", now_ms, dry_run=True)

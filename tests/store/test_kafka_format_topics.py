@@ -110,13 +110,13 @@ def test_formats_change_with_the_setting(store: Store) -> None:
     for config in ({}, KAFKA, {"compression.type": "gzip"}, {"compression.type": "zstd"}):
         store.alter_topic("t", config=config)
         with store.producer() as producer:
-            producer.send("t", str(config))
+            producer.send("t", str(config) + " again" * 20)
     batches = [raw for path in segment_files(store) for raw in raw_batches(path.read_bytes())]
     assert sorted((raw.magic, raw.attributes) for raw in batches) == [
         (2, 1),
         (2, 3),
         (2, 4),
-        (100, 3),
+        (102, 3),
     ]
     assert store.scan("t").record_count == len(store.scan("t").to_arrow()) == 4
 

@@ -78,12 +78,20 @@ def test_versions_that_cannot_read_it_refuse_the_store(clock: VirtualClock) -> N
 
 
 def test_what_is_merged_is_packed_no_more(store: Store) -> None:
-    """Merged segments are read for long: they are Arrow's columns, however few they hold."""
+    """Small batches become one of Arrow's columns; or a packed one, where that is small, too."""
     for number in range(5):
         commit(store, b"%d" % number, b"and %d" % number)
     before = store.scan("t").to_arrow()
     merged = [*merge_topic(another(store).logs, "t")]
     assert sum(done.segment_count for done in merged) == 5 * PARTITIONS
+    assert all(done.merged_bytes < done.size_bytes for done in merged if done.merged_bytes)
+    assert magics(store) == [PACKED] * PARTITIONS
+    assert another(store).scan("t").to_arrow().sort_by("offset") == before.sort_by("offset")
+    for number in range(5):
+        commit(store, b"%d" % number * 900, b"and %d" % number * 300)
+    before = store.scan("t").to_arrow()
+    assert magics(store) == [PACKED] * 6 * PARTITIONS
+    assert [*merge_topic(another(store).logs, "t")]
     assert magics(store) == [COLUMNS] * PARTITIONS
     assert another(store).scan("t").to_arrow().sort_by("offset") == before.sort_by("offset")
 

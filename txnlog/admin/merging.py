@@ -70,7 +70,7 @@ def merge_topic(
         StorageError: some of it may be done; a later call goes on.
     """
     view = pin_topics(logs, [topic]).views[topic]
-    tasks = _plan(view)
+    tasks = _plan(view, packs_few=logs.config.closes_chapters)
     if dry_run:
         yield from (Merge(topic, t.partition, len(t.segments), t.size_bytes) for t in tasks)
         return
@@ -96,11 +96,18 @@ def merge_topic(
         yield from done
 
 
-def _plan(view: TopicView) -> list[_MergeTask]:
+def _plan(view: TopicView, *, packs_few: bool) -> list[_MergeTask]:
     # Times are kept, and so are records that were within the limit when they were written.
     config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
     config["max.message.bytes"] = _MAX_RECORD_BYTES
-    spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config, view.schema)
+    spec = TopicSpec(
+        view.topic,
+        view.topic_id,
+        len(view.partitions),
+        config,
+        view.schema,
+        packs_few=packs_few,
+    )
     spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
     placed = view.placed(spans)
     limits = _limits(TopicConfig.of(view.config))
