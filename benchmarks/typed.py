@@ -157,11 +157,15 @@ def _micro_batches(
     source = folder / "micro-batch.parquet"
     pq.write_table(rows, source, compression="zstd")
     frame = spark.read.parquet(str(source))
-    for topic in ("by-spark", "by-producer"):
+    for topic in ("by-spark", "by-producer", "sticky"):
         store.create_topic(topic, partitions=PARTITIONS, schema=rows.schema, config=CODEC)
     numbers = itertools.count()
-    producer = store.producer(transactional_id="micro-batches")
-    producer.init_transactions()
+    producers = {
+        "by-producer": store.producer(transactional_id="spread"),
+        "sticky": store.producer(transactional_id="sticky", partitioner="sticky"),
+    }
+    for producer in producers.values():
+        producer.init_transactions()
 
     def ours_in_spark() -> None:
         with transaction(
@@ -173,10 +177,10 @@ def _micro_batches(
         ) as txn:
             txn.write(frame, topic="by-spark")
 
-    def ours() -> None:
-        producer.begin_transaction()
-        producer.send_batch("by-producer", rows)
-        producer.commit_transaction()
+    def ours(topic: str) -> None:
+        producers[topic].begin_transaction()
+        producers[topic].send_batch(topic, rows)
+        producers[topic].commit_transaction()
 
     def delta(name: str, made: Callable[[], pa.Table]) -> None:
         once = CommitProperties(app_transactions=[Transaction("bench", next(numbers))])
@@ -191,15 +195,21 @@ def _micro_batches(
     runs: dict[str, Callable[[], object]] = {
         "ours in Spark": ours_in_spark,
         "Delta in Spark": partial(delta, "delta-by-spark", frame.toArrow),
-        "ours": ours,
+        "ours": partial(ours, "sticky"),
+        "ours, spread": partial(ours, "by-producer"),
         "Delta": partial(delta, "delta", lambda: rows),
     }
     taken = interleaved(runs, 5 * repetitions)
-    producer.close()
+    for producer in producers.values():
+        producer.close()
     head = f"| a micro-batch of {MICRO_BATCH_ROWS:,} rows | ours, s | Delta, s | ours / Delta's |"
     lines = [f"{head} by CPU time |", "|---|---|---|---|---|"]
-    for kind, name in (("a DataFrame, in Spark", " in Spark"), ("an Arrow table, without", "")):
-        mine, other = taken[f"ours{name}"], taken[f"Delta{name}"]
+    for kind, one, two in (
+        ("a DataFrame, in Spark", "ours in Spark", "Delta in Spark"),
+        ("an Arrow table without Spark, into one partition", "ours", "Delta"),
+        (f"the same, spread over {PARTITIONS} partitions", "ours, spread", "Delta"),
+    ):
+        mine, other = taken[one], taken[two]
         by_cpu = mine.cpu_s / other.cpu_s if other.cpu_s else 0.0
         ratio = mine.elapsed_s / other.elapsed_s
         figures = f"{mine.elapsed_s:.3f} | {other.elapsed_s:.3f} | {ratio:.2f} | {by_cpu:.2f}"

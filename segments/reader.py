@@ -265,7 +265,8 @@ def find_timestamp(
         if header.is_control or (skip is not None and skip(header)):
             continue
         data = file.read(position, position + header.size_bytes)
-        times = TIMESTAMP_COLUMNS[header.magic != MAGIC_TYPED_COLUMNS]
+        typed, plain = TIMESTAMP_COLUMNS
+        times = typed if header.magic == MAGIC_TYPED_COLUMNS else plain
         decoded = decode_batch(data, name=file.name, position=position, columns=[times])
         batch = _cut_to_range(decoded, position, start_offset, stop_offset)
         found = None if batch is None else _first_since(batch, timestamp_ms)

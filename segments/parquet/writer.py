@@ -31,6 +31,8 @@ _PAGE_ROWS: Final = 20_000
 _PAGE_BYTES: Final = 64
 """About what the page index says of one page."""
 _NO_CHECKSUM: Final = b"0" * 8
+_BUFFER_BYTES: Final = 64 << 10
+"""Arrow writes the header of each page by itself: a call into Python for each is dear."""
 
 _CODECS: Final = {
     Compression.NONE: "none",
@@ -58,6 +60,7 @@ class RowGroupEncoder:
         origin: Mapping[str, str],
     ) -> None:
         self._output = _Output(sink)
+        self._buffered: Any = None
         self._compression = compression
         self._level = level
         self._stores_offsets = stores_offsets
@@ -88,14 +91,24 @@ class RowGroupEncoder:
         elif offset_deltas is not None:
             raise ValueError("offsets with gaps are stored only if it is known from the start")
         before = self._output.size_bytes
-        if self._writer is None:
-            self._column_count = len(records.schema)
-            self._writer = self._begin(records.schema)  # which writes the magic
-        self._output.crc = 0
-        self._writer.write_table(records, row_group_size=records.num_rows)
+        try:
+            self._write(records)
+        except BaseException:
+            # What Arrow still holds it would write when it is collected: the sink may be gone then.
+            self._output.is_abandoned = True
+            raise
         self._checksums.append(self._output.crc)
         self._row_count += records.num_rows
         return self._output.size_bytes - before
+
+    def _write(self, records: pa.Table) -> None:
+        if self._writer is None:
+            self._column_count = len(records.schema)
+            self._writer = self._begin(records.schema)  # which writes the magic
+            self._buffered.flush()
+        self._output.crc = 0
+        self._writer.write_table(records, row_group_size=records.num_rows)
+        self._buffered.flush()
 
     def finish(self) -> SegmentEnd:
         """Write the footer, if there is any row group."""
@@ -110,6 +123,8 @@ class RowGroupEncoder:
         self._writer.add_key_value_metadata({**self._origin, **checksums_of})
         self._output.held = bytearray()
         self._writer.close()
+        self._buffered.flush()
+        self._buffered = None
         end = bytes(self._output.held)
         self._output.held = None
         length = int.from_bytes(end[-TAIL_BYTES:-4], "little") + TAIL_BYTES
@@ -120,9 +135,11 @@ class RowGroupEncoder:
     def _begin(self, schema: pa.Schema) -> Any:
         from pyarrow import parquet
 
+        file = pa.PythonFile(self._output, mode="w")
+        self._buffered = pa.BufferedOutputStream(file, _BUFFER_BYTES)
         codec = _CODECS[self._compression]
         return parquet.ParquetWriter(
-            pa.PythonFile(self._output, mode="w"),
+            self._buffered,
             with_record_ids(schema),
             version="2.6",
             compression=codec,
@@ -171,11 +188,14 @@ class _Output:
         self._sink = sink
         self.size_bytes = 0
         self.crc = 0
+        self.is_abandoned = False
         self.held: bytearray | None = None
         """What is not given to the sink yet, if it is to wait."""
 
     def write(self, data: Any) -> int:
         piece = bytes(data)
+        if self.is_abandoned:
+            return len(piece)
         if self.held is not None:
             self.held += piece
             return len(piece)

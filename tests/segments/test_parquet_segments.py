@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import crc32c
 import numpy as np
@@ -90,6 +92,31 @@ def test_the_tag_is_the_footers_checksum() -> None:
     (group,) = footer.groups
     assert (group.position, group.position + group.size_bytes) == (4, footer.page_index.start)
     assert footer.page_index.stop == len(data) - length
+
+
+def test_little_is_written_at_a_time_and_nothing_behind_a_failure() -> None:
+    """Pages go to the sink together; what waits is not written when the writer is collected."""
+
+    class Full(io.BytesIO):
+        writes = 0
+
+        def write(self, data: Any) -> int:
+            self.writes += 1
+            if self.writes > 2:
+                raise OSError("no space left")
+            return super().write(data)
+
+    sink = Full()
+    writer = SegmentWriter(sink, record_format="parquet", compression=Compression.NONE)
+    writer.append(numbered(300))
+    writer.flush()
+    assert sink.writes == 2  # the magic, and a row group of a dozen headers and pages
+    writer.append(numbered(300, start=300))
+    with pytest.raises(OSError, match="no space left"):
+        writer.flush()
+    del writer
+    gc.collect()
+    assert sink.writes == 3
 
 
 def test_pages_have_an_index() -> None:
