@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,7 @@ def register(spark: SparkSession) -> None:
     if spark not in _registered:
         _check_reaches_workers(spark)
         found = _is_found(spark)
-        if not found or _has_other_machines(spark):
+        if not found or _has_other_workers(spark):
             _check_workers_have_it(spark)
         if not found:  # Spark warns of a second registration
             spark.dataSource.register(TxnlogDataSource)
@@ -52,17 +53,23 @@ _NEEDED = ("txnlog", "pyarrow", "numpy", "msgspec", "fsspec", "crc32c", "lz4", "
 
 
 def _is_found(spark: SparkSession) -> bool:
-    """True if Spark finds the format by itself, in the Python of its workers on this machine."""
+    """True if Spark finds the format by itself: it looks in the driver's Python."""
     session = getattr(spark, "_jsparkSession", None)  # Spark Connect has none: its server knows
     if session is None:
         return False
     return bool(session.sessionState().dataSourceManager().dataSourceExists("txnlog"))
 
 
-def _has_other_machines(spark: SparkSession) -> bool:
+def _has_other_workers(spark: SparkSession) -> bool:
+    """True if what was found says nothing of the workers.
+
+    They are on other machines, or run another Python than the one in which Spark has looked.
+    """
     context = _context(spark)
     if context is None:
         return False
+    if os.environ.get("PYSPARK_DRIVER_PYTHON", context.pythonExec) != context.pythonExec:
+        return True
     master = context.master or ""
     return master != "local" and not master.startswith("local[")
 
