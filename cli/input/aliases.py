@@ -14,15 +14,8 @@ _EVERYWHERE: Final[Mapping[str, str]] = {
 }
 _OF_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "records": {"cat": "read", "consume": "read", "produce": "write"},
-    "txns": {"list-hanging": "find-hanging"},
 }
 _OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {
-    "topic": ("topics",),
-    "record": ("records",),
-    "group": ("groups",),
-    "offset": ("offsets",),
-    "segment": ("segments",),
-    "txn": ("txns",),
     "consume": ("records", "read"),
     "produce": ("records", "write"),
 }

@@ -11,12 +11,12 @@ def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
     """They do what the verb does, options and all; help lists none of them."""
     pairs = (
         ("topics list", "topics ls"),
-        ("topic show orders", "topics describe orders"),
+        ("topics show orders", "topics describe orders"),
         ("topics rm orders --dry-run", "topics delete orders --dry-run"),
-        ("group list --all", "groups ls --all"),
+        ("groups list --all", "groups ls --all"),
         ("store show", "store describe"),
         ("records cat orders -n 1", "records read orders -n 1"),
-        ("record consume orders:1", "records read orders:1"),
+        ("records consume orders:1", "records read orders:1"),
         ("consume orders -f %o", "records read orders --format %o"),
         ("txns list --state open", "txns ls --state open"),
     )
@@ -28,7 +28,7 @@ def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
         assert (alias.code, alias.out) == (verb.code, verb.out), pair
         assert verb.out or "--state" in pair[1], pair
     root, records, produce, unknown = done[-4:]
-    for word in ("consume", "produce", "topic ", "cat", "list"):
+    for word in ("consume", "produce", "cat", "list"):
         assert f"  {word}" not in root.out.partition("Commands:")[2]
         assert f"  {word}" not in records.out.partition("Commands:")[2]
     assert "Write records from stdin" in produce.out
