@@ -13,12 +13,8 @@ def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
         ("topics list", "topics ls"),
         ("topics show orders", "topics describe orders"),
         ("topics rm orders --dry-run", "topics delete orders --dry-run"),
-        ("groups list --all", "groups ls --all"),
-        ("store show", "store describe"),
         ("records cat orders -n 1", "records read orders -n 1"),
-        ("records consume orders:1", "records read orders:1"),
         ("consume orders -f %o", "records read orders --format %o"),
-        ("txns list --state open", "txns ls --state open"),
     )
     commands = [
         (*text.split(), "--store", store_path, "-o", "jsonl") for pair in pairs for text in pair
@@ -26,7 +22,7 @@ def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
     done = cli_each(*commands, ("-h",), ("records", "-h"), ("produce", "-h"), ("topics", "lst"))
     for pair, alias, verb in zip(pairs, done[:-4:2], done[1:-4:2], strict=True):
         assert (alias.code, alias.out) == (verb.code, verb.out), pair
-        assert verb.out or "--state" in pair[1], pair
+        assert verb.out, pair
     root, records, produce, unknown = done[-4:]
     for word in ("consume", "produce", "cat", "list"):
         assert f"  {word}" not in root.out.partition("Commands:")[2]

@@ -49,12 +49,9 @@ def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
         (("groups", "log", "billing"), 1),
         (("records", "tail", "payments"), 2),
         (("groups", "seek", "billing", "--to", "latest"), 1),
-        (("groups", "ls", "--all"), 1),
         (("topics", "ls"), 2),
-        (("topics", "merge", "orders", "--dry-run"), 0),
         (("log", "dump", "orders"), 4),
         (("segments", "du"), 4),
-        (("maintain", "--dry-run"), 0),
     ):
         lines = re.sub(r"\x1b\[\d*m", "", run_on_terminal(80, *verb, *at)).splitlines()
         assert max(map(len, lines)) <= 80, verb
@@ -171,10 +168,8 @@ def test_long_names_fold_and_numbers_and_times_do_not(tmp_path: Path) -> None:
         (("groups", "describe", group), 1),
         (("groups", "log", group), 3),
         (("txns", "log", name), 1 + 3 * 3),
-        (("log", "dump", topic), 4),
-        (("records", "read", topic), 3),
     ):
-        shown = run_on_terminal(80, *verb, "--store", store.url, PYTHONIOENCODING="utf-8")
+        shown = run_on_terminal(80, *verb, "--store", store.url)
         plain = re.sub(r"\x1b\[\d*m", "", shown)
         assert len(times.findall(plain)) == rows, (verb, plain)
         table = plain.partition("Offsets:")[2] or plain
