@@ -122,9 +122,9 @@ def read_records(
             )
         _check_file(to_file, named_format)
     elif file_format is not None:
-        raise typer.BadParameter("--file-format goes with --to-file")
+        raise typer.BadParameter("--file-format needs --to-file")
     if commit and group is None:
-        raise typer.BadParameter("--commit goes with --group")
+        raise typer.BadParameter("--commit needs --group")
     if group is not None:
         if (offset, from_, to, to_file) != (None, None, None, None) or wanted:
             raise typer.BadParameter(
