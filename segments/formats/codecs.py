@@ -211,7 +211,7 @@ def _check_zstd_frames(data: memoryview) -> None:
             at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
             continue
         if magic != _ZSTD_MAGIC or at + 5 > len(data):
-            raise ValueError("bytes of the zstd stream are no frame")
+            raise ValueError("bytes of the zstd stream are not a frame")
         flags = data[at + 4]
         is_single = bool(flags & 0x20)
         content_size = (int(is_single), 2, 4, 8)[flags >> 6]

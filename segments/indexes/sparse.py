@@ -184,7 +184,7 @@ class IndexBuilder:
 def _decode_entries(data: BytesLike, layout: np.dtype[np.void], name: str) -> Entries:
     if len(data) % layout.itemsize:
         raise CorruptRecord(
-            f"{name}: {len(data)} bytes are no whole number of {layout.itemsize}-byte entries"
+            f"{name}: {len(data)} bytes are not a whole number of {layout.itemsize}-byte entries"
         )
     return np.frombuffer(data, dtype=layout)
 

@@ -64,7 +64,7 @@ class TransactionIndex:
         """Raises CorruptRecord if the bytes are no whole entries of a known version."""
         if len(data) % _ENTRY.size:
             raise CorruptRecord(
-                f"{name}: {len(data)} bytes are no whole number of {_ENTRY.size}-byte entries"
+                f"{name}: {len(data)} bytes are not a whole number of {_ENTRY.size}-byte entries"
             )
         aborted = []
         for number, (version, *fields) in enumerate(_ENTRY.iter_unpack(data)):

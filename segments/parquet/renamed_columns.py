@@ -133,5 +133,5 @@ class _Footer:
             number |= (byte & 0x7F) << shift
             shift += 7
             if shift > _MAX_BITS:
-                raise ValueError("the footer has a number that is none")
+                raise ValueError("the footer has a number that is malformed")
         return number | byte << shift

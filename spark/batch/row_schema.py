@@ -104,7 +104,8 @@ def check_writable(
             raise InvalidRecord(
                 f"column {name!r} is not part of a record, which has key, value, topic, partition, "
                 "timestamp and headers; drop it, or put it into the value, for example with "
-                "to_json(struct(...)). Columns of its own has a topic that was made with a schema"
+                "to_json(struct(...)). Only a topic that was created with a schema has "
+                "columns of its own"
             )
     if "value" not in names:
         raise InvalidRecord(

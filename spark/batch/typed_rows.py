@@ -122,8 +122,8 @@ def check_typed(schema: StructType, spec: TopicSpec, include_headers: bool | Non
         raise InvalidRecord(f"option includeHeaders is true, but there is no column {HEADERS!r}")
     if {*used} <= {*_KAFKA_ROW, "headers"} and not {*used} <= {*columns}:
         raise InvalidRecord(
-            f"topic {spec.topic!r} has a schema, so its rows are no keys and values: they have the "
-            f"columns {', '.join(columns)}. Parse the value, for example with from_json(...)"
+            f"topic {spec.topic!r} has a schema, so its rows are not keys and values: they have "
+            f"the columns {', '.join(columns)}. Parse the value, for example with from_json(...)"
         )
     fields = [_arrow_field(schema, name, spec.topic) for name in used]
     none = pa.RecordBatch.from_arrays(

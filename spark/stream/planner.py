@@ -344,9 +344,9 @@ class StreamPlanner:
             view = self._topics.view(topic)
             if view is not None and not _may_read(self._schema, view.schema):
                 raise InvalidOption(
-                    f"topic {topic!r} has not the columns that this query began with: its schema "
-                    "was changed, it was recreated, or subscribePattern matches it too. Start the "
-                    "query again; a topic of another kind needs one of its own"
+                    f"topic {topic!r} does not have the columns that this query began with: its "
+                    "schema was changed, it was recreated, or subscribePattern matches it too. "
+                    "Start the query again; a topic of another kind needs one of its own"
                 )
 
     def _readable_span(

@@ -73,7 +73,7 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
         ("orders", None, first.paths.log),
         ("paid", "L1", "topics/paid/log/00000000000000000002.json"),
     ]
-    assert "2 damages" in done.err
+    assert "damage found: 2" in done.err
     assert ("group", "etl", "ok") in [(f["check"], f["subject"], f["state"]) for f in found]
     deep = cli("doctor", "orders", "--deep", "--store", own_store, *QUIET)
     assert second.paths.log in {f["path"] for f in json.loads(deep.out)}

@@ -39,7 +39,7 @@ def test_members_are_shown_and_removed(own_store: Path) -> None:
     assert shown["partitions"] == ["orders:0", "orders:1"]
     assert (shown["topics"], shown["revoking"]) == (["orders"], [])
     wrong = cli("groups", "describe", "etl", "--verbose", "--store", own_store)
-    assert (wrong.code, "--verbose goes with --members" in wrong.err) == (2, True)
+    assert (wrong.code, "--verbose needs --members" in wrong.err) == (2, True)
     seek = ("groups", "seek", "etl", "--to", "earliest", "--execute", "--store", own_store)
     refused = cli(*seek)
     assert refused.code == 1

@@ -272,7 +272,7 @@ def test_a_group_goes_on_where_it_was(own_store: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--commit"], "--commit goes with --group"),
+        (["--commit"], "--commit needs --group"),
         (["--group", "g", "--from", "3"], "--group says where to begin"),
         (["--group", "g", "--isolation-level", "snapshot"], "a group has no offsets"),
     ],

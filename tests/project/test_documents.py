@@ -21,12 +21,20 @@ BLOCKS = {path.relative_to(ROOT).as_posix(): blocks_of(path) for path in DOCUMEN
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
+def starts_commands(document: str) -> bool:
+    """Whether it runs `txnlog`, whose libraries take seconds to load."""
+    return any(
+        "txnlog " in block.text and block.language in ("sh", "console") and block.reason is None
+        for block in BLOCKS[document]
+    )
+
+
 @pytest.mark.parametrize(
     "document",
     [
-        # Each reads Delta's and Iceberg's libraries, which take seconds to load.
-        pytest.param(name, marks=pytest.mark.more) if name == "docs/TABLES.md" else name
-        for name in sorted(name for name in BLOCKS.keys() - ELSEWHERE if BLOCKS[name])
+        pytest.param(name, marks=pytest.mark.more) if starts_commands(name) else name
+        for name in sorted(BLOCKS.keys() - ELSEWHERE)
+        if BLOCKS[name]
     ],
 )
 def test_the_code_of_a_document_runs(document: str, tmp_path: Path) -> None:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
+
+from checkout import ROOT
+from documents import Runner, blocks_of
 
 import txnlog
 import txnlog.testing
 
-TEXT = (Path(__file__).parents[2] / "docs" / "TESTING.md").read_text()
+TEXT = (ROOT / "docs" / "TESTING.md").read_text()
 
 
-def test_the_examples_of_the_documentation_run() -> None:
-    """Each block of code is executed; every test in it is called."""
-    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    names: dict[str, Any] = {"txnlog": txnlog}
-    names |= {name: getattr(txnlog.testing, name) for name in txnlog.testing.__all__}
-    for block in blocks:
-        exec(compile(block, "docs/TESTING.md", "exec"), names)
-    tests = [name for name in names if name.startswith("test_")]
-    assert len(tests) == len(blocks) == 2
+def test_the_examples_of_the_documentation_run(tmp_path: Path) -> None:
+    """Each block of code is executed, with what it imports itself; every test in it is called."""
+    runner = Runner(tmp_path)
+    runner.run(blocks_of(ROOT / "docs" / "TESTING.md"))
+    tests = [name for name in runner.names if name.startswith("test_")]
+    assert len(tests) == 2
     for name in tests:
-        names[name]()
+        runner.names[name]()
 
 
 def test_the_documentation_names_everything() -> None:

@@ -8,12 +8,17 @@ import pytest
 from checkout import ROOT
 from documents import SPARK_DOCUMENTS, Runner, blocks_of
 from pyspark.sql import SparkSession
+from stream_helpers import reads_streams
+
+pytestmark = pytest.mark.more
+
+READING_STREAMS = ("docs/SPARK.md",)
 
 
 @pytest.mark.parametrize(
     "document",
     [
-        name if name == "README.md" else pytest.param(name, marks=pytest.mark.more)
+        pytest.param(name, marks=reads_streams) if name in READING_STREAMS else name
         for name in SPARK_DOCUMENTS
     ],
 )
@@ -22,8 +27,10 @@ def test_the_code_of_a_document_runs(
 ) -> None:
     """In order, in one session, as a reader pastes it; what is shown as output is what comes."""
     # The session is that of all tests: one that is created is this one.
-    monkeypatch.setattr(spark.builder.__class__, "getOrCreate", lambda _: spark)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: spark)
     runner = Runner(tmp_path, {"__name__": "__main__", "spark": spark}, sql=spark.sql)
-    runner.run(blocks_of(ROOT / document))
-    for query in spark.streams.active:
-        query.stop()
+    try:
+        runner.run(blocks_of(ROOT / document))
+    finally:
+        for query in spark.streams.active:
+            query.stop()

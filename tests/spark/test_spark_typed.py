@@ -547,7 +547,7 @@ def test_what_cannot_be_written_is_refused_before_the_job(
     for columns, said in (
         (("'a' AS name", "1 AS ID2"), "column 'ID2' is not in its schema"),
         (("'a' AS id",), "column 'id' is string, its type is int32"),
-        (("'a' AS key", "'b' AS value"), "its rows are no keys and values"),
+        (("'a' AS key", "'b' AS value"), "its rows are not keys and values"),
         (("1 AS id", "'x' AS _partition"), "column '_partition' is string"),
         (("1 AS id", "true AS _deleted"), "which has no key"),
         (("1 AS id", "INTERVAL '1' DAY AS name"), "which no topic can hold"),

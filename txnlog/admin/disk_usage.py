@@ -85,7 +85,7 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
     for counted in for_each(logs.storage, partial(_count, logs), found):
         if not isinstance(counted, TxnlogError):
             if topic is not None and not counted.log.file_count:
-                raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
+                raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never existed")
             yield counted.log
             yield from (counted.partitions[number] for number in sorted(counted.partitions))
         elif topic is not None:

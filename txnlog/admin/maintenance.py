@@ -142,7 +142,7 @@ class Maintenance:
             if not self._dry_run:
                 raise
             # Whoever may only read can be told what would be done, if his own clock is right.
-            _logger.warning("the storage's time is not known, this process's is taken: %s", error)
+            _logger.warning("the storage's time is not known, so this process's is used: %s", error)
             return self._logs.clock.now_ms()
 
     def _maintain_topic(self, topic: str, times: Times, ages: Ages) -> Iterator[MaintenanceStep]:

@@ -277,7 +277,7 @@ class TopicAdmin:
             empty = False
             yield found
         if empty and (not first or not self._logs.storage.list_names(folder)):
-            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
+            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never existed")
 
     def disk_usage(self, topic: str | None = None) -> Iterator[PartitionUsage | TxnlogError]:
         """What the files of a topic (None: of all) take, its log first, then by partition.

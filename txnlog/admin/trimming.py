@@ -73,5 +73,5 @@ def trim(
         put_notes(logs.storage, logs.clock, log.name, topic_id, released, "released")
     except StorageError as error:
         # Vacuum finds them by their age.
-        _logger.warning("topic %r: it was not noted what was deleted: %s", log.name, error)
+        _logger.warning("topic %r: the deletion was not recorded: %s", log.name, error)
     logs.tidy([log])

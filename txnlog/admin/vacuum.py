@@ -160,8 +160,8 @@ def vacuum_topic(
     log.refresh()
     if log.next_entry == 0:
         raise UnknownTopicOrPartition(
-            f"topic {topic!r} does not exist and never did, or its log is lost; of its files none "
-            "was deleted"
+            f"topic {topic!r} does not exist and never existed, or its log is lost; none of its "
+            "files was deleted"
         )
     state = log.whole_segments()
     run = _Run(topic, state, ages, orphan_age_ms, files, notes)

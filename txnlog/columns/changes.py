@@ -52,7 +52,9 @@ def evolve(
     names = frozenset(wanted.names)
     for name in renamed.values():
         if name not in names:
-            raise InvalidSchema(f"a column is to be renamed {name!r}, but the schema has no such")
+            raise InvalidSchema(
+                f"a column is to be renamed to {name!r}, but the schema does not have it"
+            )
     key = tuple(renamed.get(name, name) for name in known.key)
     wanted = with_defaults(wanted, defaults, key)
     change = _Change(known, compatibility, key)
@@ -85,7 +87,7 @@ def _check_rename(before: pa.Schema, rename: object) -> dict[str, str]:
         if not isinstance(new, str):
             raise InvalidSchema(f"{new!r} cannot be the name of a column")
     if len({*rename.values()}) < len(rename):
-        raise InvalidSchema("two columns cannot be renamed alike")
+        raise InvalidSchema("two columns cannot be given the same name")
     return {name: new for name, new in rename.items() if name != new}
 
 
@@ -181,8 +183,8 @@ class _Change:
     def _refuse_for_older_readers(self, what: str) -> None:
         if self._mode in _FOR_OLDER_READERS:
             raise InvalidSchema(
-                f"{what} under schema.compatibility={self._mode}: who knows the schema so far "
-                "could not read what is written from now on"
+                f"{what} under schema.compatibility={self._mode}: programs that know the present "
+                "schema could not read what is written from now on"
             )
 
     def _changed(self, one: _Old, after: pa.Field, where: str, *, is_top: bool) -> pa.Field | None:

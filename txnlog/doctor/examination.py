@@ -135,7 +135,7 @@ class Examination:
             damaged = True
             yield finding
         if named and not replay.entry_count and not damaged:
-            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never did")
+            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never existed")
         state = replay.state
         if state is not None:
             for rule, detail in stable_offset_violations(state):

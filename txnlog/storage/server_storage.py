@@ -59,5 +59,5 @@ class ServerStorage(Storage):
         except PutIfAbsentBroken as error:
             raise PutIfAbsentBroken(
                 f"{error}. Nothing was written. Stop whoever else writes there, run `txnlog "
-                "doctor` through a server that can be relied on, and start this process anew"
+                "doctor` through a server that can be relied on, and restart this process"
             ) from error

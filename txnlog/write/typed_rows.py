@@ -29,7 +29,7 @@ def make_record(
     if not isinstance(row, Mapping):
         raise InvalidRecord(
             f"topic {records.topic!r} has a schema, so a record is a mapping of its columns to "
-            f"values, and no {type(row).__name__}; for many records use send_batch"
+            f"values, not {type(row).__name__}; for many records use send_batch"
         )
     columns = {field.name: field for field in records.schema.record_columns}
     given: dict[str, pa.Array] = {

@@ -35,7 +35,7 @@ def describe_group(
       txnlog groups describe etl --members --verbose
     """
     if verbose and not members:
-        raise typer.BadParameter("--verbose goes with --members")
+        raise typer.BadParameter("--verbose needs --members")
     found = session.open_store().describe_group(group)
     with session.output.document() as document:
         document.fields(STATE if members or state else SUMMARY, found)

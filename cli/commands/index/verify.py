@@ -74,4 +74,4 @@ def _check_placed(
         reporter.report(damage)
         for check in checks:
             if check.state == "missing":
-                reporter.report(f"{check.path} is missing; `txnlog index rebuild` makes it anew")
+                reporter.report(f"{check.path} is missing; `txnlog index rebuild` rebuilds it")

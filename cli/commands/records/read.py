@@ -127,9 +127,9 @@ def read_records(
     printer = RecordPrinter.of(encoding, short_template if template is None else template)
     named_format = None if file_format is None else file_format.value
     if to_file is None and file_format is not None:
-        raise typer.BadParameter("--file-format goes with --to-file")
+        raise typer.BadParameter("--file-format needs --to-file")
     if commit and group is None:
-        raise typer.BadParameter("--commit goes with --group")
+        raise typer.BadParameter("--commit needs --group")
     if group is not None:
         if (offset, from_, to, as_of, to_file) != (None,) * 5 or wanted:
             raise typer.BadParameter(

@@ -35,8 +35,8 @@ def show_usage(
 ) -> None:
     """Show what topics take on the storage, by partition. A listing per topic, no more.
 
-    PART is - for the topic's log: entries, markers, checkpoints. UNREFERENCED is what no entry
-    places: uploads on their way, what was trimmed, orphans; `doctor` tells more.
+    PART is - for the topic's log: entries, markers, checkpoints. UNREFERENCED is what no log entry
+    refers to: uploads that still run, what was trimmed, orphans; `doctor` tells more.
 
     \b
     Example:
