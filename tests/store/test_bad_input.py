@@ -365,9 +365,9 @@ def test_an_entry_that_nobody_could_read_is_not_written(store: Store) -> None:
 
 def test_ids_that_are_no_text_are_refused(store: Store) -> None:
     """Half of a surrogate pair can stand in no file."""
-    with pytest.raises(errors.InvalidTransactionalId, match="no text"):
+    with pytest.raises(errors.InvalidTransactionalId, match="not valid text"):
         store.producer(transactional_id="half \ud800")
-    with pytest.raises(errors.InvalidGroupId, match="no text"):
+    with pytest.raises(errors.InvalidGroupId, match="not valid text"):
         store.consumer("t", group_id="half \ud800")
 
 

@@ -532,7 +532,9 @@ def test_modes_are_settings_of_typed_topics(store: Store) -> None:
             "t", schema=START, config={"schema.compatibility": "BACKWARD_TRANSITIVE"}
         )
     store.create_topic("t", schema=START, config=config)
-    with pytest.raises(InvalidSchema, match=r"under schema\.compatibility=FULL: who knows"):
+    with pytest.raises(
+        InvalidSchema, match=r"under schema\.compatibility=FULL: programs that know"
+    ):
         store.alter_topic("t", rename={"may": "might"})
     # A change of both is judged by what holds from then on.
     store.alter_topic("t", rename={"may": "might"}, config={"schema.compatibility": None})

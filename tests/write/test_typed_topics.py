@@ -592,8 +592,8 @@ def test_records_are_sent_one_by_one(flights: Store, clock: VirtualClock) -> Non
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (b"value", "a mapping of its columns to values, and no bytes; .* use send_batch"),
-        (None, "and no NoneType"),
+        (b"value", "a mapping of its columns to values, not bytes; .* use send_batch"),
+        (None, "not NoneType"),
         ({"carrier": "a"}, "column 'flight' is missing"),
         ({"no": 1}, "column 'no' is not in its schema"),
         ({"flight": "1"}, "column 'flight' is string, its type is int32"),
