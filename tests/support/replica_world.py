@@ -145,7 +145,7 @@ class Roots:
 class World:
     """A log, and data beside it, that several processes write and read."""
 
-    def __init__(self, seed: int, rates: FaultRates, *, turns: int = 12, roots: int = 3) -> None:
+    def __init__(self, seed: int, rates: FaultRates, *, turns: int = 25, roots: int = 3) -> None:
         chance = random.Random(seed)
         settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
         self.roots = Roots(roots, settings)
@@ -195,7 +195,7 @@ class World:
         while self.left_for(process):
             with suppress(StorageError):
                 self._append(process, storage)
-            process.clock.sleep(process.chance.uniform(0, 0.5))
+            process.clock.sleep(process.chance.uniform(0, 1.5))
         self.writing -= 1
 
     def _append(self, process: Process, storage: ReplicatedStorage) -> None:
@@ -218,7 +218,15 @@ class World:
             if storage.put_if_absent(name, entry):
                 self.acked[name] = entry
                 self.show(name, entry)
+                self._check_copies(name, entry)
                 return
+
+    def _check_copies(self, name: str, entry: bytes) -> None:
+        """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
+        heaps = self.roots.heaps.items()
+        having = {root_of(member) for member, heap in heaps if _get(heap, name) == entry}
+        if len(having) < self.roots.epoch().min_insync:
+            raise Violation(f"too few: {name} was acknowledged, and only {having} have it")
 
     def read(self, process: Process) -> None:
         storage = self.roots.storage(process)
@@ -244,6 +252,8 @@ class World:
             with suppress(StorageError):
                 epoch = storage.agreement.refresh()
                 known = {root_of(member) for member in epoch.in_sync}
+                if process.chance.random() < 0.9:  # else they are in each other's way
+                    known |= {root_of(member) for member in epoch.joining}
                 away = sorted(set(self.roots.names) - known - self.roots.down)
                 if away:
                     root = process.chance.choice(away)
@@ -252,7 +262,7 @@ class World:
     def trouble(self, process: Process) -> None:
         """One root after the other goes down, or cannot be reached by some, and comes back."""
         while self.writing:
-            process.clock.sleep(process.chance.uniform(0, 4))
+            process.clock.sleep(process.chance.uniform(0, 5))
             self.judge()
             if self.roots.down or self.roots.cut:
                 self.roots.down.clear()

@@ -44,7 +44,7 @@ gone, and then the one that was elected in its place."""
 _logger = logging.getLogger(__name__)
 
 
-class MemberFailed(Exception):  # noqa: N818 - it never leaves this room
+class MemberFailed(Exception):
     """A request to one member failed. ``useless``: it is no use as it is, whatever time goes by."""
 
     def __init__(self, member: Member, error: Exception, *, useless: bool = False) -> None:
@@ -144,13 +144,11 @@ class Agreement:
         try:
             self.ask(epoch, member, lambda storage: storage.get(names.member_mark(member)))
         except ObjectNotFound as error:
-            raise MemberFailed(member, error) from error
+            raise MemberFailed(member, error, useless=True) from error
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def settle(
-        self, step: Step[T], *, writes: bool = False, then: Then = lambda _: None
-    ) -> T:
+    def settle(self, step: Step[T], *, writes: bool = False, then: Then = lambda _: None) -> T:
         """Do a step until it was done under an epoch that is still the newest one afterwards.
 
         Args:
@@ -165,6 +163,7 @@ class Agreement:
         """
         began_s = self.clock.monotonic_s()
         pause_s = _FIRST_PAUSE_S
+        since_s: dict[Member, float] = {}
         while True:
             try:
                 epoch = self.epoch()
@@ -187,7 +186,9 @@ class Agreement:
                 return result
             except MemberFailed as failed:
                 failure = self._say(epoch, failed)
-                went_on = self._react(epoch, failed)
+                # Also if other requests go well meanwhile: a disk that is full can be read.
+                first_s = since_s.setdefault(failed.member, self.clock.monotonic_s())
+                went_on = self._react(epoch, failed, first_s)
             except NotEnoughReplicas as error:
                 failure, went_on = error, False
             if self.clock.monotonic_s() - began_s > _PATIENCE_LAGS * epoch.lag_s:
@@ -237,10 +238,10 @@ class Agreement:
             f"{', '.join(epoch.in_sync)} are in sync: {failed}"
         )
 
-    def _react(self, epoch: Epoch, failed: MemberFailed) -> bool:
+    def _react(self, epoch: Epoch, failed: MemberFailed, since_s: float) -> bool:
         """Propose the next epoch if a member has failed for too long; True if that was done."""
         seen = self._failing.get(failed.member)
-        for_s = 0.0 if seen is None else self.clock.monotonic_s() - seen.since_s
+        for_s = self.clock.monotonic_s() - (since_s if seen is None else min(since_s, seen.since_s))
         if not failed.useless and for_s < epoch.lag_s:
             return False
         if not self.is_newest(epoch) or failed.member not in epoch.members:
@@ -295,4 +296,3 @@ class Agreement:
             )
         self.refresh()
         return put
-

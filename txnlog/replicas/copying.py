@@ -51,7 +51,9 @@ def put_at_all(
 ) -> None:
     """Put the same bytes at these members, side by side. Raises MemberFailed."""
     if members:
-        agreement.ask_all(epoch, members, lambda member, _: put_at(agreement, epoch, member, name, data))
+        agreement.ask_all(
+            epoch, members, lambda member, _: put_at(agreement, epoch, member, name, data)
+        )
 
 
 def help_out(

@@ -156,7 +156,9 @@ def elected(epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False) 
     Nobody goes on joining: who had copied from the old leader may have more than the new one.
     """
     if leader not in epoch.in_sync or leader == epoch.leader:
-        raise ValueError(f"{leader} cannot be elected in place of {epoch.leader}: it is not in sync")
+        raise ValueError(
+            f"{leader} cannot be elected in place of {epoch.leader}: it is not in sync"
+        )
     in_sync = tuple(member for member in epoch.in_sync if keep or member != epoch.leader)
     return _next(
         epoch,
@@ -211,7 +213,9 @@ def joining(epoch: Epoch, member: Member, url: str, who: Proposer) -> Epoch:
     )
 
 
-def joined(epoch: Epoch, member: Member, since: int, leader_since: int, who: Proposer) -> Epoch | None:
+def joined(
+    epoch: Epoch, member: Member, since: int, leader_since: int, who: Proposer
+) -> Epoch | None:
     """A member that has copied everything is in sync; None if what it has copied is not enough.
 
     That is so if another leader was elected since, or it was out of the set meanwhile.
@@ -237,3 +241,11 @@ def check_settings(settings: Mapping[str, object] | None, roots: int) -> dict[st
     if int(checked.get(MIN_INSYNC, 1)) > roots:
         raise InvalidOption(f"{MIN_INSYNC} is {checked[MIN_INSYNC]}, but there are {roots} roots")
     return checked
+
+
+def split_settings(
+    config: Mapping[str, object] | None,
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The settings of the replicas, and the others."""
+    given = dict(config or {})
+    return {key: given.pop(key) for key in list(given) if key in _DEFAULTS}, given

@@ -3,17 +3,18 @@
 1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
 2. What a listing of the leader shows that is made *after* that is copied.
 3. What was deleted meanwhile is deleted there again.
-4. A further epoch of the same leader, under which it has been joining all the time, makes it in-sync.
+4. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
 
-Whoever is killed on the way leaves a member that goes on joining, and is replaced by the next try.
+Whoever is killed on the way leaves a member that goes on joining; the next try replaces it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -33,6 +34,9 @@ from txnlog.replicas.epochs import (
 )
 from txnlog.replicas.members import put_mark
 
+T = TypeVar("T")
+
+_PAUSE_S = 0.1
 _AT_ONCE = 64
 """Objects that are copied in one round."""
 
@@ -127,16 +131,41 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
     there = {name for name, _ in _asked(agreement, epoch)}
     doomed = sorted(copied - there)
     if doomed:
-        agreement.ask(epoch, member, lambda storage: storage.delete(doomed))
+        _round(agreement, epoch, member, [partial(target.delete, doomed)])
     return len(sizes), sum(sizes)
 
 
 def _asked(agreement: Agreement, epoch: Epoch) -> list[tuple[str, int]]:
-    return agreement.ask(epoch, epoch.leader, lambda _: list(_listing(agreement, epoch)))
+    return _patiently(
+        agreement,
+        lambda: agreement.ask(epoch, epoch.leader, lambda _: list(_listing(agreement, epoch))),
+    )
 
 
 def _round(agreement: Agreement, epoch: Epoch, member: Member, calls: list[partial[None]]) -> None:
-    agreement.ask(epoch, member, lambda _: agreement.controller.storage.gather(calls))
+    gather = agreement.controller.storage.gather
+    again = [
+        partial(_patiently, agreement, partial(_ask, agreement, epoch, member, one))
+        for one in calls
+    ]
+    gather(again)
+
+
+def _ask(agreement: Agreement, epoch: Epoch, member: Member, call: Callable[[], None]) -> None:
+    agreement.ask(epoch, member, lambda _: call())
+
+
+def _patiently(agreement: Agreement, call: Callable[[], T]) -> T:
+    """Make a call again while it fails, as long as a member may fail before it is put out."""
+    clock = agreement.clock
+    began_s = clock.monotonic_s()
+    while True:
+        try:
+            return call()
+        except MemberFailed:
+            if clock.monotonic_s() - began_s > agreement.epoch().lag_s:
+                raise
+            clock.sleep(_PAUSE_S * (0.5 + clock.jitter()))
 
 
 def _finish(agreement: Agreement, epoch: Epoch, member: Member) -> Epoch:

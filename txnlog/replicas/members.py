@@ -104,9 +104,10 @@ class MemberOpener:
 
     def root(self, url: str) -> Storage:
         """The storage of a root, or of the controller."""
-        return open_storage(url, self._of(url))
+        return open_storage(url, self.of(url))
 
-    def _of(self, url: str) -> dict[str, object]:
+    def of(self, url: str) -> dict[str, object]:
+        """The options that are for a root."""
         if "://" not in url:
             return {}
         own = self._options.get(url.rstrip("/"), self._options.get(url))
@@ -118,7 +119,7 @@ class MemberOpener:
         """The storage of a member of a root."""
         folder = names.incarnation_folder(incarnation_of(member))
         url = f"{root.url.rstrip('/')}/{folder}"
-        storage = open_storage(url, self._of(root.url))
+        storage = open_storage(url, self.of(root.url))
         if storage.local_path("") is None:
             return storage
         return MarkedDisk(storage, names.member_mark(member))

@@ -53,6 +53,7 @@ class ReplicatedStorage(Storage):
         self._arguments = (controller, open_member, address, clock)
         self.agreement = Agreement(Controller(controller), open_member, clock or SystemClock())
         """For those who describe and change the set."""
+        self.open_member = open_member
         self._controller = controller
         self._address = address
         self._everywhere = Everywhere()
