@@ -22,6 +22,7 @@ FLOORS = (
     ("read",),
     ("groups",),
     ("log",),
+    ("replicas",),
     ("state",),
     ("storage",),
     ("columns",),
