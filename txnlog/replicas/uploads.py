@@ -10,7 +10,7 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import copy_object
 from txnlog.replicas.epochs import Epoch, Member
-from txnlog.storage.base import Upload
+from txnlog.storage.base import Storage, Upload
 
 
 class ReplicatedUpload(Upload):
@@ -97,8 +97,7 @@ class ReplicatedUpload(Upload):
             found = self._agreement.storage(epoch, source)
             try:
                 self._agreement.ask(epoch, source, lambda storage: storage.size(self._name))
-                copy = partial(copy_object, found, to, self._name)
-                self._agreement.ask(epoch, target, lambda _, copy=copy: copy())
+                self._copy_from(epoch, found, target, to)
             except MemberFailed as error:
                 failed = error
             except ObjectNotFound:
@@ -106,6 +105,9 @@ class ReplicatedUpload(Upload):
             else:
                 return
         raise failed or StorageError(f"no member has the whole of {self._name} any more")
+
+    def _copy_from(self, epoch: Epoch, found: Storage, target: Member, to: Storage) -> None:
+        self._agreement.ask(epoch, target, lambda _: copy_object(found, to, self._name))
 
     def discard(self) -> None:
         if not self._ended:
