@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -195,7 +195,7 @@ class Agreement:
                 raise failure
             if not went_on:
                 self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
             self.refresh()
 
     def _steps_of_round(self) -> list[_Done[object]] | None:
@@ -243,6 +243,11 @@ class Agreement:
         seen = self._failing.get(failed.member)
         for_s = self.clock.monotonic_s() - (since_s if seen is None else min(since_s, seen.since_s))
         if not failed.useless and for_s < epoch.lag_s:
+            for other in epoch.members:
+                if other != failed.member:
+                    # So that the time of each that fails counts from now, not one after the other.
+                    with suppress(MemberFailed):
+                        self.check_mark(epoch, other)
             return False
         if not self.is_newest(epoch) or failed.member not in epoch.members:
             return True
