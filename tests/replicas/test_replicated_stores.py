@@ -25,6 +25,7 @@ from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.counting import CountingStorage
 from txnlog.testing import VirtualClock
 
 LAG_MS = 10_000
@@ -225,6 +226,11 @@ def test_a_round_of_puts_is_one_look_at_the_epochs(
     storage.put_round([partial(storage.put, f"f/{n}", b"1") for n in range(5)])
     assert looks == 1
     assert storage.list_names("f") == [str(n) for n in range(5)]
+
+
+def test_a_storage_around_it_changes_nothing(made: txnlog.Store) -> None:
+    counting = txnlog.attach(CountingStorage(made.storage))
+    assert counting.replicas() == made.replicas()
 
 
 def test_what_makes_no_sense_is_refused(made: txnlog.Store, tmp_path: Path) -> None:

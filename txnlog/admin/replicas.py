@@ -9,6 +9,7 @@ from txnlog.replicas.epochs import without
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.opening import prepare_root
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.forwarding import ForwardingStorage
 
 
 class ReplicaAdmin:
@@ -18,6 +19,8 @@ class ReplicaAdmin:
 
     def _replicated(self) -> ReplicatedStorage:
         storage = self._logs.storage
+        while isinstance(storage, ForwardingStorage):  # one that counts requests, for example
+            storage = storage.inner
         if not isinstance(storage, ReplicatedStorage):
             raise InvalidOption(f"{storage.url} has no replicas: it is a store on one root")
         return storage
