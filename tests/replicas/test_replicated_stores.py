@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.replicas import joining, opening
+from txnlog.replicas import copying, joining, opening
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch
@@ -200,6 +201,24 @@ def test_what_only_a_follower_has_is_not_shown(made: txnlog.Store, tmp_path: Pat
     assert made.storage.list_names("f") == []
     with pytest.raises(ObjectNotFound):
         made.storage.get("f/x")
+
+
+def test_what_is_deleted_while_it_is_copied_is_deleted_again(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion begins at the leader; it may have passed the follower before the copy came."""
+    leader = LocalStorage(str(tmp_path / "a/incarnation-00000"))
+    leader.put_if_absent("f/x", b"1")
+    put_at = copying.put_at
+
+    def delete_behind(*arguments: Any) -> bool:
+        put = put_at(*arguments)
+        leader.delete(["f/x"])
+        return put
+
+    monkeypatch.setattr(copying, "put_at", delete_behind)
+    assert made.storage.list_names("f") == []
+    assert not (tmp_path / "b/incarnation-00000/f/x").exists()
 
 
 def test_a_deletion_is_everywhere(made: txnlog.Store, tmp_path: Path) -> None:
