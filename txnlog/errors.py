@@ -43,6 +43,7 @@ __all__ = [
     "InvalidTxnState",
     "NoOffsetForPartition",
     "NotAStore",
+    "NotEnoughReplicas",
     "ObjectNotFound",
     "OffsetMetadataTooLarge",
     "OffsetOutOfRange",
@@ -85,6 +86,14 @@ class ObjectNotFound(StorageError):
     """There is no object of this name."""
 
     retriable = False
+
+
+class NotEnoughReplicas(StorageError):
+    """Fewer roots of a replicated store are in sync, or can be reached, than the request needs.
+
+    Nothing was acknowledged; what was written may show later, as after any failed request. It goes
+    on when roots come back, or are added.
+    """
 
 
 class UnsupportedFilesystem(TxnlogError):

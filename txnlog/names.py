@@ -22,6 +22,11 @@ TRANSACTIONS = "transactions"
 GROUPS = "groups"
 EXPIRED = "expired"
 STAGING = "staging"
+EPOCHS = "epochs"
+"""The log of the epochs of a replicated store, on its controller root."""
+MEMBER_MARKS = ".replica"
+REPLICA_FILE = "replica.json"
+"""In each root of a replicated store: where its controller is."""
 
 NUMBER_DIGITS = 20
 _MAX_TOPIC_CHARS = 249
@@ -55,6 +60,7 @@ INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
     "time": ".timeindex",
     "transaction": ".txnindex",
 }
+_INCARNATION = re.compile(r"incarnation-([0-9]{5,9})")
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
 
 
@@ -268,6 +274,17 @@ def topic_folder(topic: str) -> str:
 def is_topic_log_file(path: str) -> bool:
     """Whether it is a file of a topic's log, a manifest or a proposal: no data."""
     return path.split("/")[2:3] in (["log"], ["manifests"], ["proposals"])
+
+
+def is_unique(path: str) -> bool:
+    """Whether nobody else ever puts an object of this name: it is data, or a manifest.
+
+    What is in it is of no account before an entry or a list names it.
+    """
+    folder, _, last = path.rpartition("/")
+    return parse_data_file(path) is not None or (
+        folder.endswith("/manifests") and parse_manifest(last) is not None
+    )
 
 
 def topic_log(topic: str) -> str:
@@ -496,3 +513,33 @@ def parse_read_note(name: str) -> tuple[str, str] | None:
     """The owner and the execution of a note in ``staging/``; None if it is something else."""
     match = _READ_NOTE.fullmatch(name)
     return (match[1], match[2]) if match else None
+
+
+# -- replicas ----------------------------------------------------------------------------------
+
+
+def epoch_file(number: int) -> str:
+    """An epoch of a replicated store, below its controller root."""
+    return f"{EPOCHS}/{log_file(number, LogFile.ENTRY)}"
+
+
+def parse_epoch_file(name: str) -> int | None:
+    """The number of an epoch by its file's name in ``epochs/``; None if it is something else."""
+    parsed = parse_log_file(name)
+    return parsed[0] if parsed is not None and parsed[1] is LogFile.ENTRY else None
+
+
+def incarnation_folder(number: int) -> str:
+    """Where one incarnation of a root keeps its objects, below the root."""
+    return f"incarnation-{number:05d}"
+
+
+def parse_incarnation_folder(name: str) -> int | None:
+    """The number of an incarnation by its folder's name; None if it is something else."""
+    match = _INCARNATION.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def member_mark(member: str) -> str:
+    """In each incarnation, what tells it from an empty folder: a disk that is not mounted."""
+    return f"{MEMBER_MARKS}/{member}.json"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txnlog import display, names
 from txnlog.admin.maintaining import MaintenanceAdmin
+from txnlog.admin.replicas import ReplicaAdmin
 from txnlog.admin.tables import TableAdmin
 from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.upkeep import Upkeep
@@ -24,6 +25,7 @@ from txnlog.config import (
 )
 from txnlog.consumer import Consumer
 from txnlog.errors import (
+    InvalidOption,
     NotAStore,
     ObjectNotFound,
     StoreExists,
@@ -40,6 +42,8 @@ from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
+from txnlog.replicas.epochs import split_settings
+from txnlog.replicas.opening import find_replicas, make_replicas
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
 from txnlog.state import envelope
@@ -71,6 +75,8 @@ def open_store(
     storage_options: Mapping[str, object] | None = None,
     config: Mapping[str, object] | None = None,
     unsafe_single_writer: bool = False,
+    replicas: Sequence[str] = (),
+    controller: str | None = None,
     clock: Clock | None = None,
 ) -> Store:
     """Open a store, or create it.
@@ -82,6 +88,9 @@ def open_store(
         config: settings of a new store; see docs/SETTINGS.md.
         unsafe_single_writer: allow a filesystem without put-if-absent. Only one process may
             ever write to such a store at a time; nothing checks that.
+        replicas: with ``create``: further roots, that are to hold the same. See docs/REPLICAS.md.
+        controller: with ``replicas``: where it is kept which of them are in sync. Later this URL,
+            or that of any root, is enough.
         clock: for tests.
 
     Raises:
@@ -90,8 +99,25 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
+    if replicas or controller is not None:
+        if not (create and replicas and controller) or unsafe_single_writer:
+            raise InvalidOption(
+                "replicas and controller are given together, and with create=True, to make a "
+                "replicated store; to open it, its controller's URL or that of a root is enough"
+            )
+        settings, others = split_settings(config)
+        storage: Storage = make_replicas(
+            [url, *replicas], controller, storage_options, settings, clock or SystemClock()
+        )
+        return attach(logged(storage), create=True, config=others, clock=clock)
     storage = open_storage(url, storage_options, unsafe_single_writer=unsafe_single_writer)
-    return attach(logged(storage), create=create, config=config, clock=clock)
+    try:
+        return attach(logged(storage), create=create, config=config, clock=clock)
+    except (StoreNotFound, NotAStore):
+        found = find_replicas(url, storage_options, clock or SystemClock())
+        if found is None:
+            raise
+        return attach(logged(found), create=create, config=config, clock=clock)
 
 
 def attach(
@@ -141,7 +167,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     )
 
 
-class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
+class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin):
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be

@@ -23,6 +23,7 @@ FLOORS = (
     ("read",),
     ("groups",),
     ("log",),
+    ("replicas",),
     ("state",),
     ("storage",),
     ("columns",),

@@ -1,0 +1,99 @@
+"""What replicas cost in requests, and how long the loss of one holds others up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from replica_world import CONTROLLER, LAG_MS, Roots
+
+from txnlog.errors import StorageError
+from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+PUTS = ("put", "put_if_absent", "upload")
+
+
+def commit_one(store: Store) -> None:
+    with store.producer() as producer:
+        producer.send("t", value=b"1")
+
+
+def test_a_commit_puts_twice_what_it_does_on_one_root() -> None:
+    """And looks at the epochs once for each round of requests."""
+    single = CountingStorage(HeapStorage())
+    plain = attach(single, create=True, clock=VirtualClock())
+    roots = Roots(2)
+    control = CountingStorage(roots.controller)
+    members = {name: CountingStorage(roots.heap(name)) for name in roots.epoch().members}
+
+    def open_member(_: Epoch, member: Member) -> CountingStorage:
+        return members[member]
+
+    clock = VirtualClock()
+    storage = ReplicatedStorage(control, open_member, clock=clock)
+    storage.trust(probed=True)
+    replicated = attach(storage, create=True, clock=clock)
+    for store in (plain, replicated):
+        store.create_topic("t", partitions=1)
+        commit_one(store)
+    for counted in (single, control, *members.values()):
+        counted.take()
+    commit_one(plain)
+    commit_one(replicated)
+    alone = single.take()
+    asked = {name: counted.take() for name, counted in members.items()}
+    for counts in asked.values():
+        assert [counts.get(kind) for kind in PUTS] == [alone.get(kind) for kind in PUTS]
+        assert counts.get("list", 0) == alone.get("list", 0)
+        assert counts.get("get", 0) <= alone.get("get", 0)
+    looks = Counter(control.take())
+    assert set(looks) == {"list"}
+    assert looks["list"] <= alone["list"] + sum(alone.get(kind, 0) for kind in PUTS)
+
+
+@pytest.mark.parametrize("gone", ["a", "b", "c"])
+def test_who_loses_a_root_goes_on_within_two_timeouts(gone: str) -> None:
+    roots, clock = Roots(3), VirtualClock()
+    storage = roots.plain(clock)
+    storage.put("before", b"1")
+    roots.down.add(gone)
+    began_ms = clock.time_ms
+    assert storage.put_if_absent("after", b"1")
+    assert LAG_MS <= clock.time_ms - began_ms < 2 * LAG_MS
+    began_ms = clock.time_ms
+    assert storage.list_names("") == ["after", "before"]
+    assert clock.time_ms == began_ms
+
+
+def test_whoever_is_left_goes_on_within_two_timeouts() -> None:
+    """The leader and the one that could follow it fail at once."""
+    roots, clock = Roots(3), VirtualClock()
+    storage = roots.plain(clock)
+    storage.put("before", b"1")
+    roots.down.update("ab")
+    began_ms = clock.time_ms
+    assert storage.put_if_absent("after", b"1")
+    assert clock.time_ms - began_ms < 2 * LAG_MS
+    assert roots.epoch().leader == "c-0"
+
+
+def test_requests_that_fail_now_and_then_put_nobody_out() -> None:
+    roots, clock = Roots(2), VirtualClock()
+    storage = roots.plain(clock)
+    roots.down.add("b")
+    sleep = clock.sleep
+
+    def come_back(seconds: float) -> None:
+        roots.down.clear()
+        sleep(seconds)
+
+    clock.sleep = come_back  # type: ignore[method-assign]
+    assert storage.put_if_absent("x", b"1")
+    assert roots.epoch().number == 0
+    roots.down.add(CONTROLLER)
+    with pytest.raises(StorageError):
+        storage.put_if_absent("y", b"1")

@@ -1,0 +1,348 @@
+"""A replicated store from outside: made, opened, without one of its roots, and with it again."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txnlog
+from txnlog import names
+from txnlog.errors import (
+    InvalidOption,
+    NotEnoughReplicas,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+)
+from txnlog.replicas import copying, joining, opening
+from txnlog.replicas.agreement import Agreement
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.epochs import Epoch
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.counting import CountingStorage
+from txnlog.testing import VirtualClock
+
+LAG_MS = 10_000
+
+
+@pytest.fixture(autouse=True)
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe is tested elsewhere, and takes longer than all of this."""
+    monkeypatch.setattr(opening, "probe", lambda _: None)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> txnlog.Store:
+    return make(tmp_path)
+
+
+def make(folder: Path, **config: object) -> txnlog.Store:
+    return txnlog.open(
+        str(folder / "a"),
+        replicas=[str(folder / "b")],
+        controller=str(folder / "control"),
+        create=True,
+        config=config,
+        clock=VirtualClock(),
+    )
+
+
+def reopened(folder: Path, which: str = "control") -> txnlog.Store:
+    return txnlog.open(str(folder / which), clock=VirtualClock())
+
+
+def write(store: txnlog.Store, *values: str) -> None:
+    with store.producer() as producer:
+        for value in values:
+            producer.send("t", value=value.encode())
+
+
+def values(store: txnlog.Store) -> list[str]:
+    return [value.decode() for value in store.scan("t").to_arrow()["value"].to_pylist()]
+
+
+def objects(folder: Path) -> dict[str, bytes]:
+    found = LocalStorage(str(folder))
+    return {
+        name: found.get(name)
+        for name, _ in found.list_all("")
+        if not name.startswith((names.MEMBER_MARKS, "."))
+    }
+
+
+def test_every_root_holds_the_same(made: txnlog.Store, tmp_path: Path) -> None:
+    made.create_topic("t", partitions=1)
+    write(made, "1", "2")
+    first, second = (
+        objects(tmp_path / "a/incarnation-00000"),
+        objects(tmp_path / "b/incarnation-00000"),
+    )
+    assert first == second
+    assert len(first) >= 4
+
+
+@pytest.mark.parametrize("which", ["control", "a", "b"])
+def test_the_controller_or_any_root_is_enough(
+    made: txnlog.Store, tmp_path: Path, which: str
+) -> None:
+    made.create_topic("t", partitions=1)
+    write(made, "1")
+    store = reopened(tmp_path, which)
+    assert values(store) == ["1"]
+    assert store.replicas().in_sync == ("r0-0", "r1-0")
+    assert values(pickle.loads(pickle.dumps(store))) == ["1"]
+
+
+def lose(folder: Path) -> Callable[[], object]:
+    """Take a disk away: an empty folder is in its place. Returns how to bring it back."""
+    away = folder.with_name(f"{folder.name}-away")
+    folder.rename(away)
+    folder.mkdir()
+
+    def bring_back() -> None:
+        shutil.rmtree(folder)
+        away.rename(folder)
+
+    return bring_back
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_one_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path, gone: str) -> None:
+    """What is in its place is taken for no root; it comes back, and then the other one goes."""
+    made.create_topic("t", partitions=1)
+    write(made, "1")
+    bring_back = lose(tmp_path / gone)
+    write(made, "2")
+    assert not list((tmp_path / gone).rglob("*.json"))
+    assert len(made.replicas().in_sync) == 1
+    assert values(made) == ["1", "2"]
+    assert values(reopened(tmp_path)) == ["1", "2"]
+
+    bring_back()
+    joined = made.add_replica(str(tmp_path / gone))
+    assert joined.objects >= 6
+    assert sorted(made.replicas().in_sync) == sorted(
+        [joined.member, {"a": "r1-0", "b": "r0-0"}[gone]]
+    )
+    write(made, "3")
+    lose(tmp_path / {"a": "b", "b": "a"}[gone])
+    store = reopened(tmp_path)
+    assert values(store) == ["1", "2", "3"]
+    write(store, "4")
+    assert values(store) == ["1", "2", "3", "4"]
+
+
+def test_a_root_more(made: txnlog.Store, tmp_path: Path) -> None:
+    made.create_topic("t", partitions=1)
+    write(made, "1")
+    made.add_replica(str(tmp_path / "c"))
+    write(made, "2")
+    assert objects(tmp_path / "c/incarnation-00000") == objects(tmp_path / "a/incarnation-00000")
+    made.remove_replica("r0")
+    described = made.replicas()
+    assert described.leader == "r1-0"
+    assert described.out == ("r0",)
+    assert values(made) == ["1", "2"]
+
+
+def test_nothing_is_acknowledged_below_min_insync(tmp_path: Path) -> None:
+    store = make(tmp_path, **{"min.insync.replicas": 2})
+    store.create_topic("t", partitions=1)
+    write(store, "1")
+    lose(tmp_path / "b")
+    with pytest.raises(NotEnoughReplicas):
+        store.storage.put_if_absent("x", b"1")  # which finds that a root is gone
+    with pytest.raises(NotEnoughReplicas, match=r"and min\.insync\.replicas is 2"):
+        store.storage.put_if_absent("y", b"1")
+    assert values(store) == ["1"]
+    with pytest.raises(ObjectNotFound):
+        store.storage.get("y")
+
+
+def test_nothing_is_acknowledged_without_the_controller(made: txnlog.Store, tmp_path: Path) -> None:
+    made.create_topic("t", partitions=1)
+    write(made, "1")
+    scan = made.scan("t")
+    lose(tmp_path / "control")
+    with pytest.raises(StorageError, match="controller's disk"):
+        made.storage.put_if_absent("x", b"1")
+    with pytest.raises(StorageError, match="controller's disk"):
+        made.storage.list_names("")
+    assert scan.to_arrow().num_rows == 1  # what is pinned is read on
+
+
+def test_a_follower_that_differs_is_put_out(made: txnlog.Store, tmp_path: Path) -> None:
+    """It has what was never acknowledged: the leader decides."""
+    LocalStorage(str(tmp_path / "b/incarnation-00000")).put_if_absent("x", b"never")
+    assert made.storage.put_if_absent("x", b"mine")
+    assert made.replicas().in_sync == ("r0-0",)
+    assert made.storage.get("x") == b"mine"
+
+
+def test_what_only_the_leader_has_is_copied_before_it_is_shown(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    LocalStorage(str(tmp_path / "a/incarnation-00000")).put_if_absent("f/x", b"1")
+    follower = LocalStorage(str(tmp_path / "b/incarnation-00000"))
+    assert made.storage.list_names("f") == ["x"]
+    assert follower.get("f/x") == b"1"
+    assert not made.storage.put_if_absent("f/x", b"2")
+
+
+def test_what_only_a_follower_has_is_not_shown(made: txnlog.Store, tmp_path: Path) -> None:
+    LocalStorage(str(tmp_path / "b/incarnation-00000")).put_if_absent("f/x", b"1")
+    assert made.storage.list_names("f") == []
+    with pytest.raises(ObjectNotFound):
+        made.storage.get("f/x")
+
+
+def test_what_is_deleted_while_it_is_copied_is_deleted_again(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion begins at the leader; it may have passed the follower before the copy came."""
+    leader = LocalStorage(str(tmp_path / "a/incarnation-00000"))
+    leader.put_if_absent("f/x", b"1")
+    put_at = copying.put_at
+
+    def delete_behind(*arguments: Any) -> bool:
+        put = put_at(*arguments)
+        leader.delete(["f/x"])
+        return put
+
+    monkeypatch.setattr(copying, "put_at", delete_behind)
+    assert made.storage.list_names("f") == []
+    assert not (tmp_path / "b/incarnation-00000/f/x").exists()
+
+
+def test_a_deletion_is_everywhere(made: txnlog.Store, tmp_path: Path) -> None:
+    made.storage.put("f/x", b"1")
+    made.storage.delete(["f/x"])
+    assert not (tmp_path / "a/incarnation-00000/f").exists()
+    assert not (tmp_path / "b/incarnation-00000/f").exists()
+
+
+def test_a_round_of_puts_is_one_look_at_the_epochs(
+    made: txnlog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = made.storage
+    assert isinstance(storage, ReplicatedStorage)
+    looks = 0
+    newest = Controller.newest
+
+    def counted(self: Controller, known: Epoch | None = None) -> Epoch:
+        nonlocal looks
+        looks += 1
+        return newest(self, known)
+
+    monkeypatch.setattr(Controller, "newest", counted)
+    storage.put_round([partial(storage.put, f"f/{n}", b"1") for n in range(5)])
+    assert looks == 1
+    assert storage.list_names("f") == [str(n) for n in range(5)]
+
+
+def test_a_storage_around_it_changes_nothing(made: txnlog.Store) -> None:
+    counting = txnlog.attach(CountingStorage(made.storage))
+    assert counting.replicas() == made.replicas()
+
+
+def test_what_makes_no_sense_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="in sync already"):
+        made.add_replica(str(tmp_path / "a"))
+    with pytest.raises(InvalidOption, match="r7 is none of"):
+        made.remove_replica("r7")
+    with pytest.raises(InvalidOption, match="given together"):
+        txnlog.open(str(tmp_path / "a"), replicas=[str(tmp_path / "b")])
+    with pytest.raises(InvalidOption, match="must all differ"):
+        txnlog.open(
+            str(tmp_path / "d"),
+            replicas=[str(tmp_path / "d")],
+            controller=str(tmp_path / "e"),
+            create=True,
+        )
+    with pytest.raises(StoreExists, match="other roots"):
+        txnlog.open(
+            str(tmp_path / "a"),
+            replicas=[str(tmp_path / "c")],
+            controller=str(tmp_path / "control"),
+            create=True,
+        )
+    plain = txnlog.open(str(tmp_path / "plain"), create=True)
+    with pytest.raises(InvalidOption, match="no replicas"):
+        plain.replicas()
+
+
+def test_what_is_written_just_before_a_root_is_named_is_copied(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing that is copied is made after the epoch that names who joins."""
+    other = reopened(tmp_path)
+    propose = Agreement.propose
+
+    def write_first(agreement: Agreement, epoch: Epoch) -> bool:
+        if epoch.joining:
+            other.storage.put("before", b"1")
+        return propose(agreement, epoch)
+
+    monkeypatch.setattr(Agreement, "propose", write_first)
+    made.add_replica(str(tmp_path / "c"))
+    assert objects(tmp_path / "c/incarnation-00000")["before"] == b"1"
+
+
+def test_who_has_copied_from_another_leader_is_not_in_sync(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = joining._copy
+
+    def elect_meanwhile(agreement: Agreement, epoch: Epoch, member: str) -> tuple[int, int]:
+        done = copy(agreement, epoch, member)
+        reopened(tmp_path).remove_replica("r0")
+        return done
+
+    monkeypatch.setattr(joining, "_copy", elect_meanwhile)
+    with pytest.raises(NotEnoughReplicas, match="the leader has changed"):
+        made.add_replica(str(tmp_path / "c"))
+    assert made.replicas().in_sync == ("r1-0",)
+    monkeypatch.setattr(joining, "_copy", copy)
+    assert made.add_replica(str(tmp_path / "c")).member == "r2-1"
+
+
+def test_what_is_deleted_while_a_root_copies_is_gone_there_too(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody whose deletion had not heard of the new member when it reached the leader."""
+    made.storage.put("f/x", b"1")
+    listed = joining._asked
+
+    def delete_behind(agreement: Agreement, epoch: Epoch) -> list[tuple[str, int]]:
+        if (tmp_path / "c/incarnation-00000/f/x").exists():
+            LocalStorage(str(tmp_path / "a/incarnation-00000")).delete(["f/x"])
+        return listed(agreement, epoch)
+
+    monkeypatch.setattr(joining, "_asked", delete_behind)
+    made.add_replica(str(tmp_path / "c"))
+    assert not (tmp_path / "c/incarnation-00000/f/x").exists()
+
+
+def test_a_leader_that_was_not_in_sync_only_if_that_is_allowed(tmp_path: Path) -> None:
+    """Clean elections lose nothing; an unclean one says since when it may have."""
+    clean = make(tmp_path / "clean")
+    clean.storage.put("x", b"1")
+    allowed = make(tmp_path / "unclean", **{"unclean.leader.election.enable": True})
+    allowed.storage.put("x", b"1")
+    for store, folder in ((clean, tmp_path / "clean"), (allowed, tmp_path / "unclean")):
+        store.remove_replica("r1")
+        store.storage.put("y", b"1")
+        lose(folder / "a")
+    with pytest.raises(NotEnoughReplicas):
+        clean.storage.put("z", b"1")
+    allowed.storage.put("z", b"1")
+    epoch = allowed.storage.agreement.epoch()  # type: ignore[attr-defined]
+    assert (epoch.leader, epoch.unclean) == ("r1-0", 1)
+    assert allowed.storage.list_names("") == [names.STORE_FILE, "x", "z"]

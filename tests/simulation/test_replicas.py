@@ -1,0 +1,108 @@
+"""Replicas: roots that crash, stall, are cut off and come back, under writers and readers.
+
+Each rule of the replicas has a broken variant here that is caught by the same runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from replica_world import ROUGH, STORMY, Violation, run_seeds
+
+from txnlog.errors import ObjectNotFound
+from txnlog.replicas import joining, replicated_storage
+from txnlog.replicas.agreement import Agreement
+from txnlog.replicas.epochs import Epoch, Member
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Every epoch is logged."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_nothing_acknowledged_is_lost() -> None:
+    """Two runs, with elections and members that come back."""
+    total = run_seeds((2, 3, 4, 5), ROUGH)
+    assert total["acknowledged"] > 100
+    assert total["elections"] > 0
+    assert total["joined"] > 0
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("weather", [ROUGH, STORMY])
+def test_more_runs(weather: Any) -> None:
+    total = run_seeds(range(100, 140), weather)
+    assert total["elections"] > 20
+    assert total["joined"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_runs(part: int) -> None:
+    """2,000 runs in all, some with five roots."""
+    seeds = range(1000 * part, 1000 * part + 100)
+    run_seeds(seeds, ROUGH)
+    run_seeds(seeds, STORMY, roots=5)
+
+
+# -- broken variants ---------------------------------------------------------------------------
+
+
+def no_look_at_the_epochs(patch: Patch) -> None:
+    """Acknowledged though an epoch has passed meanwhile."""
+    patch.setattr(Agreement, "is_newest", lambda *_: True)
+
+
+def no_help(patch: Patch) -> None:
+    """Shown and built on before the others have it."""
+    patch.setattr(replicated_storage, "help_out", lambda *_: None)
+
+
+def no_writes_to_who_joins(patch: Patch) -> None:
+    """Writers leave out who is joining."""
+
+    def members(epoch: Epoch) -> tuple[Member, ...]:
+        return (epoch.leader, *(other for other in epoch.in_sync if other != epoch.leader))
+
+    patch.setattr(Epoch, "members", property(members))
+
+
+def nothing_is_copied(patch: Patch) -> None:
+    """Who joins is in sync at once."""
+    patch.setattr(joining, "_copy", lambda *_: (0, 0))
+
+
+BROKEN: list[tuple[Callable[[Patch], None], Any]] = [
+    (no_look_at_the_epochs, ROUGH),
+    (no_help, ROUGH),
+    (no_writes_to_who_joins, ROUGH),
+    (nothing_is_copied, ROUGH),
+]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    ("mutate", "weather"), BROKEN, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_broken_variants_are_caught(
+    mutate: Callable[[Patch], None], weather: Any, monkeypatch: Patch
+) -> None:
+    """Seeds are tried in order, so that the test does not depend on which of them it is."""
+    for seed in range(200):
+        with monkeypatch.context() as patch:
+            mutate(patch)
+            try:
+                run_seeds([seed], weather)
+            except (Violation, ObjectNotFound, AssertionError):
+                break
+    else:
+        raise AssertionError("none of the runs notices")
+    run_seeds([seed], weather)

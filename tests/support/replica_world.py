@@ -1,0 +1,327 @@
+"""Several roots and a controller that go down and come back, and processes that use them.
+
+The judge is of the roots themselves: what was acknowledged is at every member that is in sync, and
+nobody is shown two histories. It shares no code with the library but the bytes of an epoch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.epochs import (
+    DECODER,
+    LAG_TIME,
+    MIN_INSYNC,
+    Epoch,
+    Member,
+    Proposer,
+    first_epoch,
+    root_of,
+)
+from txnlog.replicas.joining import join
+from txnlog.replicas.members import put_mark
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.testing import FaultRates, HeapStorage, Process, Simulation
+
+LAG_MS = 2_000
+CONTROLLER = "ctl"
+CALM = FaultRates()
+ROUGH = FaultRates(
+    fail=0.004,
+    lose_response=0.004,
+    land_late=0.004,
+    pause=0.004,
+    stop=0.001,
+    tear_listing=0.1,
+    pause_ms=(10, 5_000),
+    landing_ms=(10, 6_000),
+    tear_ms=(0, 50),
+)
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Gate(ForwardingStorage):
+    """A root's storage, which answers while the root is up. ``reaches`` tells."""
+
+    def __init__(self, inner: Storage, reaches: Callable[[], bool]) -> None:
+        super().__init__(inner)
+        self._reaches = reaches
+
+    def __getattribute__(self, name: str) -> object:
+        if name in _REQUESTS and not object.__getattribute__(self, "_reaches")():
+            raise StorageError(f"{object.__getattribute__(self, 'url')} is down")
+        return super().__getattribute__(name)
+
+
+_REQUESTS = {
+    "put_if_absent",
+    "confirm",
+    "put",
+    "upload",
+    "get",
+    "get_range",
+    "size",
+    "modified_ms",
+    "list_names",
+    "list_folders",
+    "list_all",
+    "delete",
+}
+
+
+class Roots:
+    """The disks, and who reaches which: shared by all processes."""
+
+    def __init__(self, count: int = 3, settings: dict[str, str] | None = None) -> None:
+        self.names = "abcde"[:count]
+        self.heaps: dict[Member, HeapStorage] = {}
+        self.controller = HeapStorage()
+        self.down: set[str] = set()
+        self.cut: set[tuple[str, str]] = set()
+        """Pairs of a process and a root that cannot reach each other."""
+        who = Proposer("test", 0, "made")
+        urls = {name: f"heap://{name}" for name in self.names}
+        chosen = {LAG_TIME: str(LAG_MS), **(settings or {})}
+        first = first_epoch(urls, chosen, who)
+        for member in first.in_sync:
+            put_mark(self.heap(member), member, "heap://ctl")
+        assert Controller(self.controller).propose(first)
+
+    def heap(self, member: Member) -> HeapStorage:
+        if member not in self.heaps:
+            self.heaps[member] = HeapStorage()
+        return self.heaps[member]
+
+    def gate(self, storage: Storage, root: str, process: str) -> Gate:
+        return Gate(storage, lambda: root not in self.down and (process, root) not in self.cut)
+
+    def storage(self, process: Process) -> ReplicatedStorage:
+        """What one simulated process sees: its own faults, in front of the roots' gates."""
+
+        def through(storage: Storage, root: str) -> Storage:
+            view = object.__new__(type(process.storage))
+            view.__dict__ = process.storage.__dict__
+            view.inner = self.gate(storage, root, process.name)
+            return view
+
+        def open_member(_: Epoch, member: Member) -> Storage:
+            return through(self.heap(member), root_of(member))
+
+        controller = through(self.controller, CONTROLLER)
+        return ReplicatedStorage(controller, open_member, clock=process.clock)
+
+    def plain(self, clock: Clock) -> ReplicatedStorage:
+        """Without faults, but through the gates: for a test's own use, outside of a run."""
+
+        def open_member(_: Epoch, member: Member) -> Storage:
+            return self.gate(self.heap(member), root_of(member), "test")
+
+        controller = self.gate(self.controller, CONTROLLER, "test")
+        return ReplicatedStorage(controller, open_member, clock=clock)
+
+    def epochs(self) -> list[Epoch]:
+        """All that there were."""
+        found = self.controller.list_names(names.EPOCHS)
+        data = [self.controller.get(f"{names.EPOCHS}/{name}") for name in found]
+        return [envelope.decode(one, DECODER, "epoch") for one in data]
+
+    def epoch(self) -> Epoch:
+        return Controller(self.controller).newest()
+
+
+class World:
+    """A log, and data beside it, that several processes write and read."""
+
+    def __init__(self, seed: int, rates: FaultRates, *, turns: int = 25, roots: int = 3) -> None:
+        chance = random.Random(seed)
+        settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
+        self.roots = Roots(roots, settings)
+        self.simulation = Simulation(
+            seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
+        )
+        self.turns = turns
+        self.acked: dict[str, bytes] = {}
+        self.meant: dict[str, bytes] = {}
+        """Data files, by their names: what they hold."""
+        self.shown: dict[str, bytes] = {}
+        self.deleted: set[str] = set()
+        self.writing = 0
+        self.done: dict[str, int] = {}
+
+    # -- the judge -------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """What was acknowledged is at every member in sync, and what an entry names, too."""
+        epoch = self.roots.epoch()
+        for member in epoch.in_sync:
+            heap = self.roots.heap(member)
+            for name, data in self.acked.items():
+                if name in self.deleted:
+                    continue
+                if _get(heap, name) != data:
+                    raise Violation(f"lost: {name} was acknowledged, {member} lacks it in {epoch}")
+                named = data.decode().partition(" ")[0]
+                if _get(heap, named) != self.meant[named]:
+                    raise Violation(f"lost: {named}, which {name} names, at {member} in {epoch}")
+            if len(epoch.in_sync) < 1:
+                raise Violation("nobody is in sync")
+
+    def show(self, name: str, data: bytes) -> None:
+        if self.shown.setdefault(name, data) != data:
+            raise Violation(f"two histories: {name} was {self.shown[name]!r}, and is {data!r} now")
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def left_for(self, process: Process) -> bool:
+        self.done[process.name] = self.done.get(process.name, 0) + 1
+        return self.done[process.name] <= self.turns
+
+    def write(self, process: Process) -> None:
+        """Upload data, then place it at the log's end, as a transaction's writer does."""
+        storage = self.roots.storage(process)
+        while self.left_for(process):
+            with suppress(StorageError):
+                self._append(process, storage)
+            process.clock.sleep(process.chance.uniform(0, 1.5))
+        self.writing -= 1
+
+    def _append(self, process: Process, storage: ReplicatedStorage) -> None:
+        token = process.clock.token()
+        data_name = names.segment_name(token, 0)
+        path = f"topics/t/data/0/{data_name}.log"
+        self.meant[path] = f"data of {token}".encode()
+        if process.chance.random() < 0.5:
+            storage.put_round([lambda: storage.put(path, self.meant[path])])
+        else:
+            with storage.upload(path) as upload:
+                upload.write(self.meant[path][:7])
+                upload.write(self.meant[path][7:])
+        entry = f"{path} {process.name}".encode()
+        for _ in range(3):
+            listed = storage.list_names("topics/t/log")
+            if listed != [f"{number:03d}" for number in range(len(listed))]:
+                return  # a listing is no instant: it may show one and miss the one before it
+            name = f"topics/t/log/{len(listed):03d}"
+            if storage.put_if_absent(name, entry):
+                self.acked[name] = entry
+                self.show(name, entry)
+                self._check_copies(name, entry)
+                return
+
+    def _check_copies(self, name: str, entry: bytes) -> None:
+        """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
+        heaps = self.roots.heaps.items()
+        having = {root_of(member) for member, heap in heaps if _get(heap, name) == entry}
+        if len(having) < self.roots.epoch().min_insync:
+            raise Violation(f"too few: {name} was acknowledged, and only {having} have it")
+
+    def read(self, process: Process) -> None:
+        storage = self.roots.storage(process)
+        while self.writing:
+            with suppress(StorageError):
+                before = set(self.acked)
+                listed = [f"topics/t/log/{name}" for name in storage.list_names("topics/t/log")]
+                if missing := {n for n in before if "/log/" in n}.difference(listed):
+                    raise Violation(f"stale: {missing} was acknowledged before, is not listed")
+                for name in listed:
+                    data = storage.get(name)
+                    self.show(name, data)
+                    named = data.decode().partition(" ")[0]
+                    if process.chance.random() < 0.2 and storage.get(named) != self.meant[named]:
+                        raise Violation(f"{named} is not what was written")
+            process.clock.sleep(process.chance.uniform(0.1, 2))
+
+    def bring_back(self, process: Process) -> None:
+        """Bring roots back that are out, as an operator does."""
+        storage = self.roots.storage(process)
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 2))
+            with suppress(StorageError):
+                epoch = storage.agreement.refresh()
+                known = {root_of(member) for member in epoch.in_sync}
+                if process.chance.random() < 0.9:  # else they are in each other's way
+                    known |= {root_of(member) for member in epoch.joining}
+                away = sorted(set(self.roots.names) - known - self.roots.down)
+                if away:
+                    root = process.chance.choice(away)
+                    join(storage.agreement, root, f"heap://{root}")
+
+    def trouble(self, process: Process) -> None:
+        """One root after the other goes down, or cannot be reached by some, and comes back."""
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 5))
+            self.judge()
+            if self.roots.down or self.roots.cut:
+                self.roots.down.clear()
+                self.roots.cut.clear()
+                continue
+            root = process.chance.choice([*self.roots.names, CONTROLLER])
+            if process.chance.random() < 0.7:
+                self.roots.down.add(root)
+            else:
+                self.roots.cut.update((f"write-{number}", root) for number in range(2))
+
+    def run(self, *, writers: int = 3) -> World:
+        self.writing = writers
+        for number in range(writers):
+            self.simulation.spawn(f"write-{number}", self.write, restart=True)
+        self.simulation.spawn("read", self.read, restart=True)
+        self.simulation.spawn("back-0", self.bring_back, restart=True)
+        self.simulation.spawn("back-1", self.bring_back, restart=True)
+        self.simulation.spawn("trouble", self.trouble, rates=CALM)
+        self.simulation.run(max_steps=200_000)
+        self.roots.down.clear()
+        self.roots.cut.clear()
+        self.judge()
+        self._settle()
+        return self
+
+    def _settle(self) -> None:
+        """All is up again: everything that was acknowledged or shown is there."""
+        storage = self.roots.plain(self.simulation.clock)
+        began_ms = self.simulation.clock.time_ms
+        if len(self.roots.epoch().in_sync) >= self.roots.epoch().min_insync:
+            assert storage.put_if_absent("last", b"topics/t/data/0/last.log x")
+        took_ms = self.simulation.clock.time_ms - began_ms
+        if took_ms > 2 * LAG_MS:
+            raise Violation(f"stuck: {took_ms} ms for a put when all was up again")
+        for name in storage.list_names("topics/t/log"):
+            path = f"topics/t/log/{name}"
+            self.show(path, storage.get(path))
+        self.judge()
+
+
+def _get(heap: HeapStorage, name: str) -> bytes | None:
+    try:
+        return heap.get(name)
+    except ObjectNotFound:
+        return None
+
+
+def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: int) -> dict[str, int]:
+    """Run one seed after the other; returns how much has happened in all."""
+    total = {"acknowledged": 0, "epochs": 0, "elections": 0, "joined": 0}
+    for seed in seeds:
+        world = World(seed, rates, **options).run()
+        total["acknowledged"] += len(world.acked)
+        for epoch in world.roots.epochs():
+            total["epochs"] += 1
+            total["elections"] += epoch.leader_since == epoch.number > 0
+            total["joined"] += epoch.why.endswith("has copied everything")
+    return total
+
+
+STORMY = replace(ROUGH, fail=0.02, lose_response=0.02, land_late=0.02, pause=0.01, stop=0.004)

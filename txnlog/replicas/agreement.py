@@ -1,0 +1,303 @@
+"""What a request to a replicated store goes through until the epochs agree with what it did.
+
+A request is a *step* that is done under one epoch. When it has been done at every member, the
+epochs are listed again: if there is no newer one, it counts, and else it is done anew under that.
+That look comes last. Made beside the requests to the followers it would prove nothing: one of them
+may be elected, and another member may copy what it has, before the request reaches it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.epochs import (
+    Epoch,
+    Member,
+    Proposer,
+    elected,
+    elected_unclean,
+    without,
+)
+from txnlog.storage.base import Storage
+
+T = TypeVar("T")
+Step = Callable[[Epoch], T]
+Then = Callable[[Epoch], object]
+OpenMember = Callable[[Epoch, Member], Storage]
+
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+_PATIENCE_LAGS = 3
+"""A request is tried for so many times ``replica.lag.time.max.ms``: a leader may have to be found
+gone, and then the one that was elected in its place."""
+
+_logger = logging.getLogger(__name__)
+
+
+class MemberFailed(Exception):
+    """A request to one member failed. ``useless``: it is no use as it is, whatever time goes by."""
+
+    def __init__(self, member: Member, error: Exception, *, useless: bool = False) -> None:
+        super().__init__(str(error))
+        self.member = member
+        self.error = error
+        self.useless = useless
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """A member's requests have failed since then, without one that went well."""
+
+    since_s: float
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[T]):
+    """A step that was done, and waits for the end of its round for the look at the epochs."""
+
+    epoch: Epoch
+    step: Step[T]
+    result: T
+    then: Then
+
+
+class Agreement:
+    """The newest epoch that this process knows, its members' storages, and which of them fail."""
+
+    def __init__(self, controller: Controller, open_member: OpenMember, clock: Clock) -> None:
+        self.controller = controller
+        self.clock = clock
+        self._open_member = open_member
+        self._storages: dict[Member, Storage] = {}
+        self._failing: dict[Member, _Failing] = {}
+        self._epoch: Epoch | None = None
+        self._round = threading.local()
+
+    # -- epochs and members ----------------------------------------------------------------------
+
+    def epoch(self) -> Epoch:
+        """The newest epoch that is known here: it may have passed."""
+        return self._epoch or self.refresh()
+
+    def refresh(self) -> Epoch:
+        """The newest epoch there is."""
+        self._epoch = newest = self.controller.newest(self._epoch)
+        return newest
+
+    def is_newest(self, epoch: Epoch) -> bool:
+        """Whether there was no newer epoch when this call began."""
+        return self.refresh().number == epoch.number
+
+    def storage(self, epoch: Epoch, member: Member) -> Storage:
+        """The storage of one member."""
+        found = self._storages.get(member)
+        if found is None:
+            found = self._storages[member] = self._open_member(epoch, member)
+        return found
+
+    def ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
+        """Make a request of one member. Raises ObjectNotFound, MemberFailed."""
+        try:
+            result = call(self.storage(epoch, member))
+        except ObjectNotFound:
+            self._failing.pop(member, None)
+            raise
+        except StorageError as error:
+            self._note_failure(epoch, member)
+            raise MemberFailed(member, error) from error
+        self._failing.pop(member, None)
+        return result
+
+    def _note_failure(self, epoch: Epoch, member: Member) -> None:
+        now_s = self.clock.monotonic_s()
+        seen = self._failing.get(member)
+        if seen is None or now_s - seen.last_s > epoch.lag_s:
+            seen = _Failing(now_s, now_s)
+        self._failing[member] = _Failing(seen.since_s, now_s)
+
+    def ask_all(
+        self, epoch: Epoch, members: Sequence[Member], call: Callable[[Member, Storage], T]
+    ) -> dict[Member, T]:
+        """Make a request of several members side by side; all are waited for.
+
+        Raises the first one's ObjectNotFound or MemberFailed.
+        """
+        calls = [partial(self.ask, epoch, member, partial(call, member)) for member in members]
+        return dict(zip(members, self.controller.storage.gather(calls), strict=True))
+
+    def check_mark(self, epoch: Epoch, member: Member) -> None:
+        """Make sure that a member is the folder it should be: an empty disk tells nothing.
+
+        Raises MemberFailed: it cannot be reached, or what it holds is gone.
+        """
+        try:
+            self.ask(epoch, member, lambda storage: storage.get(names.member_mark(member)))
+        except ObjectNotFound as error:
+            raise MemberFailed(member, error, useless=True) from error
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def settle(self, step: Step[T], *, writes: bool = False, then: Then = lambda _: None) -> T:
+        """Do a step until it was done under an epoch that is still the newest one afterwards.
+
+        Args:
+            step: what is done under an epoch; it may be done several times. It raises MemberFailed,
+                and ObjectNotFound, which counts as a result.
+            writes: inside of :meth:`round` the look at the epochs is left to its end.
+            then: called with the epoch under which it was done, when that has been looked at.
+
+        Raises:
+            NotEnoughReplicas: not enough members are in sync, or answer.
+            StorageError: the controller fails; in either case it is unknown what was done.
+        """
+        began_s = self.clock.monotonic_s()
+        pause_s = _FIRST_PAUSE_S
+        since_s: dict[Member, float] = {}
+        while True:
+            try:
+                epoch = self.epoch()
+                missing: ObjectNotFound | None = None
+                try:
+                    result = step(epoch)
+                except ObjectNotFound as error:
+                    # Absence proves nothing: a disk that is not mounted has no object either.
+                    self.check_mark(epoch, epoch.leader)
+                    missing = error
+                else:
+                    if writes and (done := self._steps_of_round()) is not None:
+                        done.append(_Done(epoch, step, result, then))
+                        return result
+                if not self.is_newest(epoch):
+                    continue
+                if missing is not None:
+                    raise missing
+                then(epoch)
+                return result
+            except MemberFailed as failed:
+                failure = self._say(epoch, failed)
+                # Also if other requests go well meanwhile: a disk that is full can be read.
+                first_s = since_s.setdefault(failed.member, self.clock.monotonic_s())
+                went_on = self._react(epoch, failed, first_s)
+            except NotEnoughReplicas as error:
+                failure, went_on = error, False
+            if self.clock.monotonic_s() - began_s > _PATIENCE_LAGS * epoch.lag_s:
+                raise failure
+            if not went_on:
+                self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
+            self.refresh()
+
+    def _steps_of_round(self) -> list[_Done[object]] | None:
+        return getattr(self._round, "done", None)
+
+    def within(self, done: list[_Done[object]], call: Callable[[], object]) -> None:
+        """Make a call of a round, in whichever thread: what it writes is added to ``done``."""
+        before = self._steps_of_round()
+        self._round.done = done
+        try:
+            call()
+        finally:
+            self._round.done = before
+
+    @contextmanager
+    def round(self) -> Iterator[list[_Done[object]]]:
+        """One look at the epochs for all that was written within the block.
+
+        Raises StorageError at its end: any of it may be there, or not count.
+        """
+        done: list[_Done[object]] = []
+        yield done
+        newest = self.refresh().number if done else -1
+        for one in done:
+            if one.epoch.number == newest:
+                one.then(one.epoch)
+            elif self.settle(one.step, then=one.then) != one.result:
+                raise StorageError(
+                    "the leader of the replicas changed while several objects were written, and "
+                    "somebody else has put one of them meanwhile: try again"
+                )
+
+    # -- who is out ------------------------------------------------------------------------------
+
+    def _say(self, epoch: Epoch, failed: MemberFailed) -> StorageError:
+        where = epoch.roots[failed.member.rpartition("-")[0]].url
+        role = "leader" if failed.member == epoch.leader else "replica"
+        return NotEnoughReplicas(
+            f"the {role} {failed.member} at {where} fails in epoch {epoch.number}, in which "
+            f"{', '.join(epoch.in_sync)} are in sync: {failed}"
+        )
+
+    def _react(self, epoch: Epoch, failed: MemberFailed, since_s: float) -> bool:
+        """Propose the next epoch if a member has failed for too long; True if that was done."""
+        seen = self._failing.get(failed.member)
+        for_s = self.clock.monotonic_s() - (since_s if seen is None else min(since_s, seen.since_s))
+        if not failed.useless and for_s < epoch.lag_s:
+            for other in epoch.members:
+                if other != failed.member:
+                    # So that the time of each that fails counts from now, not one after the other.
+                    with suppress(MemberFailed):
+                        self.check_mark(epoch, other)
+            return False
+        if not self.is_newest(epoch) or failed.member not in epoch.members:
+            return True
+        if failed.useless and failed.member != epoch.leader:
+            try:
+                # They differ: the leader is right, if it is the folder that it was.
+                self.check_mark(epoch, epoch.leader)
+            except MemberFailed as leaders:
+                failed = leaders
+        return self.put_out(epoch, failed.member, str(failed))
+
+    def put_out(self, epoch: Epoch, member: Member, why: str) -> bool:
+        """Propose an epoch without a member; False if nobody can take a leader's place."""
+        if member != epoch.leader:
+            return self.propose(without(epoch, member, self.proposer(f"{member} fails: {why}")))
+        for candidate in epoch.in_sync:
+            if candidate == member:
+                continue
+            try:
+                self.check_mark(epoch, candidate)
+            except MemberFailed:
+                continue
+            who = self.proposer(f"the leader {member} fails: {why}")
+            return self.propose(elected(epoch, candidate, who))
+        return epoch.allows_unclean and self.elect_unclean(epoch, f"all in sync fail: {why}")
+
+    def elect_unclean(self, epoch: Epoch, why: str, among: Sequence[Member] = ()) -> bool:
+        """Propose a leader that was in sync last, of those that answer; False if none does."""
+        for member in among or sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
+            try:
+                self.check_mark(epoch, member)
+            except MemberFailed:
+                continue
+            return self.propose(elected_unclean(epoch, member, self.proposer(why)))
+        return False
+
+    def proposer(self, why: str) -> Proposer:
+        return Proposer(self.clock.token(), self.clock.now_ms(), why)
+
+    def propose(self, epoch: Epoch) -> bool:
+        """Put an epoch. Whoever was first, the newest one is known afterwards."""
+        put = self.controller.propose(epoch)
+        if put:
+            _logger.warning(
+                "replicas: epoch %d: leader %s, in sync %s, joining %s: %s",
+                epoch.number,
+                epoch.leader,
+                ", ".join(epoch.in_sync),
+                ", ".join(epoch.joining) or "none",
+                epoch.why,
+            )
+        self.refresh()
+        return put

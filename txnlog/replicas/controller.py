@@ -1,0 +1,77 @@
+"""The log of epochs on the controller root: read the newest, put the next one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from txnlog import names
+from txnlog.errors import NotAStore, ObjectNotFound, StorageError
+from txnlog.replicas.epochs import DECODER, Epoch
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+
+class Controller:
+    """Where the epochs of a store lie. Any storage will do; it need not be large."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def newest(self, known: Epoch | None = None) -> Epoch:
+        """The newest epoch. Every epoch is the whole truth: one before it may be missed.
+
+        Raises:
+            NotAStore: there is none at all.
+            StorageError: or those that are known to be there are gone.
+        """
+        after = names.epoch_file(known.number - 1) if known is not None and known.number else ""
+        found = self.storage.list_names(names.EPOCHS, after.rpartition("/")[2])
+        numbers = [number for name in found if (number := names.parse_epoch_file(name)) is not None]
+        if known is not None and known.number not in numbers:
+            # Absence proves nothing: a disk that is not mounted shows no newer epoch either.
+            raise StorageError(
+                f"{self.storage.url}/{names.epoch_file(known.number)} is gone: is the controller's "
+                "disk mounted? Nothing is acknowledged without it"
+            )
+        if not numbers:
+            raise NotAStore(f"there are no epochs below {self.storage.url}")
+        number = max(numbers)
+        if known is not None and number == known.number:
+            return known
+        return self._read(number)
+
+    def _read(self, number: int) -> Epoch:
+        """An epoch that a listing shows. It is durable when this returns."""
+        path = names.epoch_file(number)
+        where = f"{self.storage.url}/{path}"
+        try:
+            data = self.storage.get(path)
+            self.storage.confirm(path)
+        except ObjectNotFound as error:
+            raise StorageError(f"{where} was listed, and is gone") from error
+        return envelope.decode(data, DECODER, where, envelope.FORMAT_VERSION)
+
+    def propose(self, epoch: Epoch) -> bool:
+        """Put the next epoch; False if somebody else has put one of this number.
+
+        Raises StorageError: it may be there now, or appear later. Harmless: who goes on reads the
+        epochs first.
+        """
+        path, data = names.epoch_file(epoch.number), envelope.encode(epoch)
+        try:
+            if self.storage.put_if_absent(path, data):
+                return True
+        except StorageError:
+            with suppress(ObjectNotFound):
+                return self._is_ours(path, data)
+            raise
+        try:
+            return self._is_ours(path, data)
+        except ObjectNotFound as error:
+            raise StorageError(f"{self.storage.url}/{path} is taken, and is gone") from error
+
+    def _is_ours(self, path: str, data: bytes) -> bool:
+        if self.storage.get(path) != data:
+            return False
+        self.storage.confirm(path)
+        return True

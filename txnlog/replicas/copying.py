@@ -1,0 +1,121 @@
+"""The same bytes at every member: what a writer, or whoever helps it, does behind the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.epochs import Epoch, Member
+from txnlog.storage.base import Storage
+
+CHUNK_BYTES = 8 << 20
+
+
+class Diverged(StorageError):
+    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
+
+
+def put_same(storage: Storage, name: str, data: bytes) -> bool:
+    """Put an object where nobody decides anything; False if it was there, with the same bytes.
+
+    It is durable when this returns.
+
+    Raises Diverged: it is there with other bytes.
+    """
+    if storage.put_if_absent(name, data):
+        return True
+    try:
+        found = storage.get(name)
+    except ObjectNotFound as error:
+        raise StorageError(f"{storage.url}/{name} was taken, and is gone") from error
+    if found != data:
+        raise Diverged(f"{storage.url}/{name} is not what the leader has")
+    storage.confirm(name)
+    return False
+
+
+def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
+    """:func:`put_same` at a member. Raises MemberFailed: it is no use if it has other bytes."""
+    try:
+        return agreement.ask(epoch, member, lambda storage: put_same(storage, name, data))
+    except MemberFailed as failed:
+        if isinstance(failed.error, Diverged) and member != epoch.leader:
+            raise MemberFailed(member, failed.error, useless=True) from failed.error
+        raise
+
+
+def put_at_all(
+    agreement: Agreement, epoch: Epoch, members: Sequence[Member], name: str, data: bytes
+) -> None:
+    """Put the same bytes at these members, side by side. Raises MemberFailed."""
+    if members:
+        agreement.ask_all(
+            epoch, members, lambda member, _: put_at(agreement, epoch, member, name, data)
+        )
+
+
+def help_out(
+    agreement: Agreement, epoch: Epoch, name: str, data: bytes, among: Iterable[Member]
+) -> None:
+    """See to it that members have an object of the leader's, before it is shown or built on.
+
+    What the leader has deleted meanwhile is deleted again where it was put here.
+
+    Args:
+        agreement: whom to ask.
+        epoch: under which.
+        name: the object's.
+        data: what the leader has.
+        among: those that may not have it.
+
+    Raises:
+        ObjectNotFound: the leader does not have it any more.
+        MemberFailed: a member fails, or has other bytes.
+    """
+    missing = []
+    for member in among:
+        try:
+            found = agreement.ask(epoch, member, lambda storage: storage.get(name))
+        except ObjectNotFound:
+            missing.append(member)
+            continue
+        if found != data:
+            error = Diverged(f"{name} is not what the leader {epoch.leader} has")
+            raise MemberFailed(member, error, useless=True)
+    if not missing:
+        return
+    # What others have the leader must not lose, or another race for the name would be decided.
+    agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
+    put = []
+    for member in missing:
+        agreement.check_mark(epoch, member)
+        if put_at(agreement, epoch, member, name, data):
+            put.append(member)
+    try:
+        agreement.ask(epoch, epoch.leader, lambda storage: storage.size(name))
+    except ObjectNotFound:
+        for member in put:
+            with suppress(MemberFailed):
+                agreement.ask(epoch, member, lambda storage: storage.delete([name]))
+        raise
+
+
+def copy_object(source: Storage, target: Storage, name: str) -> int:
+    """Copy one object of any size; returns its bytes. One that is there is left as it is.
+
+    Raises ObjectNotFound: the source does not have it.
+    """
+    size = source.size(name)
+    if size <= CHUNK_BYTES:
+        put_same(target, name, source.get(name))
+        return size
+    with suppress(ObjectNotFound):
+        if target.size(name) == size:
+            target.confirm(name)
+            return size
+    with target.upload(name) as upload:
+        for start in range(0, size, CHUNK_BYTES):
+            upload.write(source.get_range(name, start, min(start + CHUNK_BYTES, size)))
+    return size

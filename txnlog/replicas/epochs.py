@@ -1,0 +1,251 @@
+"""What an epoch says, and how the next one follows from it: pure, no I/O.
+
+A member is an *incarnation* of a root, and is called ``<root>-<number>``: a folder that was empty
+when it was named first, in which nothing is ever changed. A root that was out of the set comes
+back as another member. Each epoch says everything; nobody need read those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from txnlog.errors import InvalidConfig, InvalidOption
+
+Member: TypeAlias = str
+
+MIN_INSYNC: Final = "min.insync.replicas"
+LAG_TIME: Final = "replica.lag.time.max.ms"
+UNCLEAN: Final = "unclean.leader.election.enable"
+_DEFAULTS: Final[Mapping[str, str]] = {MIN_INSYNC: "1", LAG_TIME: "10000", UNCLEAN: "false"}
+
+
+class Root(msgspec.Struct, frozen=True):
+    """A root: where it is, without credentials, and how many incarnations it has had."""
+
+    url: str
+    incarnations: int = 1
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A member that is out of the in-sync set: the last epoch that it was in sync in."""
+
+    epoch: int
+    at_ms: int
+
+
+class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
+    """Who decides, who is in sync, and who copies to become so.
+
+    Args:
+        number: 0, 1, 2, ... without gaps.
+        leader: decides races; one of ``in_sync``.
+        leader_since: the number of the epoch that made it so.
+        in_sync: each has everything that was acknowledged.
+        joining: is given everything that is written, and copies the rest: since which epoch.
+        roots: by their names.
+        left: members that were in sync once, and that an unclean election may fall back on.
+        settings: those that differ from the defaults.
+        at_ms: when it was proposed, by the clock of who did.
+        by: a random token: whether a proposal that was found is one's own.
+        why: for people.
+        unclean: what was acknowledged from this epoch on may have been lost by this one; None if
+            the leader was in sync.
+        last_unclean: the newest epoch that began with an unclean election; -1 if none did.
+    """
+
+    number: int
+    leader: Member
+    leader_since: int
+    in_sync: tuple[Member, ...]
+    joining: dict[Member, int]
+    roots: dict[str, Root]
+    left: dict[Member, Left]
+    settings: dict[str, str]
+    at_ms: int
+    by: str
+    why: str
+    unclean: int | None = None
+    last_unclean: int = -1
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All that are written to, the leader first."""
+        others = (member for member in (*self.in_sync, *self.joining) if member != self.leader)
+        return (self.leader, *others)
+
+    @property
+    def min_insync(self) -> int:
+        return int(self.settings.get(MIN_INSYNC, _DEFAULTS[MIN_INSYNC]))
+
+    @property
+    def lag_s(self) -> float:
+        return int(self.settings.get(LAG_TIME, _DEFAULTS[LAG_TIME])) / 1000
+
+    @property
+    def allows_unclean(self) -> bool:
+        return self.settings.get(UNCLEAN, _DEFAULTS[UNCLEAN]) == "true"
+
+
+DECODER = msgspec.json.Decoder(Epoch)
+
+
+class Proposer(msgspec.Struct, frozen=True):
+    """Who proposes an epoch, when and why."""
+
+    by: str
+    at_ms: int
+    why: str
+
+
+def root_of(member: Member) -> str:
+    return member.rpartition("-")[0]
+
+
+def incarnation_of(member: Member) -> int:
+    return int(member.rpartition("-")[2])
+
+
+def first_epoch(urls: Mapping[str, str], settings: Mapping[str, str], who: Proposer) -> Epoch:
+    """Every root with an empty incarnation, all in sync."""
+    members = tuple(f"{name}-0" for name in urls)
+    return Epoch(
+        0,
+        members[0],
+        0,
+        members,
+        {},
+        {name: Root(url) for name, url in urls.items()},
+        {},
+        dict(settings),
+        who.at_ms,
+        who.by,
+        who.why,
+    )
+
+
+def _next(epoch: Epoch, who: Proposer, **changes: object) -> Epoch:
+    told = {"number": epoch.number + 1, "at_ms": who.at_ms, "by": who.by, "why": who.why}
+    return msgspec.structs.replace(epoch, **{"unclean": None, **told, **changes})
+
+
+def _left(epoch: Epoch, gone: Member, at_ms: int) -> dict[Member, Left]:
+    if gone not in epoch.in_sync:
+        return epoch.left
+    return {**epoch.left, gone: Left(epoch.number, at_ms)}
+
+
+def without(epoch: Epoch, gone: Member, who: Proposer) -> Epoch:
+    """The set without a member that is not the leader."""
+    if gone == epoch.leader:
+        raise ValueError(f"{gone} leads: another one must be elected")
+    return _next(
+        epoch,
+        who,
+        in_sync=tuple(member for member in epoch.in_sync if member != gone),
+        joining={member: since for member, since in epoch.joining.items() if member != gone},
+        left=_left(epoch, gone, who.at_ms),
+    )
+
+
+def elected(epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False) -> Epoch:
+    """Another leader out of the in-sync set, and the old one out of it, unless it is to be kept.
+
+    Nobody goes on joining: who had copied from the old leader may have more than the new one.
+    """
+    if leader not in epoch.in_sync or leader == epoch.leader:
+        raise ValueError(
+            f"{leader} cannot be elected in place of {epoch.leader}: it is not in sync"
+        )
+    in_sync = tuple(member for member in epoch.in_sync if keep or member != epoch.leader)
+    return _next(
+        epoch,
+        who,
+        leader=leader,
+        leader_since=epoch.number + 1,
+        in_sync=in_sync,
+        joining={},
+        left=epoch.left if keep else _left(epoch, epoch.leader, who.at_ms),
+    )
+
+
+def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
+    """A leader that was in sync once: what was acknowledged since then may be lost."""
+    left = dict(epoch.left)
+    was = left.pop(leader, None)
+    if was is None:
+        raise ValueError(f"{leader} was never in sync, or is: it cannot be elected like this")
+    for gone in epoch.in_sync:
+        left[gone] = Left(epoch.number, who.at_ms)
+    return _next(
+        epoch,
+        who,
+        leader=leader,
+        leader_since=epoch.number + 1,
+        in_sync=(leader,),
+        joining={},
+        left=left,
+        unclean=was.epoch + 1,
+        last_unclean=epoch.number + 1,
+    )
+
+
+def next_incarnation(epoch: Epoch, root: str) -> Member:
+    """The member that a root comes back as."""
+    known = epoch.roots.get(root)
+    return f"{root}-{known.incarnations if known else 0}"
+
+
+def joining(epoch: Epoch, member: Member, url: str, who: Proposer) -> Epoch:
+    """A new member is given all that is written from this epoch on."""
+    root = root_of(member)
+    if any(root_of(other) == root for other in epoch.members):
+        raise ValueError(f"{root} takes part already")
+    if member != next_incarnation(epoch, root):
+        raise ValueError(f"{member} was there already")
+    return _next(
+        epoch,
+        who,
+        joining={**epoch.joining, member: epoch.number + 1},
+        roots={**epoch.roots, root: Root(url, incarnation_of(member) + 1)},
+    )
+
+
+def joined(
+    epoch: Epoch, member: Member, since: int, leader_since: int, who: Proposer
+) -> Epoch | None:
+    """A member that has copied everything is in sync; None if what it has copied is not enough.
+
+    That is so if another leader was elected since, or it was out of the set meanwhile.
+    """
+    if epoch.joining.get(member) != since or epoch.leader_since != leader_since:
+        return None
+    rest = {other: at for other, at in epoch.joining.items() if other != member}
+    return _next(epoch, who, in_sync=(*epoch.in_sync, member), joining=rest)
+
+
+def check_settings(settings: Mapping[str, object] | None, roots: int) -> dict[str, str]:
+    """The settings as text. Raises InvalidConfig, InvalidOption."""
+    checked = {}
+    for key, value in (settings or {}).items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if key not in _DEFAULTS:
+            raise InvalidConfig(f"{key} is no setting of replicas: {', '.join(sorted(_DEFAULTS))}")
+        if key == UNCLEAN and text not in ("true", "false"):
+            raise InvalidConfig(f"{key} must be true or false, not {text!r}")
+        if key != UNCLEAN and not (text.isdecimal() and int(text) >= 1):
+            raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
+        checked[key] = text
+    if int(checked.get(MIN_INSYNC, 1)) > roots:
+        raise InvalidOption(f"{MIN_INSYNC} is {checked[MIN_INSYNC]}, but there are {roots} roots")
+    return checked
+
+
+def split_settings(
+    config: Mapping[str, object] | None,
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The settings of the replicas, and the others."""
+    given = dict(config or {})
+    return {key: given.pop(key) for key in list(given) if key in _DEFAULTS}, given

@@ -1,0 +1,183 @@
+"""How a root comes in, or back: as a new incarnation that copies what the leader has.
+
+1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
+2. What a listing of the leader shows that is made *after* that is copied.
+3. What was deleted meanwhile is deleted there again.
+4. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
+
+Whoever is killed on the way leaves a member that goes on joining; the next try replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from txnlog import names
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound
+from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.copying import copy_object
+from txnlog.replicas.epochs import (
+    Epoch,
+    Member,
+    Root,
+    joined,
+    joining,
+    next_incarnation,
+    root_of,
+    without,
+)
+from txnlog.replicas.members import put_mark
+
+T = TypeVar("T")
+
+_PAUSE_S = 0.1
+_AT_ONCE = 64
+"""Objects that are copied in one round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What bringing a root in has taken."""
+
+    member: str
+    epoch: int
+    """The one in which it is in sync."""
+    objects: int
+    bytes: int
+
+
+def join(agreement: Agreement, root: str, url: str) -> Joined:
+    """Bring a root into the in-sync set, as a new incarnation.
+
+    Raises:
+        NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
+        StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    member = next_incarnation(epoch, root)
+    try:
+        epoch = _begin(agreement, epoch, member, url)
+        count, size = _copy(agreement, epoch, member)
+        after = _finish(agreement, epoch, member)
+    except MemberFailed as failed:
+        raise NotEnoughReplicas(
+            f"{failed.member} failed while {member} joined: {failed}"
+        ) from failed
+    return Joined(member, after.number, count, size)
+
+
+def _begin(agreement: Agreement, epoch: Epoch, member: Member, url: str) -> Epoch:
+    """Name it as joining."""
+    root = root_of(member)
+    for other in epoch.joining:
+        if root_of(other) == root:  # somebody was killed over it
+            who = agreement.proposer(f"{other} is replaced by another incarnation")
+            agreement.propose(without(epoch, other, who))
+            epoch = agreement.epoch()
+    if any(root_of(other) == root for other in epoch.members):
+        raise NotEnoughReplicas(f"{root} takes part already, as of epoch {epoch.number}")
+    member = next_incarnation(epoch, root)
+    known = _with_root(epoch, root, url)
+    storage = agreement.storage(known, member)
+    controller = agreement.controller.storage.url
+    agreement.ask(known, member, lambda _: put_mark(storage, member, controller))
+    proposed = joining(epoch, member, url, agreement.proposer(f"{member} joins"))
+    if not agreement.propose(proposed):
+        raise NotEnoughReplicas(f"epoch {proposed.number} was somebody else's: try again")
+    return proposed
+
+
+def _with_root(epoch: Epoch, root: str, url: str) -> Epoch:
+    return msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(url)})
+
+
+def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
+    marks = (f"{names.MEMBER_MARKS}/", ".tmp/", ".probe/")
+    agreement.check_mark(epoch, epoch.leader)
+    storage = agreement.storage(epoch, epoch.leader)
+    for name, size in storage.list_all(""):
+        if not name.startswith(marks):
+            yield name, size
+    agreement.check_mark(epoch, epoch.leader)
+
+
+def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
+    """Copy what the leader has, and drop what it has no more afterwards."""
+    source = agreement.storage(epoch, epoch.leader)
+    target = agreement.storage(epoch, member)
+    copied: set[str] = set()
+    sizes = []
+
+    def copy(name: str) -> None:
+        with suppress(ObjectNotFound):  # deleted since it was listed
+            source.confirm(name)
+            sizes.append(copy_object(source, target, name))
+            copied.add(name)
+
+    waiting = []
+    for name, _ in _asked(agreement, epoch):
+        waiting.append(partial(copy, name))
+        if len(waiting) == _AT_ONCE:
+            _round(agreement, epoch, member, waiting)
+            waiting = []
+    _round(agreement, epoch, member, waiting)
+    # A deletion begins at the leader: what is listed there now is deleted here too, if it ever is.
+    there = {name for name, _ in _asked(agreement, epoch)}
+    doomed = sorted(copied - there)
+    if doomed:
+        _round(agreement, epoch, member, [partial(target.delete, doomed)])
+    return len(sizes), sum(sizes)
+
+
+def _asked(agreement: Agreement, epoch: Epoch) -> list[tuple[str, int]]:
+    return _patiently(
+        agreement,
+        lambda: agreement.ask(epoch, epoch.leader, lambda _: list(_listing(agreement, epoch))),
+    )
+
+
+def _round(agreement: Agreement, epoch: Epoch, member: Member, calls: list[partial[None]]) -> None:
+    gather = agreement.controller.storage.gather
+    again = [
+        partial(_patiently, agreement, partial(_ask, agreement, epoch, member, one))
+        for one in calls
+    ]
+    gather(again)
+
+
+def _ask(agreement: Agreement, epoch: Epoch, member: Member, call: Callable[[], None]) -> None:
+    agreement.ask(epoch, member, lambda _: call())
+
+
+def _patiently(agreement: Agreement, call: Callable[[], T]) -> T:
+    """Make a call again while it fails, as long as a member may fail before it is put out."""
+    clock = agreement.clock
+    began_s = clock.monotonic_s()
+    while True:
+        try:
+            return call()
+        except MemberFailed:
+            if clock.monotonic_s() - began_s > agreement.epoch().lag_s:
+                raise
+            clock.sleep(_PAUSE_S * (0.5 + clock.jitter()))
+
+
+def _finish(agreement: Agreement, epoch: Epoch, member: Member) -> Epoch:
+    """Make it in-sync, by a further epoch of the same leader."""
+    since = epoch.joining[member]
+    while True:
+        newest = agreement.refresh()
+        who = agreement.proposer(f"{member} has copied everything")
+        proposed = joined(newest, member, since, epoch.leader_since, who)
+        if proposed is None:
+            raise NotEnoughReplicas(
+                f"the leader has changed, or {member} was put out, while it copied: try again"
+            )
+        if agreement.propose(proposed):
+            return proposed

@@ -1,0 +1,135 @@
+"""A member's own storage: a folder of its root, known by a mark.
+
+A disk that is not mounted is an empty folder which takes every write. So members on this machine's
+disks are asked for their mark before and after each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from txnlog import names
+from txnlog.errors import StorageError
+from txnlog.replicas.epochs import Epoch, Member, Root, incarnation_of, root_of
+from txnlog.state import envelope
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+
+
+class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
+    """What tells whose folder it is: in a root, and in each of its incarnations."""
+
+    controller: str
+    """Its URL, without credentials."""
+    member: str = ""
+
+
+MARK_DECODER = msgspec.json.Decoder(Mark)
+
+
+class MarkedDisk(ForwardingStorage):
+    """Refuses to write where the mark is not found."""
+
+    def __init__(self, inner: Storage, mark: str) -> None:
+        super().__init__(inner)
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MarkedDisk, (self.inner, self._mark)
+
+    def local_path(self, name: str) -> str | None:
+        return self.inner.local_path(name)
+
+    def check(self) -> None:
+        path = self.inner.local_path(self._mark)
+        if path is not None and not os.path.lexists(path):
+            raise StorageError(
+                f"{self.url} is not the folder that it was: {self._mark} is gone. Is its disk "
+                "mounted?"
+            )
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.check()
+        put = super().put_if_absent(name, data)
+        self.check()
+        return put
+
+    def put(self, name: str, data: bytes) -> None:
+        self.check()
+        super().put(name, data)
+        self.check()
+
+    def upload(self, name: str) -> Upload:
+        self.check()
+        return _MarkedUpload(super().upload(name), self.check)
+
+
+class _MarkedUpload(Upload):
+    def __init__(self, inner: Upload, check: Callable[[], None]) -> None:
+        self._inner = inner
+        self._check = check
+        self.write = inner.write  # type: ignore[method-assign]
+
+    def write(self, data: bytes) -> int:
+        return self._inner.write(data)
+
+    def close(self) -> None:
+        self._check()
+        self._inner.close()
+        self._check()
+
+    def discard(self) -> None:
+        self._inner.discard()
+
+
+class MemberOpener:
+    """Opens members by the URLs of their roots, with the options that their opener was given.
+
+    Plain data, so it travels to other processes. The options may hold secrets.
+
+    Args:
+        options: for every root that is no local path; under a root's own URL, or the controller's,
+            those for it alone.
+    """
+
+    def __init__(self, options: Mapping[str, object] | None = None) -> None:
+        self._options = dict(options or {})
+
+    def __repr__(self) -> str:
+        return "MemberOpener()"
+
+    def root(self, url: str) -> Storage:
+        """The storage of a root, or of the controller."""
+        return open_storage(url, self.of(url))
+
+    def of(self, url: str) -> dict[str, object]:
+        """The options that are for a root."""
+        if "://" not in url:
+            return {}
+        own = self._options.get(url.rstrip("/"), self._options.get(url))
+        if isinstance(own, Mapping):
+            return dict(own)
+        return {name: value for name, value in self._options.items() if "/" not in name}
+
+    def at(self, root: Root, member: Member) -> Storage:
+        """The storage of a member of a root."""
+        folder = names.incarnation_folder(incarnation_of(member))
+        url = f"{root.url.rstrip('/')}/{folder}"
+        storage = open_storage(url, self.of(root.url))
+        if storage.local_path("") is None:
+            return storage
+        return MarkedDisk(storage, names.member_mark(member))
+
+    def __call__(self, epoch: Epoch, member: Member) -> Storage:
+        return self.at(epoch.roots[root_of(member)], member)
+
+
+def put_mark(storage: Storage, member: Member, controller: str) -> None:
+    """Mark a member's folder as its own, before it takes part. Raises StorageError."""
+    inner = storage.inner if isinstance(storage, MarkedDisk) else storage
+    inner.put_if_absent(names.member_mark(member), envelope.encode(Mark(controller, member)))
+    inner.confirm(names.member_mark(member))

@@ -1,0 +1,169 @@
+"""Making a replicated store, and finding one by its controller or by any of its roots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, StorageError, StoreExists
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.epochs import (
+    Epoch,
+    Member,
+    Proposer,
+    Root,
+    check_settings,
+    first_epoch,
+    next_incarnation,
+    root_of,
+)
+from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, put_mark
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.state import envelope
+from txnlog.storage import open_storage
+from txnlog.storage.base import Address, Storage
+from txnlog.storage.probe import probe
+
+Options = Mapping[str, object] | None
+
+
+def make_replicas(
+    roots: Sequence[str],
+    controller: str,
+    options: Options,
+    settings: Mapping[str, object],
+    clock: Clock,
+) -> ReplicatedStorage:
+    """Make the roots replicas of one store, or open them if they are.
+
+    Args:
+        roots: paths or URLs of empty folders; the first one leads.
+        controller: where the epochs are kept: an empty folder of another filesystem, if roots are
+            to fail without it.
+        options: see :class:`~txnlog.replicas.members.MemberOpener`.
+        settings: of the replicas.
+        clock: for times.
+
+    Raises:
+        StoreExists: the controller has other roots, or a root belongs to another store.
+        NotAStore: a folder holds something else.
+        InvalidOption, InvalidConfig: what was asked for makes no sense.
+    """
+    opener = MemberOpener(options)
+    storages = [opener.root(url) for url in roots]
+    control = opener.root(controller)
+    urls = [storage.url for storage in storages]
+    for url in (*urls, control.url):
+        _check_url(url)
+    if len({*urls, control.url}) != len(urls) + 1:
+        raise InvalidOption("the roots and the controller of a replicated store must all differ")
+    checked = check_settings(settings, len(urls))
+    found = _find_epochs(control)
+    if found is None:
+        named = {f"r{number}": url for number, url in enumerate(urls)}
+        first = first_epoch(named, checked, Proposer(clock.token(), clock.now_ms(), "made"))
+        _make(opener, control, dict(zip(named.values(), storages, strict=True)), first)
+        found = Controller(control).newest()
+    if {root.url for root in found.roots.values()} != {*urls}:
+        there = ", ".join(root.url for root in found.roots.values())
+        raise StoreExists(f"{control.url} is the controller of other roots: {there}")
+    storage = _open(control, opener, options, clock)
+    storage.trust(probed=True)
+    return storage
+
+
+def find_replicas(url: str, options: Options, clock: Clock) -> ReplicatedStorage | None:
+    """The replicas whose controller or root this is; None if it is neither."""
+    storage = open_storage(url, MemberOpener(options).of(url))
+    try:
+        mark = envelope.decode(storage.get(names.REPLICA_FILE), MARK_DECODER, names.REPLICA_FILE)
+    except ObjectNotFound:
+        if _find_epochs(storage) is None:
+            return None
+    else:
+        storage = MemberOpener(options).root(mark.controller)
+    return _open(storage, MemberOpener(options), options, clock)
+
+
+def _open(
+    control: Storage, opener: MemberOpener, options: Options, clock: Clock
+) -> ReplicatedStorage:
+    address = Address(control.url, dict(options or {}))
+    return ReplicatedStorage(control, opener, address, clock)
+
+
+def _find_epochs(storage: Storage) -> Epoch | None:
+    try:
+        return Controller(storage).newest()
+    except NotAStore:
+        return None
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if "://" in url and ("@" in parts.netloc or parts.query):
+        raise InvalidOption(
+            "the URL of a replica's root is written down, and must hold no credentials: give them "
+            "in storage_options"
+        )
+
+
+def _make(
+    opener: MemberOpener, control: Storage, storages: Mapping[str, Storage], first: Epoch
+) -> None:
+    if not control.was_probed():
+        probe(control)
+    for name, root in first.roots.items():
+        mark_root(opener, storages[root.url], root, f"{name}-0", control.url)
+    Controller(control).propose(first)
+
+
+def mark_root(
+    opener: MemberOpener, storage: Storage, root: Root, member: Member, controller: str
+) -> None:
+    """Make sure that a root is empty, or this store's; tell in it where the controller is.
+
+    Raises NotAStore, StoreExists, PutIfAbsentBroken, StorageError.
+    """
+    data = envelope.encode(Mark(controller))
+    try:
+        if storage.get(names.REPLICA_FILE) != data:
+            raise StoreExists(f"{storage.url} is a replica of another store")
+    except ObjectNotFound:
+        folders = [name for name in storage.list_folders("") if not name.startswith(".")]
+        if folders or storage.list_names(""):
+            raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
+        if not storage.was_probed():
+            probe(storage)
+        if not storage.put_if_absent(names.REPLICA_FILE, data) and (
+            storage.get(names.REPLICA_FILE) != data
+        ):
+            raise StoreExists(f"{storage.url} is a replica of another store") from None
+        storage.confirm(names.REPLICA_FILE)
+    inside = opener.at(root, member)
+    if any(not name.startswith(".") for name, _ in inside.list_all("")):
+        raise StorageError(f"{inside.url} is not empty, as a new replica must be")
+    put_mark(inside, member, controller)
+
+
+def prepare_root(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
+    """Make a root ready to join: its name in the epochs, new or old, and its URL.
+
+    Raises InvalidOption, NotAStore, StoreExists, StorageError.
+    """
+    opener = storage.open_member
+    if not isinstance(opener, MemberOpener):
+        raise InvalidOption(f"{storage.url} was opened with members of its own: join them by name")
+    found = opener.root(url)
+    _check_url(found.url)
+    epoch = storage.agreement.refresh()
+    root = next((name for name, one in epoch.roots.items() if one.url == found.url), None)
+    if any(root_of(member) == root for member in epoch.in_sync):
+        raise InvalidOption(f"{found.url} is in sync already, as {root}")
+    if root is None:
+        root = f"r{len(epoch.roots)}"
+    member = next_incarnation(epoch, root)
+    mark_root(opener, found, Root(found.url), member, storage.url)
+    return root, found.url

@@ -1,0 +1,344 @@
+"""A storage over the storages of several roots: what is acknowledged is at all that are in sync.
+
+Everything above takes it for one storage. The leader decides races; nothing that others may miss is
+shown or built on before they have it. The rules are R1 to R8 of docs/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from txnlog import names
+from txnlog.clock import Clock, SystemClock
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.replicas.agreement import Agreement, MemberFailed, OpenMember
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.copying import Diverged, help_out, put_at_all
+from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.everywhere import Everywhere
+from txnlog.replicas.uploads import ReplicatedUpload
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
+from txnlog.storage.base import Address, Storage, Upload, check_name
+
+T = TypeVar("T")
+
+
+class ReplicatedStorage(Storage):
+    """Objects at every member of a set that the epochs on a controller root name.
+
+    Args:
+        controller: the storage of the controller root.
+        open_member: opens a member's own storage: its folder below its root.
+        address: how to open the same elsewhere.
+        clock: for how long members fail; tests bring their own.
+
+    What costs what: a put-if-absent is a request to the leader, then one to each other member side
+    by side, then a listing of the epochs; a listing one to each member, and one of the epochs.
+
+    Names are asked for by listings, also where all roots are disks (``lists_whole_folders``): who
+    believes in which name, and when names are freed, must not change with the members. What need
+    not be durable at once is durable all the same, since members must not differ after a power cut.
+    """
+
+    def __init__(
+        self,
+        controller: Storage,
+        open_member: OpenMember,
+        address: Address | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.url = controller.url
+        self._arguments = (controller, open_member, address, clock)
+        self.agreement = Agreement(Controller(controller), open_member, clock or SystemClock())
+        """For those who describe and change the set."""
+        self.open_member = open_member
+        self._controller = controller
+        self._address = address
+        self._everywhere = Everywhere()
+        self._folds_case: bool | None = None
+        self._was_probed = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ReplicatedStorage, self._arguments
+
+    def address(self) -> Address:
+        return self._address or self._controller.address()
+
+    def folds_case(self) -> bool:
+        if self._folds_case is None:
+            epoch = self.agreement.epoch()
+            found = [self.agreement.storage(epoch, member) for member in epoch.members]
+            self._folds_case = any(storage.folds_case() for storage in found)
+        return self._folds_case
+
+    def trust(self, *, probed: bool = False) -> None:
+        self._was_probed |= probed
+        epoch = self.agreement.epoch()
+        for member in epoch.members:
+            self.agreement.storage(epoch, member).trust(probed=probed)
+        self._controller.trust(probed=probed)
+
+    def was_probed(self) -> bool:
+        return self._was_probed
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _need(self, epoch: Epoch) -> None:
+        if len(epoch.in_sync) < epoch.min_insync:
+            raise NotEnoughReplicas(
+                f"{len(epoch.in_sync)} of the replicas of {self.url} are in sync in epoch "
+                f"{epoch.number} ({', '.join(epoch.in_sync)}), and min.insync.replicas is "
+                f"{epoch.min_insync}: nothing is acknowledged before others are back"
+            )
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        check_name(name)
+        data = bytes(data)
+        tried: set[Member] = set()
+        won: set[Member] = set()
+
+        def step(epoch: Epoch) -> bool:
+            self._need(epoch)
+            leader, others = epoch.leader, epoch.members[1:]
+            again = bool(tried)
+            tried.add(leader)
+            if leader in won or self._ask(epoch, leader, lambda s: s.put_if_absent(name, data)):
+                won.add(leader)
+                put_at_all(self.agreement, epoch, others, name, data)
+                return True
+            try:
+                found = self._ask(epoch, leader, lambda storage: storage.get(name))
+                self._ask(epoch, leader, lambda storage: storage.confirm(name))
+                # Who is told that the name is taken builds on what is there.
+                help_out(self.agreement, epoch, name, found, others)
+            except ObjectNotFound:
+                return False  # it was taken, and has been deleted since
+            return again and found == data
+
+        return self.agreement.settle(step, writes=True, then=self._knows_now(name))
+
+    def _knows_now(self, name: str) -> Callable[[Epoch], None]:
+        return lambda epoch: self._everywhere.add(epoch, [name])
+
+    def put(self, name: str, data: bytes) -> None:
+        check_name(name)
+        data = bytes(data)
+
+        def step(epoch: Epoch) -> None:
+            self._need(epoch)
+            try:
+                put_at_all(self.agreement, epoch, epoch.members, name, data)
+            except MemberFailed as failed:
+                if failed.member == epoch.leader and isinstance(failed.error, Diverged):
+                    raise failed.error from failed  # the name is not unique, which is a bug
+                raise
+
+        self.agreement.settle(step, writes=True, then=self._knows_now(name))
+
+    def upload(self, name: str) -> Upload:
+        return ReplicatedUpload(self.agreement, check_name(name), self._need)
+
+    def confirm(self, name: str) -> None:
+        def step(epoch: Epoch) -> None:
+            self._ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
+            if not self._knows(epoch, name):
+                self._help(epoch, name)
+            for member in epoch.members[1:]:
+                try:
+                    self._ask(epoch, member, lambda storage: storage.confirm(name))
+                except ObjectNotFound:
+                    self._help(epoch, name)
+
+        self._settle_shown(step, lambda _: [name])
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = [check_name(name) for name in names]
+        if not doomed:
+            return
+        self._everywhere.drop(doomed)
+
+        def step(epoch: Epoch) -> None:
+            # The leader's first: who copies from it looks there again when it has copied.
+            self._ask(epoch, epoch.leader, lambda storage: storage.delete(doomed))
+            others = epoch.members[1:]
+            self.agreement.ask_all(epoch, others, lambda _, storage: storage.delete(doomed))
+
+        self.agreement.settle(step)
+        self._everywhere.drop(doomed)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
+        return self.agreement.ask(epoch, member, call)
+
+    def _knows(self, epoch: Epoch, name: str) -> bool:
+        self._everywhere.follow(epoch)
+        return self._everywhere.has(name)
+
+    def _help(self, epoch: Epoch, name: str) -> bytes:
+        data = self._ask(epoch, epoch.leader, lambda storage: storage.get(name))
+        help_out(self.agreement, epoch, name, data, epoch.members[1:])
+        return data
+
+    def _settle_shown(self, step: Callable[[Epoch], T], shown: Callable[[T], Iterable[str]]) -> T:
+        """Do a step after which every member has what it shows, if no epoch has passed."""
+        done: list[T] = []
+
+        def kept(epoch: Epoch) -> T:
+            done.append(step(epoch))
+            return done[-1]
+
+        return self.agreement.settle(
+            kept, then=lambda epoch: self._everywhere.add(epoch, shown(done[-1]))
+        )
+
+    def _read_unique(self, name: str, call: Callable[[Storage], T]) -> T:
+        """Read an object that has one writer: any member's will do, the nearest one's first."""
+        epoch = self.agreement.epoch()
+        for member in self._by_nearness(epoch):
+            try:
+                return self._ask(epoch, member, call)
+            except (ObjectNotFound, MemberFailed):
+                continue
+        # None of those that were members once: it is the newest epoch's that tell.
+        return self.agreement.settle(partial(self._read_of_any, name, call))
+
+    def _by_nearness(self, epoch: Epoch) -> list[Member]:
+        def is_far(member: Member) -> bool:
+            return self.agreement.storage(epoch, member).local_path("") is None
+
+        # Who is joining may not have it yet.
+        return sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
+
+    def _read_of_any(self, name: str, call: Callable[[Storage], T], epoch: Epoch) -> T:
+        failed: MemberFailed | None = None
+        for member in self._by_nearness(epoch):
+            try:
+                return self._ask(epoch, member, call)
+            except ObjectNotFound:
+                continue
+            except MemberFailed as error:
+                failed = error
+        if failed is not None:
+            raise failed  # that one may have it
+        raise ObjectNotFound(f"no replica of {self.url} in sync has {name}")
+
+    def _read(self, name: str, call: Callable[[Storage], T]) -> T:
+        """Read of the leader what everybody has, or is given before it is shown."""
+        check_name(name)
+        if names.is_unique(name):
+            return self._read_unique(name, call)
+        epoch = self.agreement.epoch()
+        if self._knows(epoch, name):
+            for member in epoch.in_sync:
+                try:
+                    return self._ask(epoch, member, call)
+                except ObjectNotFound:
+                    break  # deleted, or never there: the newest epoch tells
+                except MemberFailed:
+                    continue
+
+        def step(epoch: Epoch) -> T:
+            self._help(epoch, name)
+            return self._ask(epoch, epoch.leader, call)
+
+        return self._settle_shown(step, lambda _: [name])
+
+    def get(self, name: str) -> bytes:
+        check_name(name)
+        if names.is_unique(name) or self._knows(self.agreement.epoch(), name):
+            return self._read(name, lambda storage: storage.get(name))
+        return self._settle_shown(lambda epoch: self._help(epoch, name), lambda _: [name])
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._read(name, lambda storage: storage.get_range(name, start, stop))
+
+    def small_reads_at_once(self) -> int:
+        return self._controller.small_reads_at_once()
+
+    def size(self, name: str) -> int:
+        return self._read(name, lambda storage: storage.size(name))
+
+    def modified_ms(self, name: str) -> int | None:
+        return self._read(name, lambda storage: storage.modified_ms(name))
+
+    def _show(self, epoch: Epoch, name: str, lacking: list[Member]) -> bool:
+        """See to it that members have what a listing shows; False if it is deleted meanwhile."""
+        if self._everywhere.has(name) or names.is_unique(name):
+            return True
+        try:
+            data = self._ask(epoch, epoch.leader, lambda storage: storage.get(name))
+            help_out(self.agreement, epoch, name, data, lacking)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+
+        def step(epoch: Epoch) -> list[str]:
+            self._everywhere.follow(epoch)
+            found = self.agreement.ask_all(
+                epoch, epoch.members, lambda _, storage: storage.list_names(folder, start_after)
+            )
+            listed = found[epoch.leader]
+            there = set(listed)
+            others = {member: set(found[member]) for member in epoch.members[1:]}
+            if any(not there.issuperset(theirs) for theirs in others.values()):
+                # Being deleted, or never acknowledged; or the leader's disk is not mounted.
+                self.agreement.check_mark(epoch, epoch.leader)
+            lacked = set().union(*(there - theirs for theirs in others.values()))
+            gone = set()
+            for last in sorted(lacked):
+                lacking = [member for member, theirs in others.items() if last not in theirs]
+                if not self._show(epoch, prefix + last, lacking):
+                    gone.add(last)
+            return [last for last in listed if last not in gone]
+
+        def shown(listed: list[str]) -> list[str]:
+            return [prefix + last for last in listed if not names.is_unique(prefix + last)]
+
+        return self._settle_shown(step, shown)
+
+    def list_folders(self, folder: str) -> list[str]:
+        def step(epoch: Epoch) -> list[str]:
+            self.agreement.check_mark(epoch, epoch.leader)
+            found = self._ask(epoch, epoch.leader, lambda storage: storage.list_folders(folder))
+            return [name for name in found if folder or name != names.MEMBER_MARKS]
+
+        return self.agreement.settle(step)
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        epoch = self.agreement.refresh()
+        marks = f"{names.MEMBER_MARKS}/"
+        try:
+            for name, size_bytes in self.agreement.storage(epoch, epoch.leader).list_all(folder):
+                if not name.startswith(marks):
+                    yield name, size_bytes
+            self.agreement.check_mark(epoch, epoch.leader)
+        except MemberFailed as failed:
+            raise failed.error from failed
+        if not self.agreement.is_newest(epoch):
+            raise StorageError(
+                f"the replicas of {self.url} have changed while {folder or 'the store'} was "
+                "listed: list it again"
+            )
+
+    # -- together --------------------------------------------------------------------------------
+
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
+        return self._controller.gather(calls)
+
+    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
+        with self.agreement.round() as done:
+            self.gather(partial(self.agreement.within, done, call) for call in calls)
+
+    def run_ahead(
+        self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
+    ) -> Generator[T]:
+        return self._controller.run_ahead(calls, most_bytes)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
+        return self._controller.race(call, rounds)

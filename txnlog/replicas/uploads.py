@@ -1,0 +1,115 @@
+"""One large object on its way to every member at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.copying import copy_object
+from txnlog.replicas.epochs import Epoch, Member
+from txnlog.storage.base import Storage, Upload
+
+
+class ReplicatedUpload(Upload):
+    """An upload to each member. One that fails on the way gets its copy from another at the end.
+
+    Args:
+        agreement: whom to ask.
+        name: the object's, which nobody else uses.
+        need: raises NotEnoughReplicas under an epoch with too few members in sync.
+    """
+
+    def __init__(self, agreement: Agreement, name: str, need: Callable[[Epoch], None]) -> None:
+        self._agreement = agreement
+        self._name = name
+        self._need = need
+        self._uploads: dict[Member, Upload] = {}
+        self._whole: set[Member] = set()
+        self._size = 0
+        self._ended = False
+        epoch = agreement.epoch()
+        for member in epoch.members:
+            with suppress(MemberFailed):
+                self._uploads[member] = agreement.ask(
+                    epoch, member, lambda storage: storage.upload(name)
+                )
+        if not self._uploads:
+            raise StorageError(f"no member of epoch {epoch.number} takes an upload of {name}")
+
+    def write(self, data: bytes) -> int:
+        if self._ended:
+            raise ValueError("the upload is closed")
+        self._size += len(data)
+        error = self._each(lambda upload: upload.write(data))
+        if error is not None and not self._uploads:
+            raise error
+        return len(data)
+
+    def _each(self, call: Callable[[Upload], object]) -> StorageError | None:
+        """Make a call of every upload, side by side; those that fail are dropped."""
+        members = list(self._uploads)
+
+        def run(member: Member) -> StorageError | None:
+            try:
+                call(self._uploads[member])
+            except StorageError as error:
+                return error
+            return None
+
+        gather = self._agreement.controller.storage.gather
+        errors = gather(partial(run, member) for member in members)
+        failed = None
+        for member, error in zip(members, errors, strict=True):
+            if error is not None:
+                failed = error
+                upload = self._uploads.pop(member)
+                with suppress(StorageError):
+                    upload.discard()
+        return failed
+
+    def close(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        error = self._each(lambda upload: upload.close())
+        self._whole.update(self._uploads)
+        if not self._whole and error is not None:
+            raise error
+        self._agreement.settle(self._complete, writes=True)
+
+    def _complete(self, epoch: Epoch) -> int:
+        """See to it that every member of the epoch has it."""
+        self._need(epoch)
+        for member in epoch.members:
+            if member not in self._whole:
+                self._copy_to(epoch, member)
+                self._whole.add(member)
+        return self._size
+
+    def _copy_to(self, epoch: Epoch, target: Member) -> None:
+        self._agreement.check_mark(epoch, target)
+        failed: MemberFailed | None = None
+        to = self._agreement.storage(epoch, target)
+        for source in sorted(self._whole, key=lambda member: member not in epoch.members):
+            found = self._agreement.storage(epoch, source)
+            try:
+                self._agreement.ask(epoch, source, lambda storage: storage.size(self._name))
+                self._copy_from(epoch, found, target, to)
+            except MemberFailed as error:
+                failed = error
+            except ObjectNotFound:
+                continue
+            else:
+                return
+        raise failed or StorageError(f"no member has the whole of {self._name} any more")
+
+    def _copy_from(self, epoch: Epoch, found: Storage, target: Member, to: Storage) -> None:
+        self._agreement.ask(epoch, target, lambda _: copy_object(found, to, self._name))
+
+    def discard(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._each(lambda upload: upload.discard())
