@@ -328,7 +328,8 @@ class SparkTransaction:
             native: the same.
 
         Raises:
-            UnknownTopicOrPartition, InvalidOption.
+            UnknownTopicOrPartition: a topic is not there.
+            InvalidOption: an argument is not valid here.
         """
         self._require_open("read_whole")
         self._require_session()
