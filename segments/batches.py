@@ -393,9 +393,9 @@ def _decode_columns(
 
 
 def _decode_packed(
-    header: BatchHeader, batch: memoryview, columns: Sequence[str] | None, limit: int
+    header: BatchHeader, batch: memoryview, columns: Columns, limit: int
 ) -> tuple[BatchHeader, DecodedRecords]:
-    return header, decode_packed(header, batch[MAX_HEADER_BYTES:], columns, limit)
+    return header, decode_packed(header, batch[MAX_HEADER_BYTES:], _names(columns), limit)
 
 
 def _decode_rows(

@@ -171,6 +171,8 @@ def test_projection() -> None:
         decoded = decode_batch(data, columns=names).records
         assert decoded.schema.names == names
         assert all(decoded.column(name).equals(records.column(name)) for name in names)
+        schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])  # as compaction asks
+        assert decode_batch(data, columns=schema).records.equals(decoded)
     with pytest.raises(UnsupportedRecordFormat, match="absent"):
         decode_batch(data, columns=["absent"])
 

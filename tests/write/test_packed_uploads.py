@@ -73,7 +73,10 @@ def test_versions_that_cannot_read_it_refuse_the_store(clock: VirtualClock) -> N
     heap.put(STORE_FILE, envelope.encode(StoreFile("0" * 32, clock.now_ms(), {})))
     store = attach(heap, clock=clock)
     store.create_topic("t", partitions=PARTITIONS)
-    commit(store, b"a", b"b")
+    for _ in range(4):
+        commit(store, b"a", b"b")
+    assert magics(store) == [COLUMNS] * 4 * PARTITIONS
+    assert [*merge_topic(another(store).logs, "t")]
     assert magics(store) == [COLUMNS] * PARTITIONS
 
 
