@@ -274,6 +274,40 @@ def test_what_precedes_a_wrong_line_is_written_where_lines_stream(store: txnlog.
     assert len(records(store)) == 8
 
 
+@pytest.mark.parametrize(
+    ("config", "data", "arguments", "reason"),
+    [
+        (
+            {"max.message.bytes": "120"},
+            b"a:1\nb:2\nc:" + b"x" * 100 + b"\nd:4\n",
+            ("-K", ":"),
+            "record 3 of the input takes 121 bytes, and max.message.bytes of the topic is 120",
+        ),
+        (
+            {"cleanup.policy": "compact"},
+            b'{"key":"a","value":"1"}\n{"key":"b","value":"2"}\n{"value":"3"}\n'
+            b'{"key":"d","value":"4"}\n',
+            ("-i", "jsonl"),
+            "key",
+        ),
+    ],
+)
+def test_what_precedes_a_record_that_its_topic_does_not_take_is_written(
+    store: txnlog.Store,
+    config: dict[str, str],
+    data: bytes,
+    arguments: tuple[str, ...],
+    reason: str,
+) -> None:
+    """It came with others in one piece, and they wait for their batch: they are not lost with it."""
+    store.create_topic("strict", config=config)
+    done = write(store, data, "strict", *arguments, "--flush-every", "1h")
+    told, why = done.err.splitlines()
+    assert told == "txnlog: the first 2 records of the input are written, and no others"
+    assert (done.code, reason in why) == (1, True)
+    assert [row[:2] for row in records(store, "strict")] == [(b"a", b"1"), (b"b", b"2")]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
 def test_lines_are_written_as_they_come(store: txnlog.Store) -> None:
     """Each is there to be read before the next one comes; Ctrl-C tells how many there are."""

@@ -22,7 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidRecord, RecordTooLarge
-from txnlog.segments.records import HEADERS_TYPE, MAX_TIMESTAMP_MS, TIMESTAMP_TYPE
+from txnlog.segments.records import (
+    HEADERS_TYPE,
+    MAX_TIMESTAMP_MS,
+    TIMESTAMP_TYPE,
+    record_sizes,
+)
 
 if TYPE_CHECKING:
     from txnlog.write.paced_stream import PacedStream
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 4 << 20
 _BINARY_FACTOR: Final = 8
 """A line of JSON may be so many times as long as the record in it: \\u0000 stands for one byte."""
+
+_TIMESTAMP_BYTES: Final = 8
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -302,6 +309,31 @@ def read_json_values(
             yield _parse_lines(pa.array(values, pa.binary()), line_format, 0)[0]
         if wrong is not None:
             raise wrong
+
+
+def stop_before_large(
+    batches: Iterator[pa.RecordBatch], max_record_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """The batches, up to the first record that is larger than a topic takes.
+
+    A producer that meets one in a batch has lost what waited with it.
+
+    Raises:
+        RecordTooLarge: there is one; the message has its number among the records.
+    """
+    before = 0
+    for batch in batches:
+        sizes = record_sizes(batch.select(["key", "value", "headers"])) + _TIMESTAMP_BYTES
+        large = np.flatnonzero(sizes > max_record_bytes)
+        if large.size:
+            row = int(large[0])
+            yield batch[:row]
+            raise RecordTooLarge(
+                f"record {before + row + 1} of the input takes {int(sizes[row])} bytes, and "
+                f"max.message.bytes of the topic is {max_record_bytes}"
+            )
+        before += batch.num_rows
+        yield batch
 
 
 _Row = tuple[bytes | None, bytes | None, list[dict[str, object]], int | None, int | None]

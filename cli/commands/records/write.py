@@ -191,9 +191,11 @@ def write_records(
                 written = _write(producer, where, shape.read(stdin))
         else:
             from txnlog.write.paced_stream import PacedStream
+            from txnlog.write.text_records import stop_before_large
 
             stream = PacedStream(sys.stdin.fileno())
-            written = _write_paced(producer, where, shape.read(stream), stream, pace)
+            batches = stop_before_large(shape.read(stream), shape.limits.max_record_bytes)
+            written = _write_paced(producer, where, batches, stream, pace)
         session.output.rows(FIELDS, written, streamed=pace is not None, live=pace is not None)
 
 
@@ -338,7 +340,7 @@ def _write_paced(
     stream: PacedStream,
     pace: _Pace,
 ) -> Iterator[Written]:
-    """As they come; each flush is an entry of the log. Those before a wrong line are written.
+    """As they come; each flush is an entry of the log. Those before a wrong one are written.
 
     However it ends early, it says how many of the input's records are written.
     """
@@ -356,6 +358,18 @@ def _write_paced(
         yield from _list_written(placed)
         flush()  # whoever reads this sees it now
 
+    def send(records: pa.RecordBatch) -> None:
+        nonlocal waiting
+        try:
+            producer.send_batch(where.topic, records, where.partition)
+        except InvalidRecord:  # none of them was taken
+            if records.num_rows > 1:
+                half = records.num_rows // 2
+                send(records[:half])
+                send(records[half:])
+            raise
+        waiting += records.num_rows
+
     try:
         try:
             for batch in batches:
@@ -363,8 +377,8 @@ def _write_paced(
                     room = batch.num_rows
                     if pace.record_count is not None:
                         room = min(room, pace.record_count - waiting)
-                    producer.send_batch(where.topic, batch[:room], where.partition)
-                    waiting, batch = waiting + room, batch[room:]
+                    send(batch[:room])
+                    batch = batch[room:]
                     if stream.deadline_s is None and pace.interval_s is not None:
                         stream.deadline_s = time.monotonic() + pace.interval_s
                     if waiting == pace.record_count:
