@@ -145,6 +145,8 @@ class Consumer(Polling):
         if isinstance(topics, str):
             topics = [topics]
         self._open()
+        if not isinstance(topics, Iterable):
+            raise InvalidOption(f"topics must be names of topics, not {topics!r:.200}")
         wanted = tuple(dict.fromkeys(topics))
         if bool(wanted) is (pattern is not None):
             raise InvalidOption("subscribe() needs at least one topic, or else a pattern for them")

@@ -10,13 +10,13 @@ from group_in_steps import Group, take_part
 from slow_requests import SlowRequests
 
 from txnlog import names
-from txnlog.errors import InconsistentGroupProtocol
+from txnlog.errors import FencedInstanceId, InconsistentGroupProtocol
 from txnlog.groups.joining import Joining
 from txnlog.groups.member import Member, MemberSettings
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
 from txnlog.state import envelope
-from txnlog.state.group import GroupState
+from txnlog.state.group import GroupState, OffsetCommit
 from txnlog.state.membership import (
     GroupMember,
     Held,
@@ -214,6 +214,8 @@ def test_requests_that_nobody_fulfils(group: Group) -> None:
     group.heap.put_if_absent(names.join_request("g", JoinRequest(f"{5:032x}", 2)), b"{}")
     ask(group, member(f"{6:032x}"), 99)
     ask(group, member(f"{7:032x}", assignors=("mine",)), 2)
+    ask(group, member(f"{10:032x}", topics=("t", "../t")), 2)
+    ask(group, member(f"{11:032x}", client_id="x" * (1 << 20)), 2)
     group.clock.time_ms -= 60_000
     ask(group, member(f"{8:032x}"), 2)
     group.clock.time_ms += 60_000
@@ -292,6 +294,89 @@ class NoRequests(FaultyStorage):
     def _fault(self, text: str) -> Fault | None:
         is_listing = text.startswith("list") and text.endswith("/members")
         return Fault.FAIL if text.endswith(".join") or is_listing else None
+
+
+def test_the_dead_fence_no_static_member_that_has_begun_anew(group: Group) -> None:
+    """It has crashed when it had asked, and was back when others fulfilled what is asked."""
+    ask(group, member(FIRST, instance_id="i"), 0)
+    log = log_of(group)
+    log.append(lambda _: MembersJoined("n", 0, (member(SECOND, instance_id="i"),)))
+    assert join_having_asked(log, member(OWN)).run()
+    assert [*members(group)] == [SECOND, OWN]
+
+
+def test_who_was_joined_by_others_and_fenced_does_not_fence_the_newer_one(group: Group) -> None:
+    late = Member(group.process().logs, "g", MemberSettings(instance_id="i"), ("t",))
+    for name in (late.member_id, SECOND):
+        joined = MembersJoined("n", 0, (member(name, instance_id="i"),))
+        log_of(group).append(lambda _, joined=joined: joined)
+    with pytest.raises(FencedInstanceId):
+        late.join()
+    assert [*members(group)] == [SECOND]
+
+
+def test_commits_keep_nobody_waiting_for_the_dead(group: Group) -> None:
+    """The first of those who ask is dead, and at each look a commit has come."""
+    ask(group, member(FIRST), 0)
+    offsets = [OffsetCommit("t", 0, 1)]
+
+    def before(text: str) -> None:
+        if text.startswith("list groups/g") and "members" not in text:
+            log_of(group).commit(offsets, force=True)
+
+    log = log_of(group, FaultyStorage(group.heap, before_request=before))
+    begun_ms = group.clock.time_ms
+    assert join_having_asked(log, member(OWN)).run()
+    assert group.clock.time_ms - begun_ms < 2_000
+    assert {*members(group)} == {FIRST, OWN}
+
+
+def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
+    """Nobody knows any more whether it was a member meanwhile, and is gone."""
+    late = Member(group.process().logs, "g", MemberSettings(), ("t",))
+    before = late.member_id
+    ask_first = Joining._go_on
+
+    def sleeps(self: Joining) -> bool:
+        with self._log.reading() as state:
+            self._ask(state, member(late.member_id))
+        others = log_of(group)
+        others.append(lambda _: MembersJoined("n", 0, (member(before),)))
+        others.append(lambda _: MembersLeft("n", 0, (before,), "session.timeout.ms"))
+        for number in range(200):
+            other = member(f"{number:032x}")
+            others.append(lambda _, other=other: MembersJoined("n", 0, (other,)))
+            others.append(lambda _, other=other: MembersLeft("n", 0, (other.member_id,), "closed"))
+        patch.undo()
+        return ask_first(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Joining, "_go_on", sleeps)
+        late.join()
+    assert late.member_id != before
+    assert [*members(group)] == [late.member_id]
+    assert requests_left(group) == []
+
+
+def test_a_request_that_no_listing_shows_is_not_left(group: Group) -> None:
+    class NotShown(FaultyStorage):
+        def list_names(self, folder: str, start_after: str = "") -> list[str]:
+            found = super().list_names(folder, start_after)
+            return [name for name in found if not name.endswith(".join")]
+
+    assert join_having_asked(log_of(group, NotShown(group.heap)), member(OWN)).run()
+    assert requests_left(group) == []
+
+
+def test_requests_that_were_overtaken_are_deleted_by_who_sees_them(group: Group) -> None:
+    """Whoever has put what they ask for may have died before he deleted them."""
+    log = log_of(group)
+    log.append(lambda _: MembersJoined("n", 0, (member(FIRST), member(SECOND))))
+    log.append(lambda _: MembersLeft("n", 0, (SECOND,), "closed"))
+    ask(group, member(FIRST), 0)
+    ask(group, member(SECOND), 0)
+    assert join_having_asked(log, member(OWN)).run()
+    assert requests_left(group) == []
 
 
 def test_who_can_leave_no_request_joins_by_itself(group: Group) -> None:

@@ -370,3 +370,20 @@ def test_who_waits_for_long_is_no_idle_member(group: Group) -> None:
     assert consumer.poll(timeout_ms=10_000) == []
     take_part(two)
     assert len(consumer.assignment()) == len(two.assignment()) == 2
+
+
+def test_who_was_taken_out_subscribes_to_something_else(group: Group) -> None:
+    """It is no error of subscribe(): the next poll joins again, with that."""
+    consumer = group.consumer()
+    take_part(consumer)
+    group.store.remove_group_members("g")
+    consumer.subscribe(["out"])
+    take_part(consumer)
+    assert topics(consumer) == ["out"]
+
+
+@pytest.mark.parametrize("wrong", [None, 5])
+def test_what_is_no_list_of_topics(group: Group, wrong: object) -> None:
+    consumer = group.process().consumer(group_id="g")
+    with pytest.raises(InvalidOption, match="names of topics"):
+        consumer.subscribe(wrong)  # type: ignore[arg-type]

@@ -247,6 +247,16 @@ def test_what_a_group_is_about() -> None:
     assert group.ever
 
 
+def test_who_has_left_before_anything_was_assigned_was_a_member() -> None:
+    """Older versions would drop who is gone."""
+    group = membership.Membership()
+    assert not group.ever
+    group.fold(MembersJoined("n", 0, (member(),)), 0)
+    group.fold(MembersLeft("n", 0, ("m",), ""), 1)
+    assert group.generation == 0
+    assert group.ever
+
+
 def test_older_versions_refuse_a_group_that_had_members() -> None:
     """Its entries, and its checkpoints for ever; a group without stays as it was."""
     heap, clock = HeapStorage(), VirtualClock()

@@ -18,20 +18,29 @@ from functools import partial
 import msgspec
 
 from txnlog import names
-from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidTopic,
+    ObjectNotFound,
+    StorageError,
+    UnknownMemberId,
+    UnsupportedVersion,
+)
 from txnlog.log.group_log import GroupLog
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.names import JoinRequest
 from txnlog.state import envelope
 from txnlog.state.group import GroupState
-from txnlog.state.membership import GroupMember, JoinAsked, MembersJoined
+from txnlog.state.membership import MOST_BEHIND, GroupMember, JoinAsked, MembersJoined
 
 _MOST_TOGETHER = 64
 """So many members join in one entry at most."""
 _MOST_AGE_MS = 60_000
 """A request that is so old, by wall clocks, is left to its own writer."""
+_MOST_BYTES = 1 << 20
+"""A request that is larger is left to its own writer."""
 _TURNS = (1, 1, 1, 4, 16)
-"""How many of those who wait may put the next entry when nothing has come so many times; then all
+"""How many of those who wait may put the next entry when nobody was joined so many times; then all
 may."""
 _MOST_LOST = 3
 """Who has lost so many numbers asks others, whatever it was that took them."""
@@ -63,7 +72,8 @@ class Joining:
     def run(self) -> bool:
         """Join; whether this process has put the entry that says so: else others have.
 
-        Raises what ``judge`` and ``StateLog.append`` do.
+        Raises what ``judge`` and ``StateLog.append`` do; UnknownMemberId if it is too late to join
+        under its id.
         """
         with self._log.lock:
             try:
@@ -83,7 +93,9 @@ class Joining:
                 member = self._judge(state)
                 if member is None:
                     return False
-                quiet = 0 if state.next_entry > before else quiet + 1
+                self._check_id(state, member)
+                # Commits are no turn that somebody has taken: he may be dead.
+                quiet = 0 if _newest_join(state) >= before else quiet + 1
                 others = self._waiting(state, shown)
                 if self._own is None and lost and _is_crowd(state, lost):
                     self._ask(state, member)
@@ -144,16 +156,28 @@ class Joining:
         entry = MembersJoined(self._clock.token(), self._clock.now_ms(), members)
         if self._log.put_next(entry) is None:
             return False
-        self._delete(r for r in shown if not self._may_be_fulfilled(state, r))
+        own = [] if self._own is None else [self._own]  # also if the listing has not shown it
+        self._delete(r for r in {*shown, *own} if not self._may_be_fulfilled(state, r))
         return True
+
+    def _check_id(self, state: GroupState, member: GroupMember) -> None:
+        """Raise UnknownMemberId where nobody knows whether it was joined meanwhile, and is gone."""
+        own, group = self._own, state.membership
+        is_member = member.member_id in group.members
+        if own is not None and not is_member and state.next_entry > own.next_entry + MOST_BEHIND:
+            raise UnknownMemberId(
+                f"group {self._log.name!r}: it has gone on for {MOST_BEHIND} entries since this "
+                "consumer asked to join; poll again, which joins it under another id"
+            )
 
     def _may_be_fulfilled(self, state: GroupState, request: JoinRequest) -> bool:
         """Whether somebody may need a request yet, as far as is known here."""
-        group = state.membership
+        if request == self._own or state.membership.is_overtaken(*request, state.next_entry):
+            return False
         known = self._known.get(request)
         if known is None:
-            return request not in self._known and request != self._own
-        return group.may_join(known, request.next_entry, state.next_entry)
+            return request not in self._known
+        return state.membership.may_join(known, request.next_entry, state.next_entry)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -178,15 +202,8 @@ class Joining:
             return []
 
     def _waiting(self, state: GroupState, shown: Iterable[JoinRequest]) -> list[JoinRequest]:
-        """The requests of others that were not fulfilled, as far as their names tell."""
-        found = []
-        for request in shown:
-            held = state.membership.members.get(request.member_id)
-            is_open = held is None or held.joined_entry < request.next_entry
-            unread = True
-            if request != self._own and is_open and self._known.get(request, unread) is not None:
-                found.append(request)
-        return sorted(found)
+        """The requests of others that may be fulfilled, as far as their names tell."""
+        return sorted(r for r in shown if r != self._own and self._may_be_fulfilled(state, r))
 
     def _read(self, chosen: Sequence[JoinRequest]) -> list[tuple[JoinRequest, GroupMember]]:
         """Who asks, as far as that can be read and is young; each is read once."""
@@ -199,10 +216,14 @@ class Joining:
     def _read_one(self, request: JoinRequest) -> GroupMember | None:
         path = names.join_request(self._log.name, request)
         try:
-            asked = envelope.decode(self._log.log.storage.get(path), _DECODER, path)
+            data = self._log.log.storage.get(path)
+            # What is cut off here is damaged for whoever decodes it.
+            asked = envelope.decode(data[:_MOST_BYTES], _DECODER, path)
+            for topic in asked.member.topics:
+                names.check_topic(topic)  # in the log it would stop all members
         except ObjectNotFound:
             return None
-        except (StorageError, CorruptEntry, UnsupportedVersion) as error:
+        except (StorageError, CorruptEntry, UnsupportedVersion, InvalidTopic) as error:
             _logger.debug("a request to join was passed over: %s", error)
             return None
         is_young = abs(self._clock.now_ms() - asked.at_ms) < _MOST_AGE_MS
@@ -230,7 +251,11 @@ def delete_join_requests(log: GroupLog, requests: Iterable[JoinRequest]) -> None
         _logger.debug("requests to join %r were left: %s", log.name, error)
 
 
+def _newest_join(state: GroupState) -> int:
+    """The last entry by which somebody has joined who is there; -1: nobody is."""
+    return max((held.joined_entry for held in state.membership.members.values()), default=-1)
+
+
 def _is_crowd(state: GroupState, lost: Sequence[int]) -> bool:
     """Whether it was others that join who took the numbers."""
-    held = state.membership.members.values()
-    return len(lost) >= _MOST_LOST or any(found.joined_entry >= lost[0] for found in held)
+    return len(lost) >= _MOST_LOST or _newest_join(state) >= lost[0]

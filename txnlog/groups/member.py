@@ -201,7 +201,7 @@ class Member:
 
     def _check_fenced(self, group: Membership) -> None:
         instance_id = self._settings.instance_id
-        if self._joined and group.instance(instance_id) is not None:
+        if group.instance(instance_id) is not None:
             raise FencedInstanceId(
                 f"group {self.group_id!r}: a newer consumer has joined with group_instance_id "
                 f"{instance_id!r}; close this one, or give each consumer an id of its own"
@@ -218,14 +218,15 @@ class Member:
             InconsistentGroupProtocol: the other members have no assignor in common with this one.
         """
         with self._lock:
-            try:
-                was_first = self._put_joined()
-            except UnknownMemberId:
-                if self._joined:
-                    raise
-                # Others have joined it, and did not hear of it, before it knew.
-                self.member_id = self._clock.token()
-                was_first = self._put_joined()
+            while True:
+                try:
+                    was_first = self._put_joined()
+                    break
+                except UnknownMemberId:
+                    if self._joined:
+                        raise
+                    # Others have joined it, and did not hear of it, before it knew.
+                    self.member_id = self._clock.token()
             with self._log.reading() as state:
                 self._followed = state.membership.generation
             self._joined = True

@@ -109,10 +109,8 @@ class Sharing:
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None) -> None:
         """Share in these topics: from the next poll on, if it is no member yet."""
-        self._topics = tuple(topics)
         self._listener = listener or ConsumerRebalanceListener()
-        if self._member is not None and self._process == os.getpid():
-            self._member.subscribe(self._topics)
+        self.change_topics(topics)
 
     def change_topics(self, topics: Iterable[str]) -> None:
         """Share in other topics from now on, with the same listener."""

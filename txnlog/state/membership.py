@@ -199,7 +199,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
     @property
     def ever(self) -> bool:
         """Whether the group ever had a member: then versions that know of none must refuse it."""
-        return self.generation > 0 or bool(self.members)
+        return self.generation > 0 or bool(self.members or self.gone)
 
     def status(self, *, has_offsets: bool) -> GroupStatus:
         """What the group is about, in Kafka's words."""
@@ -344,12 +344,20 @@ class Membership(msgspec.Struct, omit_defaults=True):
         """Whether others may put that a member joins, as entry ``next_entry`` (invariant M4).
 
         Not if it may have done so since it asked, when the log had ``asked`` entries: it may have
-        left again, or have subscribed to something else.
+        left again, or have subscribed to something else. Nor if its instance id was taken since.
         """
-        if not asked <= next_entry <= asked + MOST_BEHIND or member.member_id in self.gone:
+        if next_entry < asked or self.is_overtaken(member.member_id, asked, next_entry):
             return False
-        held = self.members.get(member.member_id)
-        return held is None or held.joined_entry < asked
+        # A static member that has come since may be the same one, begun anew.
+        holder = self.instance(member.instance_id)
+        return holder is None or holder.joined_entry < asked
+
+    def is_overtaken(self, member_id: str, asked: int, next_entry: int) -> bool:
+        """Whether nobody may fulfil a request any more, whatever it says; see :meth:`may_join`."""
+        if next_entry > asked + MOST_BEHIND or member_id in self.gone:
+            return True
+        held = self.members.get(member_id)
+        return held is not None and held.joined_entry >= asked
 
     def joinable(
         self, group_id: str, first: GroupMember, others: Iterable[GroupMember]
