@@ -170,7 +170,8 @@ def _txnlog(url: str, options: dict[str, object]) -> _Work:
 
     def scan() -> int:
         store = txnlog.store.open_store(url, storage_options=options)
-        return store.scan("t").to_arrow().num_rows
+        rows: int = store.scan("t").to_arrow().num_rows
+        return rows
 
     return _Work(begin, commit, scan)
 
@@ -196,7 +197,8 @@ def _deltalake(url: str, options: dict[str, object]) -> _Work:
         write_deltalake(table_url, table, mode="append", storage_options=given)
 
     def scan() -> int:
-        return DeltaTable(table_url, storage_options=given).to_pyarrow_table().num_rows
+        rows: int = DeltaTable(table_url, storage_options=given).to_pyarrow_table().num_rows
+        return rows
 
     return _Work(lambda: None, commit, scan)
 
