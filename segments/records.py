@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.segments.errors import UnsupportedRecordFormat
+from txnlog.segments.number_arrays import arrow_of, numbers_of
 
 TIMESTAMP_TYPE: Final = pa.timestamp("ms", tz="UTC")
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -95,8 +96,8 @@ def constant_timestamps(timestamp_ms: int, count: int) -> pa.Array:
 
 def empty_headers(count: int) -> pa.Array:
     """``count`` times no headers."""
-    offsets = pa.array(np.zeros(count + 1, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array([], HEADERS_TYPE.value_type))
+    offsets = arrow_of(np.zeros(count + 1, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.nulls(0, HEADERS_TYPE.value_type))
 
 
 def default_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
@@ -134,7 +135,7 @@ def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterat
     if offsets[0] == offsets[-1]:
         alike[headers] = empty_headers(longest)
     for rows in groups:
-        indices = pa.array(rows)
+        indices = arrow_of(rows)
         arrays = [
             alike[name].slice(0, len(rows))
             if name in alike
@@ -152,8 +153,7 @@ def timestamp_column(batch: pa.RecordBatch) -> str:
 def timestamps_ms(batch: pa.RecordBatch) -> Int64Array:
     """The timestamp column as int64 milliseconds, without copying. It must have no nulls."""
     column = batch.column(timestamp_column(batch))
-    values: Int64Array = column.view(pa.int64()).to_numpy()
-    return values
+    return numbers_of(column.view(pa.int64()))
 
 
 def split_large(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:

@@ -29,6 +29,7 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
 from txnlog.segments.formats.codecs import check_uncompressed
+from txnlog.segments.number_arrays import numbers_of
 from txnlog.segments.parquet.columns import SchemaColumns
 from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.records import (
@@ -331,7 +332,7 @@ def _check_offset_deltas(header: BatchHeader, column: pa.Array | None) -> Int32A
         return None
     if column.type != pa.int32() or column.null_count:
         raise ValueError(f"the column of offset deltas is {column.type} or has nulls")
-    deltas: Int32Array = column.to_numpy()
+    deltas: Int32Array = numbers_of(column)
     if len(deltas) == 0 or deltas[0] < 0 or not bool(np.all(deltas[1:] > deltas[:-1])):
         raise ValueError("offset deltas do not ascend")
     if deltas[-1] != header.last_offset_delta:

@@ -32,6 +32,8 @@ class Report:
     rows: dict[str, dict[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     _versions: dict[str, str] = field(default_factory=dict)
+    _not_kept: dict[str, set[str]] = field(default_factory=dict)
+    """By server, what has a figure in the file and was not measured: the section stays."""
 
     def begin(self, server: StoreServer) -> None:
         """A server runs."""
@@ -48,6 +50,10 @@ class Report:
             f"{name} {self._versions[name]}: {len(rows)} figures"
             for name, rows in self.rows.items()
         ]
+        lines += [
+            f"{name}: figures not kept, the file has more: {', '.join(sorted(what))}"
+            for name, what in self._not_kept.items()
+        ]
         return [*lines, *(f"{name} did not run: {why}" for name, why in self.missing.items())]
 
     def write(self, path: Path = REPORT) -> None:
@@ -61,7 +67,10 @@ class Report:
         }
         for name, rows in self.rows.items():
             # A part of the figures, of a narrowed run, does not replace all of them.
-            if rows and rows.keys() >= _measured_before(sections.get(name, "")):
+            left_out = _measured_before(sections.get(name, "")) - rows.keys()
+            if rows and left_out:
+                self._not_kept[name] = left_out
+            elif rows:
                 sections[name] = self._section(name, rows)
         body = "\n\n".join(f"## {sections[name]}" for name in sorted(sections))
         path.write_text(f"{_HEAD}\n{body}\n")

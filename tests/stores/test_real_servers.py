@@ -22,7 +22,7 @@ import pytest
 import small_files
 from bank import LEAST_AGE, open_banks, open_for_business
 from copy_job import PREPARED, TOTAL, check_whole_transactions, copy_all, judge
-from servers import CannotStart, StoreServer
+from servers import StoreServer
 from stores_report import Report
 
 import txnlog
@@ -279,16 +279,10 @@ def test_a_scan_of_a_million_records(server: StoreServer, report: Report) -> Non
 
 
 def test_a_scan_of_small_files(server: StoreServer, report: Report) -> None:
-    """Many small commits and a scan of them all; deltalake does the same, where it knows how."""
+    """Many small commits and scans of them all; deltalake takes turns, where it knows how."""
     url, options = place(server)
-    report.add(server, small_files.WHAT.format("txnlog"), small_files.run_txnlog(url, options))
-    if small_files.deltalake_knows(url):
-        try:
-            figure = small_files.run_deltalake(f"{url}-delta", options)
-        except CannotStart as why:
-            report.missing[f"deltalake on {server.name}"] = str(why)
-            return
-        report.add(server, small_files.WHAT.format("deltalake"), figure)
+    for what, figure in small_files.compare(url, options).items():
+        report.add(server, what, figure)
 
 
 def test_a_transaction_of_spark(server: StoreServer, spark: SparkSession) -> None:

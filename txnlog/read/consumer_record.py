@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.names import TopicPartition
+from txnlog.segments.number_arrays import numbers_of
 
 T = TypeVar("T")
 Pairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -49,9 +50,9 @@ def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[Consum
         ConsumerRecord,
         repeat(where.topic),
         repeat(where.partition),
-        _integers(offset.to_numpy()),
-        _integers(stamp.view(pa.int64()).to_numpy() // 1000),
-        _integers(kind.to_numpy()),
+        _integers(numbers_of(offset)),
+        _integers(numbers_of(stamp.view(pa.int64())) // 1000),
+        _integers(numbers_of(kind)),
         _byte_strings(key),
         _byte_strings(value),
         _headers_of(headers, batch.num_rows),
@@ -88,7 +89,7 @@ def _byte_strings(column: pa.Array) -> Iterable[bytes | None]:
 
 def _headers_of(column: pa.Array, count: int) -> Iterable[Pairs]:
     """The pairs of each of ``count`` records."""
-    bounds = column.offsets.to_numpy()
+    bounds = numbers_of(column.offsets)
     first, last = int(bounds[0]), int(bounds[-1])
     if first == last:  # as with most topics
         return repeat((), count)

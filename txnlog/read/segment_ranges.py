@@ -33,6 +33,7 @@ from txnlog.read.schema import ScanColumns
 from txnlog.schema import HEADERS
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
+from txnlog.segments.number_arrays import arrow_of, constant_array
 from txnlog.segments.parquet.chosen_rows import RowChoice
 from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
@@ -548,10 +549,10 @@ class _Assembler:
             return self._json_column(name, batch)
         meaning = self._columns.meaning(name)
         if meaning == "offset":
-            return pa.array(batch.offsets() + part.segment.offset_shift)
+            return arrow_of(batch.offsets() + part.segment.offset_shift)
         if meaning == "timestamp":
             milliseconds = timestamps_ms(batch.records)
-            return pa.array(milliseconds * np.int64(1000)).view(self._schema.field(name).type)
+            return arrow_of(milliseconds * np.int64(1000)).view(self._schema.field(name).type)
         if name in self._stored:
             column = batch.records.column(name)
             kind = self._schema.field(name).type
@@ -576,9 +577,9 @@ class _Assembler:
         )
         return (json_keys if name == "key" else json_values)(records, schema)
 
-    def _constant(self, name: str, value: object, length: int) -> pa.Array:
+    def _constant(self, name: str, value: int | str, length: int) -> pa.Array:
         known, array = self._constants.get(name, (None, None))
         if array is None or known != value or len(array) < length:
-            array = pa.repeat(pa.scalar(value, self._schema.field(name).type), length)
+            array = constant_array(value, self._schema.field(name).type, length)
             self._constants[name] = value, array
         return array.slice(0, length)
