@@ -13,6 +13,7 @@ import pytest
 
 import txnlog
 from txnlog import names
+from txnlog.admin import replicas as replica_admin
 from txnlog.errors import (
     InvalidOption,
     NotEnoughReplicas,
@@ -346,3 +347,51 @@ def test_a_leader_that_was_not_in_sync_only_if_that_is_allowed(tmp_path: Path) -
     epoch = allowed.storage.agreement.epoch()  # type: ignore[attr-defined]
     assert (epoch.leader, epoch.unclean) == ("r1-0", 1)
     assert allowed.storage.list_names("") == [names.STORE_FILE, "x", "z"]
+
+
+def test_the_last_roots_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:
+    """No other member's listing differs: nothing but the mark tells that it is not empty."""
+    made.create_topic("t", partitions=1)
+    made.remove_replica("r1")
+    bring_back = lose(tmp_path / "a")
+    with pytest.raises(StorageError, match="Is its disk mounted"):
+        made.storage.list_names("topics/t/log")
+    with pytest.raises(StorageError):
+        made.storage.list_folders("topics")
+    bring_back()
+    assert made.storage.list_folders("topics") == ["t"]
+
+
+def test_two_bring_in_different_roots_at_once(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both call theirs r2: who was refused writes to the other one's from then on."""
+    made.create_topic("t", partitions=1)
+    propose = Agreement.propose
+
+    def be_second(agreement: Agreement, epoch: Epoch) -> bool:
+        monkeypatch.setattr(Agreement, "propose", propose)
+        reopened(tmp_path).add_replica(str(tmp_path / "d"))
+        return propose(agreement, epoch)
+
+    monkeypatch.setattr(Agreement, "propose", be_second)
+    with pytest.raises(NotEnoughReplicas, match="try again"):
+        made.add_replica(str(tmp_path / "c"))
+    made.storage.put("x", b"1")
+    assert objects(tmp_path / "d/incarnation-00000")["x"] == b"1"
+    assert "x" not in objects(tmp_path / "c/incarnation-00000")
+
+
+def test_a_root_that_has_become_another_meanwhile_is_left(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = joining.join
+    monkeypatch.setattr(replica_admin, "join", lambda *told: (
+        monkeypatch.setattr(replica_admin, "join", join),
+        reopened(tmp_path).add_replica(str(tmp_path / "d")),
+        made.remove_replica("r2"),
+        join(*told),
+    ))  # fmt: skip
+    with pytest.raises(NotEnoughReplicas, match="r2 has become"):
+        made.add_replica(str(tmp_path / "c"))
+    assert made.storage.agreement.refresh().roots["r2"].url == str(tmp_path / "d")  # type: ignore[attr-defined]
