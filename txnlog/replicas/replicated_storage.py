@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
-from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replicas.agreement import Agreement, MemberFailed, OpenMember
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.copying import Diverged, help_out, put_at_all
@@ -207,7 +207,10 @@ class ReplicatedStorage(Storage):
 
     def _by_nearness(self, epoch: Epoch) -> list[Member]:
         def is_far(member: Member) -> bool:
-            return self.agreement.storage(epoch, member).local_path("") is None
+            try:
+                return self.agreement.storage(epoch, member).local_path("") is None
+            except TxnlogError:
+                return True  # not even its server answers: the others are asked
 
         # Who is joining may not have it yet.
         return sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
