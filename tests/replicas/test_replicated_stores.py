@@ -509,4 +509,6 @@ def test_a_server_that_cannot_be_reached_at_all_hides_nothing(
         return opened(self, root, member)
 
     monkeypatch.setattr(MemberOpener, "at", at)
-    assert values(reopened(tmp_path)) == ["1"]
+    data = next(name for name in objects(tmp_path / "a/incarnation-00000") if "/data/" in name)
+    control, options = LocalStorage(str(tmp_path / "control")), MemberOpener()
+    assert ReplicatedStorage(control, options, clock=VirtualClock()).size(data) > 0

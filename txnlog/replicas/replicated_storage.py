@@ -1,7 +1,7 @@
 """A storage over the storages of several roots: what is acknowledged is at all that are in sync.
 
 Everything above takes it for one storage. The leader decides races; nothing that others may miss is
-shown or built on before they have it. The rules are R1 to R8 of docs/PROTOCOL.md.
+shown or built on before they have it. The rules are R1 to R7 of docs/PROTOCOL.md.
 """
 
 from __future__ import annotations
