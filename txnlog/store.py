@@ -43,7 +43,7 @@ from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.replicas.epochs import split_settings
-from txnlog.replicas.opening import find_replicas, make_replicas
+from txnlog.replicas.opening import find_replicas, make_replicas, own_options
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
 from txnlog.state import envelope
@@ -110,10 +110,13 @@ def open_store(
             [url, *replicas], controller, storage_options, settings, clock or SystemClock()
         )
         return attach(logged(storage), create=True, config=others, clock=clock)
-    storage = open_storage(url, storage_options, unsafe_single_writer=unsafe_single_writer)
     try:
+        storage = open_storage(
+            url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
+        )
         return attach(logged(storage), create=create, config=config, clock=clock)
-    except (StoreNotFound, NotAStore):
+    except (StoreNotFound, NotAStore, InvalidOption):
+        # A root on a local disk takes no options: they are for the others then.
         found = find_replicas(url, storage_options, clock or SystemClock())
         if found is None:
             raise

@@ -9,22 +9,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import txnlog
 from txnlog import names
+from txnlog.admin import replicas as replica_admin
 from txnlog.errors import (
+    CorruptEntry,
     InvalidOption,
+    NotAStore,
     NotEnoughReplicas,
     ObjectNotFound,
     StorageError,
     StoreExists,
+    StoreNotFound,
 )
 from txnlog.replicas import copying, joining, opening
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import Controller
-from txnlog.replicas.epochs import Epoch
+from txnlog.replicas.epochs import Epoch, Root
+from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.testing import VirtualClock
@@ -346,3 +353,162 @@ def test_a_leader_that_was_not_in_sync_only_if_that_is_allowed(tmp_path: Path) -
     epoch = allowed.storage.agreement.epoch()  # type: ignore[attr-defined]
     assert (epoch.leader, epoch.unclean) == ("r1-0", 1)
     assert allowed.storage.list_names("") == [names.STORE_FILE, "x", "z"]
+
+
+def test_the_last_roots_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:
+    """No other member's listing differs: nothing but the mark tells that it is not empty."""
+    made.create_topic("t", partitions=1)
+    made.remove_replica("r1")
+    bring_back = lose(tmp_path / "a")
+    with pytest.raises(StorageError, match="Is its disk mounted"):
+        made.storage.list_names("topics/t/log")
+    with pytest.raises(StorageError):
+        made.storage.list_folders("topics")
+    bring_back()
+    assert made.storage.list_folders("topics") == ["t"]
+
+
+def test_two_bring_in_different_roots_at_once(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both call theirs r2: who was refused writes to the other one's from then on."""
+    made.create_topic("t", partitions=1)
+    propose = Agreement.propose
+
+    def be_second(agreement: Agreement, epoch: Epoch) -> bool:
+        monkeypatch.setattr(Agreement, "propose", propose)
+        reopened(tmp_path).add_replica(str(tmp_path / "d"))
+        return propose(agreement, epoch)
+
+    monkeypatch.setattr(Agreement, "propose", be_second)
+    with pytest.raises(NotEnoughReplicas, match="try again"):
+        made.add_replica(str(tmp_path / "c"))
+    made.storage.put("x", b"1")
+    assert objects(tmp_path / "d/incarnation-00000")["x"] == b"1"
+    assert "x" not in objects(tmp_path / "c/incarnation-00000")
+
+
+def test_a_root_that_has_become_another_meanwhile_is_left(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = joining.join
+    monkeypatch.setattr(replica_admin, "join", lambda *told: (
+        monkeypatch.setattr(replica_admin, "join", join),
+        reopened(tmp_path).add_replica(str(tmp_path / "d")),
+        made.remove_replica("r2"),
+        join(*told),
+    ))  # fmt: skip
+    with pytest.raises(NotEnoughReplicas, match="r2 has become"):
+        made.add_replica(str(tmp_path / "c"))
+    assert made.storage.agreement.refresh().roots["r2"].url == str(tmp_path / "d")  # type: ignore[attr-defined]
+
+
+def test_a_controller_has_a_folder_of_its_own(made: txnlog.Store, tmp_path: Path) -> None:
+    """In a store's folder it would never be found again, nor in another one's root."""
+    txnlog.open(str(tmp_path / "plain"), create=True)
+    for taken in ("plain", "a"):
+        with pytest.raises(NotAStore, match="a folder of its own"):
+            txnlog.open(
+                str(tmp_path / "c"),
+                replicas=[str(tmp_path / "d")],
+                controller=str(tmp_path / taken),
+                create=True,
+            )
+    assert made.replicas().in_sync == ("r0-0", "r1-0")
+
+
+def test_a_new_epoch_0_does_not_take_old_roots(made: txnlog.Store, tmp_path: Path) -> None:
+    """Their first incarnations may have been deleted; the controller's disk is not mounted."""
+    for _ in range(2):
+        made.remove_replica("r0")
+        made.add_replica(str(tmp_path / "a"))
+        made.remove_replica("r1")
+        made.add_replica(str(tmp_path / "b"))
+    for folder in "ab":
+        shutil.rmtree(tmp_path / folder / "incarnation-00000")
+    lose(tmp_path / "control")
+    with pytest.raises(StorageError, match="later incarnations"):
+        make(tmp_path)
+
+
+def test_a_root_under_another_name_is_no_other_root(made: txnlog.Store, tmp_path: Path) -> None:
+    """As with a disk that is mounted twice: both copies would be one."""
+    shutil.copy(tmp_path / "b" / names.REPLICA_FILE, tmp_path / "replica")
+    (tmp_path / "e").mkdir()
+    shutil.move(tmp_path / "replica", tmp_path / "e" / names.REPLICA_FILE)
+    with pytest.raises(StoreExists, match="another root than r2"):
+        made.add_replica(str(tmp_path / "e"))
+
+
+def test_a_controller_without_its_first_epoch_is_not_believed(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    made.remove_replica("r1")
+    (tmp_path / "control" / names.epoch_file(0)).unlink()
+    with pytest.raises(StorageError, match="later ones: is the controller's disk mounted"):
+        reopened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"number": 7}, "epoch 7"),
+        ({"leader": "r9-0"}, "not in sync"),
+        ({"in_sync": ()}, "not in sync"),
+        ({"in_sync": ("r0-0", "r0-0")}, "twice"),
+        ({"in_sync": ("r0-0", "r1-x")}, "makes no sense"),
+        ({"in_sync": ("r0-0", "r1-4")}, "no incarnation r1-4"),
+        ({"roots": {}}, "no incarnation r0-0"),
+        ({"settings": {"min.insync.replicas": "0"}}, "at least 1"),
+        ({"settings": {"replica.lag.time.max.ms": "soon"}}, "at least 1"),
+    ],
+)
+def test_an_epoch_that_makes_no_sense_is_refused(
+    made: txnlog.Store, tmp_path: Path, changed: dict[str, Any], says: str
+) -> None:
+    epoch = made.storage.agreement.epoch()  # type: ignore[attr-defined]
+    bad = msgspec.structs.replace(epoch, **{"number": 1, **changed})
+    (tmp_path / "control" / names.epoch_file(1)).write_bytes(envelope.encode(bad))
+    with pytest.raises(CorruptEntry, match=says):
+        reopened(tmp_path)
+
+
+def test_options_are_for_those_they_name(tmp_path: Path) -> None:
+    """A root on a disk is opened with what is for the others; what is for none is refused."""
+    url = f"memory://{tmp_path.name}"
+    options = {"s3://elsewhere/x": {"key": "k"}}
+    txnlog.open(
+        str(tmp_path / "a"), replicas=[str(tmp_path / "b")], controller=url, create=True
+    ).create_topic("t")
+    for where in (str(tmp_path / "a"), url):
+        store = txnlog.open(where, storage_options=options)
+        assert store.replicas().controller == url
+    local = make(tmp_path / "disks")
+    again = txnlog.open(str(tmp_path / "disks/b"), storage_options={"key": "k"})
+    assert again.store_id == local.store_id
+    with pytest.raises(InvalidOption, match="takes no storage options"):
+        txnlog.open(str(tmp_path / "new"), create=True, storage_options={"key": "k"})
+
+
+def test_what_is_no_store_is_told_of_a_path_too(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound):
+        txnlog.open(tmp_path / "none")  # type: ignore[arg-type]
+
+
+def test_a_server_that_cannot_be_reached_at_all_hides_nothing(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some adapters connect when they are opened."""
+    made.create_topic("t", partitions=1)
+    write(made, "1")
+    opened = MemberOpener.at
+
+    def at(self: MemberOpener, root: Root, member: str) -> Any:
+        if member == "r1-0":
+            raise StorageError("no route to host")
+        return opened(self, root, member)
+
+    monkeypatch.setattr(MemberOpener, "at", at)
+    data = next(name for name in objects(tmp_path / "a/incarnation-00000") if "/data/" in name)
+    control, options = LocalStorage(str(tmp_path / "control")), MemberOpener()
+    assert ReplicatedStorage(control, options, clock=VirtualClock()).size(data) > 0

@@ -26,8 +26,10 @@ from txnlog.replicas.epochs import (
     Proposer,
     elected,
     elected_unclean,
+    root_of,
     without,
 )
+from txnlog.replicas.members import MarkGone
 from txnlog.storage.base import Storage
 
 T = TypeVar("T")
@@ -79,7 +81,7 @@ class Agreement:
         self.controller = controller
         self.clock = clock
         self._open_member = open_member
-        self._storages: dict[Member, Storage] = {}
+        self._storages: dict[tuple[Member, str], Storage] = {}
         self._failing: dict[Member, _Failing] = {}
         self._epoch: Epoch | None = None
         self._round = threading.local()
@@ -101,9 +103,12 @@ class Agreement:
 
     def storage(self, epoch: Epoch, member: Member) -> Storage:
         """The storage of one member."""
-        found = self._storages.get(member)
+        # Of two that bring in different roots at once, both call them the same: one is refused.
+        root = epoch.roots.get(root_of(member))
+        which = (member, root.url if root else "")
+        found = self._storages.get(which)
         if found is None:
-            found = self._storages[member] = self._open_member(epoch, member)
+            found = self._storages[which] = self._open_member(epoch, member)
         return found
 
     def ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
@@ -115,7 +120,7 @@ class Agreement:
             raise
         except StorageError as error:
             self._note_failure(epoch, member)
-            raise MemberFailed(member, error) from error
+            raise MemberFailed(member, error, useless=isinstance(error, MarkGone)) from error
         self._failing.pop(member, None)
         return result
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from txnlog import names
-from txnlog.errors import NotAStore, ObjectNotFound, StorageError
-from txnlog.replicas.epochs import DECODER, Epoch
+from txnlog.errors import CorruptEntry, NotAStore, ObjectNotFound, StorageError, TxnlogError
+from txnlog.replicas.epochs import DECODER, Epoch, check_epoch
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -23,6 +23,7 @@ class Controller:
         Raises:
             NotAStore: there is none at all.
             StorageError: or those that are known to be there are gone.
+            CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
         """
         after = names.epoch_file(known.number - 1) if known is not None and known.number else ""
         found = self.storage.list_names(names.EPOCHS, after.rpartition("/")[2])
@@ -36,6 +37,12 @@ class Controller:
         if not numbers:
             raise NotAStore(f"there are no epochs below {self.storage.url}")
         number = max(numbers)
+        if known is None and 0 not in numbers:
+            # Somebody has put one where the disk was not mounted, or has cleaned up: never done.
+            raise StorageError(
+                f"{self.storage.url}/{names.epoch_file(0)} is gone, and there are later ones: is "
+                "the controller's disk mounted? Nothing is acknowledged without it"
+            )
         if known is not None and number == known.number:
             return known
         return self._read(number)
@@ -49,7 +56,12 @@ class Controller:
             self.storage.confirm(path)
         except ObjectNotFound as error:
             raise StorageError(f"{where} was listed, and is gone") from error
-        return envelope.decode(data, DECODER, where, envelope.FORMAT_VERSION)
+        epoch = envelope.decode(data, DECODER, where, envelope.FORMAT_VERSION)
+        try:
+            check_epoch(epoch, number)
+        except (ValueError, TxnlogError) as error:
+            raise CorruptEntry(f"{where} makes no sense: {error}") from error
+        return epoch
 
     def propose(self, epoch: Epoch) -> bool:
         """Put the next epoch; False if somebody else has put one of this number.

@@ -92,6 +92,22 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
 DECODER = msgspec.json.Decoder(Epoch)
 
 
+def check_epoch(epoch: Epoch, number: int) -> None:
+    """Raises ValueError: it is no epoch of this number, or names what it does not know."""
+    known = [*epoch.in_sync, *epoch.joining, *epoch.left]
+    if epoch.number != number:
+        raise ValueError(f"it says that it is epoch {epoch.number}")
+    if epoch.leader not in epoch.in_sync:
+        raise ValueError(f"its leader {epoch.leader} is not in sync")
+    if len({*map(root_of, epoch.members)}) != len(epoch.in_sync) + len(epoch.joining):
+        raise ValueError("it names a root twice")
+    for member in known:
+        root = epoch.roots.get(root_of(member))
+        if root is None or not 0 <= incarnation_of(member) < root.incarnations:
+            raise ValueError(f"it tells of no incarnation {member}")
+    check_settings(epoch.settings, len(epoch.roots))
+
+
 class Proposer(msgspec.Struct, frozen=True):
     """Who proposes an epoch, when and why."""
 

@@ -75,6 +75,8 @@ def join(agreement: Agreement, root: str, url: str) -> Joined:
 def _begin(agreement: Agreement, epoch: Epoch, member: Member, url: str) -> Epoch:
     """Name it as joining."""
     root = root_of(member)
+    if root in epoch.roots and epoch.roots[root].url != url:
+        raise NotEnoughReplicas(f"{root} has become {epoch.roots[root].url}: try again")
     for other in epoch.joining:
         if root_of(other) == root:  # somebody was killed over it
             who = agreement.proposer(f"{other} is replaced by another incarnation")

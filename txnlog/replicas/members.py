@@ -1,7 +1,8 @@
 """A member's own storage: a folder of its root, known by a mark.
 
 A disk that is not mounted is an empty folder which takes every write. So members on this machine's
-disks are asked for their mark before and after each.
+disks are asked for their mark before and after each write, and after
+each listing.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
 MARK_DECODER = msgspec.json.Decoder(Mark)
 
 
+class MarkGone(StorageError):
+    """A member's folder is not the one that it was."""
+
+
 class MarkedDisk(ForwardingStorage):
-    """Refuses to write where the mark is not found."""
+    """Refuses to write, and to tell what is not there, where the mark is not found."""
 
     def __init__(self, inner: Storage, mark: str) -> None:
         super().__init__(inner)
@@ -46,11 +51,17 @@ class MarkedDisk(ForwardingStorage):
 
     def check(self) -> None:
         path = self.inner.local_path(self._mark)
-        if path is not None and not os.path.lexists(path):
-            raise StorageError(
+        if path is None:
+            return
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MarkGone(
                 f"{self.url} is not the folder that it was: {self._mark} is gone. Is its disk "
                 "mounted?"
-            )
+            ) from error
+        except OSError as error:
+            raise StorageError(f"{self.url}: {self._mark} cannot be looked for: {error}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self.check()
@@ -62,6 +73,17 @@ class MarkedDisk(ForwardingStorage):
         self.check()
         super().put(name, data)
         self.check()
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        # Looked for afterwards: what is listed was listed while it was there.
+        found = super().list_names(folder, start_after)
+        self.check()
+        return found
+
+    def list_folders(self, folder: str) -> list[str]:
+        found = super().list_folders(folder)
+        self.check()
+        return found
 
     def upload(self, name: str) -> Upload:
         self.check()

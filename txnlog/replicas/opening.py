@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from txnlog.replicas.epochs import (
     Root,
     check_settings,
     first_epoch,
+    incarnation_of,
     next_incarnation,
     root_of,
 )
@@ -74,15 +76,26 @@ def make_replicas(
     return storage
 
 
-def find_replicas(url: str, options: Options, clock: Clock) -> ReplicatedStorage | None:
+def own_options(url: str | os.PathLike[str], options: Options) -> Options:
+    """Of options some of which are for single roots, those for this one; else all of them."""
+    if not any("/" in name for name in options or {}):
+        return options
+    return MemberOpener(options).of(os.fspath(url))
+
+
+def find_replicas(
+    url: str | os.PathLike[str], options: Options, clock: Clock
+) -> ReplicatedStorage | None:
     """The replicas whose controller or root this is; None if it is neither."""
+    url = os.fspath(url)
     storage = open_storage(url, MemberOpener(options).of(url))
     try:
-        mark = envelope.decode(storage.get(names.REPLICA_FILE), MARK_DECODER, names.REPLICA_FILE)
+        data = storage.get(names.REPLICA_FILE)
     except ObjectNotFound:
         if _find_epochs(storage) is None:
             return None
     else:
+        mark = envelope.decode(data, MARK_DECODER, f"{storage.url}/{names.REPLICA_FILE}")
         storage = MemberOpener(options).root(mark.controller)
     return _open(storage, MemberOpener(options), options, clock)
 
@@ -113,6 +126,9 @@ def _check_url(url: str) -> None:
 def _make(
     opener: MemberOpener, control: Storage, storages: Mapping[str, Storage], first: Epoch
 ) -> None:
+    folders = {name for name in control.list_folders("") if not name.startswith(".")}
+    if folders - {names.EPOCHS} or control.list_names(""):
+        raise NotAStore(f"{control.url} is not empty: a controller needs a folder of its own")
     if not control.was_probed():
         probe(control)
     for name, root in first.roots.items():
@@ -127,10 +143,13 @@ def mark_root(
 
     Raises NotAStore, StoreExists, PutIfAbsentBroken, StorageError.
     """
-    data = envelope.encode(Mark(controller))
+    data = envelope.encode(Mark(controller, root_of(member)))
     try:
         if storage.get(names.REPLICA_FILE) != data:
-            raise StoreExists(f"{storage.url} is a replica of another store")
+            raise StoreExists(
+                f"{storage.url} is another root than {root_of(member)} of {controller}, or a "
+                "replica of another store"
+            )
     except ObjectNotFound:
         folders = [name for name in storage.list_folders("") if not name.startswith(".")]
         if folders or storage.list_names(""):
@@ -142,6 +161,11 @@ def mark_root(
         ):
             raise StoreExists(f"{storage.url} is a replica of another store") from None
         storage.confirm(names.REPLICA_FILE)
+    had = [names.parse_incarnation_folder(name) for name in storage.list_folders("")]
+    if any(one is not None and one > incarnation_of(member) for one in had):
+        raise StorageError(
+            f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
+        )
     inside = opener.at(root, member)
     if any(not name.startswith(".") for name, _ in inside.list_all("")):
         raise StorageError(f"{inside.url} is not empty, as a new replica must be")

@@ -1,7 +1,7 @@
 """A storage over the storages of several roots: what is acknowledged is at all that are in sync.
 
 Everything above takes it for one storage. The leader decides races; nothing that others may miss is
-shown or built on before they have it. The rules are R1 to R8 of docs/PROTOCOL.md.
+shown or built on before they have it. The rules are R1 to R7 of docs/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
-from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replicas.agreement import Agreement, MemberFailed, OpenMember
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.copying import Diverged, help_out, put_at_all
@@ -207,7 +207,10 @@ class ReplicatedStorage(Storage):
 
     def _by_nearness(self, epoch: Epoch) -> list[Member]:
         def is_far(member: Member) -> bool:
-            return self.agreement.storage(epoch, member).local_path("") is None
+            try:
+                return self.agreement.storage(epoch, member).local_path("") is None
+            except TxnlogError:
+                return True  # not even its server answers: the others are asked
 
         # Who is joining may not have it yet.
         return sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
