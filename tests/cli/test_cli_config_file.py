@@ -33,7 +33,7 @@ def test_a_wrong_file_is_wrong_usage_and_its_values_stay_in_it(tmp_path: Path) -
     """What cannot be read or understood is named by its key alone."""
     file = tmp_path / "txnlog.toml"
     for content, named in (
-        ('store = "hunter2', "no TOML"),
+        ('store = "hunter2', "not TOML"),
         ('stor = "hunter2"', "stor is not one of"),
         ("store = 1", "store must be a string"),
         ('storage_options = "hunter2"', "must be a table"),

@@ -118,7 +118,7 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
         (b"x", ("t", "-i", "jsonl", "-k", "x"), 2, "--input lines"),
         (b"x", ("t", "--value-is-line", "-K", ":"), 2, "takes lines whole"),
         (b"x", ("t", "--header-delimiter", ""), 2, "--header-delimiter is empty"),
-        (b"x", ("t", "--flush-every", "1"), 2, "no length of time"),
+        (b"x", ("t", "--flush-every", "1"), 2, "not a length of time"),
         (b"x", ("t", "--batch", "0"), 2, "--batch"),
         (b"h=1;v\nh;v\n", ("t", "--header-delimiter", ";"), 1, "line 2 has headers b'h'"),
         (b"h=1;v\nv\n", ("t", "--header-delimiter", ";"), 1, "line 2 has no header delimiter"),

@@ -79,7 +79,7 @@ def test_batches_of_typed_topics_are_shown_with_their_columns(tmp_path: Path) ->
     path = str(tmp_path / store.segments("f")[0].paths.log)
     for place in (("f", "--store", tmp_path), ("--file", path)):
         (batch,) = cli("segments", "dump", *place, "--records", "-o", "json").json()
-        assert (batch["magic"], batch["damage"]) == (102, None)
+        assert (batch["magic"], batch["damage"]) == (103, None)
         values = [json.loads(record["value"]) for record in batch["records"]]
         assert values == [{"carrier": "AA", "n": 1}, {"carrier": "BB", "n": None}]
     (verified,) = cli("segments", "verify", "f", "--store", tmp_path, "-o", "json").json()

@@ -555,7 +555,7 @@ def test_what_cannot_be_written_is_refused_before_the_job(
     ):
         with pytest.raises(InvalidRecord, match=re.escape(said)):
             check_typed(row.selectExpr(*columns).schema, store.topic_spec("typed"), None)
-    with pytest.raises(InvalidRecord, match="was made with a schema"):
+    with pytest.raises(InvalidRecord, match="was created with a schema"):
         check_columns(row.selectExpr("1 AS id").schema, store.topic_spec("plain"), None)
     with pytest.raises(InvalidOption, match="cannot be read at once"):
         read(spark, store, "typed", "plain")
