@@ -307,6 +307,6 @@ def test_a_topic_is_read_as_it_was(tmp_path: Path) -> None:
     assert [record["value"] for record in then.json()] == ["old"]
     assert [record["value"] for record in now.json()] == ["old", "new"]
     assert counted.json()["record_count"] == 1
-    assert (before.code, "was created at" in before.err) == (1, True)
+    assert (before.code, "was made at" in before.err) == (1, True)
     assert (wrong.code, "not a token" in wrong.err) == (1, True)
     assert (group.code, "--as-of" in group.err) == (2, True)

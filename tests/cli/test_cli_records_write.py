@@ -285,8 +285,10 @@ def test_what_precedes_a_wrong_line_is_written_where_lines_stream(store: txnlog.
         ),
         (
             {"cleanup.policy": "compact"},
-            b'{"key":"a","value":"1"}\n{"key":"b","value":"2"}\n{"value":"3"}\n'
-            b'{"key":"d","value":"4"}\n',
+            (
+                b'{"key":"a","value":"1"}\n{"key":"b","value":"2"}\n{"value":"3"}\n'
+                b'{"key":"d","value":"4"}\n'
+            ),
             ("-i", "jsonl"),
             "key",
         ),
@@ -299,7 +301,7 @@ def test_what_precedes_a_record_that_its_topic_does_not_take_is_written(
     arguments: tuple[str, ...],
     reason: str,
 ) -> None:
-    """It came with others in one piece, and they wait for their batch: they are not lost with it."""
+    """It came with others in one piece, which wait for their batch: they are not lost with it."""
     store.create_topic("strict", config=config)
     done = write(store, data, "strict", *arguments, "--flush-every", "1h")
     told, why = done.err.splitlines()

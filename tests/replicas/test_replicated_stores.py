@@ -392,12 +392,14 @@ def test_a_root_that_has_become_another_meanwhile_is_left(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join = joining.join
-    monkeypatch.setattr(replica_admin, "join", lambda *told: (
-        monkeypatch.setattr(replica_admin, "join", join),
-        reopened(tmp_path).add_replica(str(tmp_path / "d")),
-        made.remove_replica("r2"),
-        join(*told),
-    ))  # fmt: skip
+
+    def be_second(*told: Any) -> object:
+        monkeypatch.setattr(replica_admin, "join", join)
+        reopened(tmp_path).add_replica(str(tmp_path / "d"))
+        made.remove_replica("r2")
+        return join(*told)
+
+    monkeypatch.setattr(replica_admin, "join", be_second)
     with pytest.raises(NotEnoughReplicas, match="r2 has become"):
         made.add_replica(str(tmp_path / "c"))
     assert made.storage.agreement.refresh().roots["r2"].url == str(tmp_path / "d")  # type: ignore[attr-defined]
