@@ -13,7 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+import pyarrow as pa
+from deltalake import write_deltalake
 
 from txnlog.clock import SystemClock
 from txnlog.log.group_metadata import GroupMetadata
@@ -46,7 +50,46 @@ def measure(folder: Path, commits: int) -> list[str]:
         "| commit | files | links | fsyncs | threads started | requests | CPU ms |",
         "|---|---|---|---|---|---|---|",
         *rows,
+        "",
+        *_beside_delta(folder, commits),
     ]
+
+
+def _beside_delta(folder: Path, commits: int) -> list[str]:
+    """The same records appended by deltalake, in turns with ours; it syncs nothing."""
+    plain, job = _make(folder / "beside").producer(), _make(folder / "jobs")
+    producer = job.producer(transactional_id="job")
+    producer.init_transactions()
+
+    def flush(turn: int) -> None:
+        _send(plain, "a", turn)
+        plain.flush()
+
+    def append(turn: int, tables: tuple[str, ...]) -> None:
+        for table in tables:
+            values = [b"%d of %d" % (number, turn) for number in range(RECORDS)]
+            write_deltalake(str(folder / table), pa.table({"value": values}), mode="append")
+
+    sides: tuple[tuple[str, Callable[[int], None]], ...] = (
+        (f"a flush of {RECORDS} records", flush),
+        ("an append of deltalake", partial(append, tables=("one",))),
+        ("a transaction of 2 topics and a group", partial(_commit_job, producer)),
+        ("two appends of deltalake", partial(append, tables=("two", "three"))),
+    )
+    elapsed: dict[str, list[float]] = {name: [] for name, _ in sides}
+    used: dict[str, list[float]] = {name: [] for name, _ in sides}
+    for turn in range(_WARM + commits):
+        for name, side in sides:
+            began, cpu = time.perf_counter(), time.process_time()
+            side(turn)
+            if turn >= _WARM:
+                elapsed[name].append(time.perf_counter() - began)
+                used[name].append(time.process_time() - cpu)
+    lines = ["| in turns | ms | CPU ms |", "|---|---|---|"]
+    for name, _ in sides:
+        times = statistics.median(elapsed[name]), statistics.median(used[name])
+        lines.append(f"| {name} | {times[0] * 1000:.1f} | {times[1] * 1000:.1f} |")
+    return lines
 
 
 def _plain(folder: Path, commits: int) -> list[Counter[str]]:
@@ -65,16 +108,17 @@ def _transactions(folder: Path, commits: int) -> list[Counter[str]]:
     producer = store.producer(transactional_id="job")
     producer.init_transactions()
 
-    def commit(turn: int) -> None:
-        producer.begin_transaction()
-        for topic in ("a", "b"):
-            _send(producer, topic, turn)
-        producer.send_offsets_to_transaction(
-            {SOURCE: turn + 1}, GroupMetadata("g", {SOURCE: turn or None})
-        )
-        producer.commit_transaction()
+    return _counted(store, partial(_commit_job, producer), commits)
 
-    return _counted(store, commit, commits)
+
+def _commit_job(producer: Producer, turn: int) -> None:
+    producer.begin_transaction()
+    for topic in ("a", "b"):
+        _send(producer, topic, turn)
+    producer.send_offsets_to_transaction(
+        {SOURCE: turn + 1}, GroupMetadata("g", {SOURCE: turn or None})
+    )
+    producer.commit_transaction()
 
 
 def _make(folder: Path) -> Store:

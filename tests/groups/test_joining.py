@@ -155,6 +155,10 @@ def log_of(group: Group, storage: object = None) -> GroupLog:
     return log
 
 
+def put(group: Group, entry: MembersJoined | MembersLeft) -> None:
+    log_of(group).append(lambda _: entry)
+
+
 def ask(group: Group, asked: GroupMember, next_entry: int, *, named: str = "") -> None:
     request = JoinRequest(named or asked.member_id, next_entry)
     data = envelope.encode(JoinAsked(group.clock.time_ms, asked), envelope.WITH_MEMBERS)
@@ -308,8 +312,7 @@ def test_the_dead_fence_no_static_member_that_has_begun_anew(group: Group) -> No
 def test_who_was_joined_by_others_and_fenced_does_not_fence_the_newer_one(group: Group) -> None:
     late = Member(group.process().logs, "g", MemberSettings(instance_id="i"), ("t",))
     for name in (late.member_id, SECOND):
-        joined = MembersJoined("n", 0, (member(name, instance_id="i"),))
-        log_of(group).append(lambda _, joined=joined: joined)
+        put(group, MembersJoined("n", 0, (member(name, instance_id="i"),)))
     with pytest.raises(FencedInstanceId):
         late.join()
     assert [*members(group)] == [SECOND]
@@ -340,13 +343,12 @@ def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
     def sleeps(self: Joining) -> bool:
         with self._log.reading() as state:
             self._ask(state, member(late.member_id))
-        others = log_of(group)
-        others.append(lambda _: MembersJoined("n", 0, (member(before),)))
-        others.append(lambda _: MembersLeft("n", 0, (before,), "session.timeout.ms"))
+        put(group, MembersJoined("n", 0, (member(before),)))
+        put(group, MembersLeft("n", 0, (before,), "session.timeout.ms"))
         for number in range(200):
             other = member(f"{number:032x}")
-            others.append(lambda _, other=other: MembersJoined("n", 0, (other,)))
-            others.append(lambda _, other=other: MembersLeft("n", 0, (other.member_id,), "closed"))
+            put(group, MembersJoined("n", 0, (other,)))
+            put(group, MembersLeft("n", 0, (other.member_id,), "closed"))
         patch.undo()
         return ask_first(self)
 
