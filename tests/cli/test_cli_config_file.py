@@ -100,7 +100,7 @@ def test_an_option_of_the_command_overrules_that_of_a_file() -> None:
     """Behind the verb, then before it, then the file; a local store takes none of the file's."""
     settings = Settings(storage_options={"key": "file", "secret": "file", "token": "file"})
     root = RootOptions("s3://bucket/store", {"key": "before", "secret": "before"}, None, settings)
-    session = open_session(root, None, ["key=behind"], None)
-    assert session.storage_options == {"key": "behind", "secret": "before", "token": "file"}
-    local = open_session(root, "/data/store", ["key=behind"], None)
-    assert local.storage_options == {"key": "behind", "secret": "before"}
+    session = open_session(root, None, ["key=of-the-verb"], None)
+    assert session.storage_options == {"key": "of-the-verb", "secret": "before", "token": "file"}
+    local = open_session(root, "/data/store", ["key=of-the-verb"], None)
+    assert local.storage_options == {"key": "of-the-verb", "secret": "before"}

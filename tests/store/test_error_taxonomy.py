@@ -38,7 +38,14 @@ ABORTABLE = {
     "UnknownMemberId",
     "UploadExpired",
 }
-RETRIABLE = {"CommitStateUnknown", "ConcurrentTransactions", "StorageError"}
+RETRIABLE = {
+    "CommitStateUnknown",
+    "ConcurrentTransactions",
+    "Diverged",
+    "MarkGone",
+    "NotEnoughReplicas",
+    "StorageError",
+}
 CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "CorruptEntry",
     "CorruptRecord",
@@ -130,7 +137,7 @@ def test_kafkas_clients_agree_on_what_is_retriable() -> None:
 
 def test_public_errors_are_in_one_place() -> None:
     """Whoever catches them imports them from txnlog.errors."""
-    inner = {"SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
+    inner = {"Diverged", "MarkGone", "SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
     assert set(errors.__all__) == set(CLASSES) - inner | {"TxnlogError"}
 
 
