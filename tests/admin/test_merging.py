@@ -516,6 +516,7 @@ def meet(switches: list[int]) -> int:
     return len(simulation.order)
 
 
+@pytest.mark.more
 def test_two_mergers_at_once() -> None:
     """One of them wins; the other deletes what it has uploaded, and nothing else."""
     length = meet([])

@@ -71,6 +71,7 @@ def expected(store: Store, now_ms: int, most_ms: int, most_bytes: int) -> list[R
     return found
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("first_seed", [0, pytest.param(25, marks=pytest.mark.slow)])
 def test_a_few_segments_at_a_time(first_seed: int) -> None:
     """Whatever is settled, merged, aborted, undecided or shared, by age and by size."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cli_command import cli_each
 
 
+@pytest.mark.more
 def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
     """They do what the verb does, options and all; help lists none of them."""
     pairs = (

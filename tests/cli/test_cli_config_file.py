@@ -65,6 +65,7 @@ def test_completion_can_be_installed(tmp_path: Path) -> None:
     assert cli(env={**env, **asked}).out.split() == ["find-hanging"]
 
 
+@pytest.mark.more
 @pytest.mark.s3
 def test_a_store_on_s3_is_written_and_read_by_a_file(
     s3_options: dict[str, Any], tmp_path: Path

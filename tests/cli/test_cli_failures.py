@@ -100,6 +100,7 @@ def test_what_cannot_be_read_is_no_damage(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err.split("\n")[:2] == ["txnlog: denied", "txnlog: denied"]
 
 
+@pytest.mark.more
 def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     """A reader that has had enough ends a long output without a word."""
     path = tmp_path / "store"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from cli_command import cli, cli_each, cli_on_terminal
 from rich.cells import cell_len
 
@@ -85,6 +86,7 @@ def test_long_records_are_cut_to_the_width_of_a_terminal(tmp_path: Path) -> None
     assert "\u2026" not in whole
 
 
+@pytest.mark.more
 def test_no_way_of_printing_a_record_lets_a_terminal_obey_it(tmp_path: Path) -> None:
     """Escapes, C1 controls and changes of direction in keys, values and headers, in each format."""
     odd = "\x1b[31m \x9b31m \u202e \u2028 \x7f"
@@ -178,6 +180,7 @@ def test_long_names_fold_and_numbers_and_times_do_not(tmp_path: Path) -> None:
     assert max(map(cell_len, re.sub(r"\x1b\[\d*m", "", maintained).splitlines())) <= 80
 
 
+@pytest.mark.more
 def test_a_dump_of_huge_records_does_not_flood_a_terminal(tmp_path: Path) -> None:
     """Each record is a line of the terminal's width, in a pipe all of it."""
     store = txnlog.open(str(tmp_path / "store"), create=True)

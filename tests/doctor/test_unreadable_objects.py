@@ -47,6 +47,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_looked_at() -> None:
     }
 
 
+@pytest.mark.more
 def test_one_state_or_entry_that_cannot_be_read_makes_nothing_else_wrong() -> None:
     """Whatever single file it is: no other is called damaged for that."""
     for path, _ in list(SMALL.list_all("")):

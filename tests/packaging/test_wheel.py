@@ -42,6 +42,7 @@ def test_wheel_holds_every_module_once_and_nothing_else(wheel: Path) -> None:
     assert listing(wheel) == sorted(expected)
 
 
+@pytest.mark.more
 def test_symlinks_make_no_difference(wheel: Path, tmp_path: Path) -> None:
     """The wheel is the same whether or not the symlinks were in the sources."""
     assert listing(build(tmp_path, symlinks=True)) == listing(wheel)

@@ -260,6 +260,7 @@ def looker(seen: list[int]) -> Body:
     return body
 
 
+@pytest.mark.more
 @pytest.mark.condition(31)
 def test_snapshots_of_all_topics_while_eight_writers_commit() -> None:
     """Each transaction shows wholly or not at all, at any moment, in random orders."""

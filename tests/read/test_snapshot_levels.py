@@ -410,6 +410,7 @@ def test_a_checkpoint_that_comes_in_the_middle_of_a_listing(
     assert view.scan("t").to_arrow().num_rows in (0, 2)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("level", "listing"), [("read_committed", 2), ("snapshot", 4)])
 def test_a_reader_that_sleeps_between_its_listings(
     clock: VirtualClock, heap: HeapStorage, level: IsolationLevel, listing: int

@@ -268,6 +268,7 @@ def _bomb(codec: Compression) -> bytes:
     return XERIAL_MAGIC + bytes(8) + (len(block).to_bytes(4, "big") + block) * len(pieces)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_bombs_are_bounded(codec: Compression) -> None:
     """What decompresses to a GiB is refused with memory for the limit of 8 MiB only."""

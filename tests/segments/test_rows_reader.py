@@ -98,6 +98,7 @@ def test_point_read_with_an_index() -> None:
     assert file.bytes_read <= 2 * largest < len(data) / 5
 
 
+@pytest.mark.more
 @pytest.mark.condition(44)
 @pytest.mark.parametrize(
     "make", [partial(gapped_segment, "kafka"), lambda: rows_segment()[0][:4000]]

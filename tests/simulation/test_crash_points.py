@@ -179,6 +179,7 @@ def test_stop_on_other_storages(
         check_recovery(storage, context)
 
 
+@pytest.mark.more
 @pytest.mark.condition(15, 48)
 def test_stop_twice() -> None:
     """The recovery itself is stopped at its requests, and recovered from again."""

@@ -120,6 +120,7 @@ def test_a_timeout_meets_a_late_decision(stride: int) -> None:
     assert set(outcomes) == {True, False}
 
 
+@pytest.mark.more
 def test_a_snapshot_meets_a_commit_behind_an_open_transaction() -> None:
     """Hazard 5 at every point: one opens in ``a``, one commits in ``a`` and ``b`` behind it."""
     seen: list[list[list[bytes]]] = []
@@ -167,6 +168,7 @@ def test_a_long_listing_meets_a_commit(shown: str, stride: int) -> None:
         assert values(simulation.store(), "a") == [b"w", b"w"], switches
 
 
+@pytest.mark.more
 def test_a_checkpoint_meets_an_append() -> None:
     """Whoever folds from any checkpoint has every record once, and so has who was there."""
 

@@ -197,6 +197,7 @@ def test_writers_are_stopped_and_killed(tmp_path: Path, start: Callable[..., Wor
     assert done["stopped"] >= 2
 
 
+@pytest.mark.more
 @pytest.mark.condition(52)
 def test_a_writer_that_was_killed_goes_on_behind_somebody_elses_transaction(
     tmp_path: Path, start: Callable[..., Worker]

@@ -404,6 +404,7 @@ def commit_the_whole_file(patch: Patch) -> None:
     patch.setattr(TopicLog, "_entries_of", files_of)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "break_rule",
     [

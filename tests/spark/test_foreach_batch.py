@@ -89,6 +89,7 @@ def versioned(spark: SparkSession, store: Store, version: int) -> SparkTransacti
     )
 
 
+@pytest.mark.more
 def test_a_version_is_committed_once(spark: SparkSession, topics: Store) -> None:
     """A block with a version that was committed says so, and can do nothing."""
     for version in (1, 1, 3, 2):

@@ -35,6 +35,7 @@ def small_batches(spark: SparkSession) -> Iterator[SparkSession]:
     spark.dataSource.register(TxnlogDataSource)
 
 
+@pytest.mark.more
 @pytest.mark.condition(54)
 def test_a_worker_is_killed_in_mid_write(
     small_batches: SparkSession, store: Store, tmp_path: Path

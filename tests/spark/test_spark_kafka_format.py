@@ -74,6 +74,7 @@ def test_an_imported_topic_is_read(spark: SparkSession, imported: Store) -> None
     assert offsets == [*range(250, 301), *range(302, 402)]
 
 
+@pytest.mark.more
 def test_an_imported_topic_is_consumed_exactly_once(spark: SparkSession, imported: Store) -> None:
     """In batches of a transaction each, markers and aborted records moved over."""
     imported.create_topic("out", config={"record.format": "kafka", "compression.type": "producer"})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from spark_helpers import save
 
@@ -62,6 +63,7 @@ def test_spark_reads_only_what_it_needs(spark: SparkSession, store: Store) -> No
     assert scan_metric(mine, "numFiles") == 1
 
 
+@pytest.mark.more
 def test_files_of_one_size_are_told_apart_by_name(spark: SparkSession) -> None:
     """Each file has its own place, whichever sizes they share."""
     keys = sorted((size, f"s-{number}") for number, size in enumerate([7, 3, 7, 7, 9, 3, 5, 9, 9]))

@@ -85,6 +85,7 @@ def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, store: Store) -> 
     assert load(spark, store, "t").count() == 0
 
 
+@pytest.mark.more
 def test_many_tasks_read_one_segment(spark: SparkSession, store: Store) -> None:
     """Option minPartitions splits a segment; every record is read once, whatever batch it is in."""
     store.create_topic("t", config={"compression.type": "none"})

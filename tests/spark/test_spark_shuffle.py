@@ -19,6 +19,7 @@ def _where(store: Store, topic: str) -> dict[int, int]:
     return dict(zip(values, table.column("partition").to_pylist(), strict=True))
 
 
+@pytest.mark.more
 def test_a_partition_comes_from_one_task(spark: SparkSession, store: Store) -> None:
     """One segment for each partition instead of one for each task and partition."""
     for topic in ("plain", "shuffled"):

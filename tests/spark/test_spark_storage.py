@@ -117,6 +117,7 @@ def test_nested_options_are_taken_wherever_options_are(
     assert stored(store, "out") == sorted([*range(20)] * 3)
 
 
+@pytest.mark.more
 def test_a_single_writers_store_is_open_in_tasks_too(spark: SparkSession, tmp_path: Path) -> None:
     """The tasks get unsafe_single_writer, and options that are no text, with names in any case."""
     options = {"Level": 7, "password": "hunter2hunter2"}
@@ -136,6 +137,7 @@ def test_a_single_writers_store_is_open_in_tasks_too(spark: SparkSession, tmp_pa
 # -- without a JVM ---------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_options_come_back_as_they_were_given(s3_options: dict[str, Any]) -> None:
     """Types, and names in upper case, which Spark would change."""
     url = f"s3://test/types-{next(_NUMBERS)}"

@@ -101,6 +101,7 @@ def test_the_first_batch_of_a_stream_from_the_latest_is_replayed_as_it_was(
     assert stored(topics, "nowhere-yet") == list(range(100, 110))
 
 
+@pytest.mark.more
 def test_several_topics_are_one_transaction(spark: SparkSession, topics: Store) -> None:
     """A batch goes to all of its topics at once, and a replay to none of them."""
     topic = sf.when(sf.expr("int(string(value)) % 2") == 1, "odd").otherwise("out").alias("topic")
@@ -157,6 +158,7 @@ def test_an_empty_batch_leaves_no_trace(spark: SparkSession, topics: Store) -> N
     assert topics.describe_topic("out").entries == 1
 
 
+@pytest.mark.more
 def test_a_failed_batch_leaves_nothing_and_is_done_by_the_next_run(
     spark: SparkSession, topics: Store
 ) -> None:

@@ -27,6 +27,7 @@ def topics(store: Store) -> Store:
     return store
 
 
+@pytest.mark.more
 def test_writes_in_threads_are_one_transaction(spark: SparkSession, topics: Store) -> None:
     """Eight writes, four at a time: all of their records are committed, each once."""
     with transaction(spark, topics, transactional_id="etl") as txn:

@@ -46,6 +46,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, token
 
 
+@pytest.mark.more
 def test_the_past_is_read_in_every_way(spark: SparkSession, past: tuple[Path, str]) -> None:
     """A trim cut through the file: Spark reads the rest by row numbers, under the old schema."""
     folder, token = past

@@ -421,6 +421,7 @@ def test_a_store_is_not_written_to_through_a_server_that_lies(
     assert not honest.storage.list_folders(".probe")
 
 
+@pytest.mark.more
 @pytest.mark.s3
 def test_who_made_the_store_checks_no_more(
     s3_options: dict[str, Any], s3_requests: list[Any], bucket: str
@@ -486,6 +487,7 @@ in_child("after")
 """
 
 
+@pytest.mark.more
 @pytest.mark.s3
 def test_a_forked_process_checks_at_most_once(
     s3_options: dict[str, Any], s3_requests: list[Any], bucket: str

@@ -40,6 +40,7 @@ def _records(numbers: list[int], value_bytes: int) -> pa.RecordBatch:
     return normalize(pa.RecordBatch.from_arrays([values], names=["value"]), now_ms=1)
 
 
+@pytest.mark.more
 def test_topics_share_one_budget_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held never passes the budget by more than a batch; nothing is lost or moved."""
     monkeypatch.setattr(uploads, "MAX_OPEN_SEGMENTS", 128)
@@ -213,6 +214,7 @@ print(peak_kib() - before)
 """
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_memory_is_bounded_with_many_partitions(tmp_path: Path) -> None:
     """Two hundred partitions take the 64 MiB that wait, and not a multiple of them."""
