@@ -99,7 +99,8 @@ def check_epoch(epoch: Epoch, number: int) -> None:
         raise ValueError(f"it says that it is epoch {epoch.number}")
     if epoch.leader not in epoch.in_sync:
         raise ValueError(f"its leader {epoch.leader} is not in sync")
-    if len({*map(root_of, epoch.members)}) != len(epoch.in_sync) + len(epoch.joining):
+    taking_part = [*epoch.in_sync, *epoch.joining]
+    if len({*map(root_of, taking_part)}) != len(taking_part):
         raise ValueError("it names a root twice")
     for member in known:
         root = epoch.roots.get(root_of(member))
