@@ -166,7 +166,7 @@ def write_records(
     Example:
       printf 'alice:tea\\nbob:milk\\n' | txnlog records write orders -K :
       txnlog records read orders -o jsonl | txnlog records write copy -i jsonl
-      printf 'started\\nstopped\\n' | txnlog records write orders --flush-every 1s
+      tail -F app.log | txnlog records write logs --flush-every 1s
     """
     where, headers = parse_target(target), parse_headers(header or ())
     pace = None
