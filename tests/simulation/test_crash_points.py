@@ -157,7 +157,7 @@ def test_expiry_by_a_reader_that_fails_at_each_request(fault: Fault) -> None:
     [
         (Fault.STOP_AFTER, "local", 2),
         pytest.param(Fault.LOSE_RESPONSE, "local", 2, marks=pytest.mark.more),
-        pytest.param(Fault.STOP_AFTER, "s3", 9, marks=[pytest.mark.s3, pytest.mark.more]),
+        pytest.param(Fault.STOP_AFTER, "s3", 9, marks=[pytest.mark.s3, pytest.mark.slow]),
         pytest.param(Fault.LOSE_RESPONSE, "s3", 9, marks=[pytest.mark.s3, pytest.mark.slow]),
     ],
 )

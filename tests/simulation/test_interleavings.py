@@ -125,7 +125,7 @@ def test_two_jobs_with_every_pair_of_preemptions(ids: tuple[str, str]) -> None:
 
 
 @pytest.mark.condition(31, 50)
-@pytest.mark.parametrize("stride", [12, pytest.param(4, marks=pytest.mark.more)])
+@pytest.mark.parametrize("stride", [12, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_job_and_a_reader_with_every_preemption(stride: int) -> None:
     """Snapshots of two topics at every point of a commit; a sample of orders with two."""
     length = run(prepare(4), [job("one"), reader(2)], preemptions([]))

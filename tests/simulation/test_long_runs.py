@@ -42,14 +42,14 @@ def test_long_runs(weather: str) -> None:
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("ahead_ms", [None, -86_400_000])
+@pytest.mark.parametrize("ahead_ms", [None, pytest.param(-86_400_000, marks=pytest.mark.slow)])
 def test_long_runs_without_evidence_of_the_storages_clock(ahead_ms: int | None) -> None:
     """It tells no time, or one that has nothing to do with anybody's: witnesses and a margin."""
     run_many(0, ROUGH, 200, storage_ahead_ms=ahead_ms)
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("transactions", [1, 500])
+@pytest.mark.parametrize("transactions", [1, pytest.param(500, marks=pytest.mark.slow)])
 def test_long_runs_with_power_cuts(transactions: int) -> None:
     """Syncs fail, and so does the power now and then: what was acknowledged is there after it."""
     run_many(0, FAILING, transactions)

@@ -60,7 +60,8 @@ def test_many_join_at_one_instant() -> None:
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param(range(10, 18), marks=pytest.mark.more),
+        pytest.param(range(10, 12), marks=pytest.mark.more),
+        pytest.param(range(12, 18), marks=pytest.mark.slow),
         pytest.param(range(1000, 1100), marks=pytest.mark.slow),
     ],
 )
@@ -100,7 +101,8 @@ def test_soak(weather: str) -> None:
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param(range(3, 7), marks=pytest.mark.more),
+        pytest.param(range(3, 5), marks=pytest.mark.more),
+        pytest.param(range(5, 7), marks=pytest.mark.slow),
         pytest.param(range(1000, 1100), marks=pytest.mark.slow),
     ],
 )

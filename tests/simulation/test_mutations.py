@@ -87,7 +87,7 @@ def check_caught(
         assert failing_check(seed, rates, **options) == "", f"seed {seed}, without the mutation"
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> None:
     """Nobody reads back: what was committed is called fenced, and is seen all the same."""
 
@@ -126,7 +126,7 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
     check_caught(monkeypatch, mutate, DOUBTFUL, "aborted read", "torn", prepare=prepare, most=150)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
     """Whoever slept believes in its put, though cleaning had freed the name."""
 
@@ -148,7 +148,7 @@ def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
     )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hazard_4_a_zombie_shares_the_next_outcome(monkeypatch: Patch) -> None:
     """An entry is decided by the newest state of its id, whichever transaction that is of."""
 
@@ -167,7 +167,7 @@ def test_hazard_4_a_zombie_shares_the_next_outcome(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, STALLING, "aborted read", "torn")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
     """A snapshot without the cut is torn, and money is missing."""
 
@@ -187,7 +187,7 @@ def test_hazard_6_nobody_ends_what_hangs(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, STALLING, "blocked")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hazard_7_listings_are_cached(monkeypatch: Patch) -> None:
     """A listing is answered from memory for a while, as fsspec's directory cache does."""
 
@@ -260,7 +260,7 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
     check_caught(monkeypatch, mutate, CALM, "order", "lost", "two values", "torn", "hole", "gap")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hazard_10_a_reader_believes_its_own_clock(monkeypatch: Patch) -> None:
     """What is past its timeout by the reader's clock counts as aborted, and nobody is told."""
 

@@ -29,10 +29,10 @@ TIMEOUT_MS = 20_000
 pytestmark = pytest.mark.usefixtures("short_chapters")
 
 
-def strides(test: int, more: int) -> pytest.MarkDecorator:
-    """How far apart the points of two preemptions are, in each of the two tiers."""
+def strides(test: int, soak: int) -> pytest.MarkDecorator:
+    """How far apart the points of two preemptions are: in `make test`, and in the soak."""
     return pytest.mark.parametrize(
-        "stride", [test, pytest.param(more, marks=pytest.mark.more)], ids="every {}".format
+        "stride", [test, pytest.param(soak, marks=pytest.mark.slow)], ids="every {}".format
     )
 
 

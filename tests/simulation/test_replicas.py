@@ -37,7 +37,7 @@ def test_nothing_acknowledged_is_lost() -> None:
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("weather", [ROUGH, STORMY])
+@pytest.mark.parametrize("weather", [ROUGH, pytest.param(STORMY, marks=pytest.mark.slow)])
 def test_more_runs(weather: Any) -> None:
     total = run_seeds(range(100, 140), weather)
     assert total["elections"] > 20

@@ -292,7 +292,7 @@ def run(seed: int, casts: Sequence[list[Body]] = CASTS) -> Judge:
 
 def rarely(first_seed: int) -> pytest.MarkDecorator:
     """When runs from this seed on are made, beside the first ones."""
-    return pytest.mark.more if first_seed <= 60 else pytest.mark.slow
+    return pytest.mark.more if first_seed <= 30 else pytest.mark.slow
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def check_nothing_shows(store: Store) -> None:
     assert all(name.startswith(MAY_STAY) for name in orphans(store))
 
 
+@pytest.mark.slow
 def test_interrupted_drivers(tmp_path: Path) -> None:
     """Ctrl-C in mid-write and a session that is stopped inside the block commit nothing.
 

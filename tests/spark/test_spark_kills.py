@@ -100,7 +100,9 @@ class Killer:
 
 
 @pytest.mark.condition(53)
-@pytest.mark.parametrize(("form", "kills"), [("transaction", 2), ("options", 1)])
+@pytest.mark.parametrize(
+    ("form", "kills"), [pytest.param("transaction", 2, marks=pytest.mark.slow), ("options", 1)]
+)
 def test_a_driver_is_killed(form: str, kills: int, tmp_path: Path) -> None:
     """In small: 2,000 records in batches of 250."""
     store = prepare(str(tmp_path / "store"), 2_000)

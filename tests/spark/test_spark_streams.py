@@ -275,7 +275,7 @@ STATEFUL: dict[str, tuple[Callable[[SparkSession, Store], DataFrame], list[int]]
     [
         pytest.param("aggregation", marks=pytest.mark.more),
         pytest.param("deduplication", marks=pytest.mark.slow),
-        pytest.param("join", marks=pytest.mark.more),
+        pytest.param("join", marks=pytest.mark.slow),
     ],
 )
 def test_stateful_queries_from_topic_to_topic(
@@ -295,7 +295,7 @@ def test_stateful_queries_from_topic_to_topic(
     assert stored(topics, "out") == expected
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_output_modes(spark: SparkSession, topics: Store) -> None:
     """Complete appends the whole result each time, as to Kafka; Spark refuses update."""
     parity = sf.expr("string(int(string(value)) % 2)").alias("key")
