@@ -67,35 +67,18 @@ def s3_requests() -> list[S3Request]:
 
 @pytest.fixture(scope="session")
 def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
-    """Storage options of a real S3 protocol server on a free loopback port, with a bucket ``test``.
+    """Storage options of a real S3 server on a free loopback port, with a bucket ``test``."""
+    from moto_server import options_of, serving_s3
 
-    moto checks the condition of a conditional PUT and writes afterwards, in several threads; S3
-    does both as one. The lock makes moto keep S3's promise.
-    """
-    from moto.moto_server.werkzeug_app import create_backend_app
-    from werkzeug.serving import make_server
-
-    application = create_backend_app("s3")
-    lock = threading.Lock()
-
-    def one_by_one(environ: Any, start_response: Any) -> Any:
+    def note(environ: Any) -> None:
         _, _, signed = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")
-        request = S3Request(
-            environ["REQUEST_METHOD"], environ["PATH_INFO"], signed.partition("/")[0]
-        )
-        with lock:
-            s3_requests.append(request)
-            return list(application(environ, start_response))
+        key_id, _, _ = signed.partition("/")
+        s3_requests.append(S3Request(environ["REQUEST_METHOD"], environ["PATH_INFO"], key_id))
 
-    server = make_server("127.0.0.1", 0, one_by_one, threaded=True)
+    server = serving_s3(note)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    options = {
-        "key": "test",
-        "secret": "test-secret",
-        "endpoint_url": f"http://127.0.0.1:{server.server_port}",
-        "client_kwargs": {"region_name": "us-east-1"},
-    }
+    options = options_of(server.server_port)
     import s3fs
 
     s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="test")

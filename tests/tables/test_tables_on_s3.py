@@ -20,30 +20,19 @@ from txnlog.results import TablePublication
 from txnlog.store import Store
 
 pytestmark = [pytest.mark.s3, pytest.mark.more]
-_SERVER = """
-from moto.moto_server.werkzeug_app import create_backend_app
-from werkzeug.serving import make_server
-server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
 
 
 @pytest.fixture
 def s3() -> Iterator[dict[str, Any]]:
     """Storage options of a server in a process of its own: deltalake waits with the GIL held."""
-    command = [sys.executable, "-c", _SERVER]
+    import moto_server
+
+    command = [sys.executable, moto_server.__file__]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         assert server.stdout is not None
-        port = int(server.stdout.readline())
-        options = {
-            "key": "test",
-            "secret": "test-secret",
-            "endpoint_url": f"http://127.0.0.1:{port}",
-            "client_kwargs": {"region_name": "us-east-1"},
-        }
+        options = moto_server.options_of(int(server.stdout.readline()))
         import s3fs
 
         s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
