@@ -105,9 +105,10 @@ def open_store(
                 "replicas and controller are given together, and with create=True, to make a "
                 "replicated store; to open it, its controller's URL or that of a root is enough"
             )
+        further = [replicas] if isinstance(replicas, str) else replicas
         settings, others = split_settings(config)
         storage: Storage = make_replicas(
-            [url, *replicas], controller, storage_options, settings, clock or SystemClock()
+            [url, *further], controller, storage_options, settings, clock or SystemClock()
         )
         return attach(logged(storage), create=True, config=others, clock=clock)
     try:

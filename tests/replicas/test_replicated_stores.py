@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import msgspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import txnlog
 from txnlog import names
@@ -495,6 +497,33 @@ def test_options_are_for_those_they_name(tmp_path: Path) -> None:
 def test_what_is_no_store_is_told_of_a_path_too(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFound):
         txnlog.open(tmp_path / "none")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"x", ""])
+def test_what_is_no_path_is_told(wrong: Any) -> None:
+    """Also where it was looked for as a root."""
+    with pytest.raises(InvalidOption, match="non-empty string"):
+        txnlog.open(wrong)
+
+
+def test_a_missing_store_on_a_filesystem_that_holds_no_replicas() -> None:
+    """It is opened for a single writer: who has said so is not told to say so."""
+    fsspec.register_implementation("single", MemoryFileSystem, clobber=True)
+    with pytest.raises(StoreNotFound):
+        txnlog.open("single://none", unsafe_single_writer=True)
+
+
+def test_roots_are_paths_or_text(tmp_path: Path) -> None:
+    """One name of a root is no list of letters."""
+    roots: list[Any] = [tmp_path / name for name in "abc"]
+    store = txnlog.open(roots[0], replicas=[roots[1]], controller=roots[2], create=True)
+    assert store.replicas().in_sync == ("r0-0", "r1-0")
+    assert store.add_replica(tmp_path / "d").member == "r2-0"  # type: ignore[arg-type]
+    one: Any = str(tmp_path / "f")
+    again = txnlog.open(
+        str(tmp_path / "e"), replicas=one, controller=str(tmp_path / "g"), create=True
+    )
+    assert [root.url for root in again.replicas().replicas] == [str(tmp_path / n) for n in "ef"]
 
 
 def test_a_server_that_cannot_be_reached_at_all_hides_nothing(

@@ -124,14 +124,14 @@ class MemberOpener:
     def __repr__(self) -> str:
         return "MemberOpener()"
 
-    def root(self, url: str) -> Storage:
+    def root(self, url: str | os.PathLike[str]) -> Storage:
         """The storage of a root, or of the controller."""
         return open_storage(url, self.of(url))
 
-    def of(self, url: str) -> dict[str, object]:
+    def of(self, url: str | os.PathLike[str]) -> dict[str, object]:
         """The options that are for a root."""
-        if "://" not in url:
-            return {}
+        if not isinstance(url, str) or "://" not in url:
+            return {}  # a path; or what is none, as whoever opens it says
         own = self._options.get(url.rstrip("/"), self._options.get(url))
         if isinstance(own, Mapping):
             return dict(own)

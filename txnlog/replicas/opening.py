@@ -8,7 +8,14 @@ from urllib.parse import urlsplit
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, StorageError, StoreExists
+from txnlog.errors import (
+    InvalidOption,
+    NotAStore,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+    UnsupportedFilesystem,
+)
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import (
     Epoch,
@@ -24,7 +31,6 @@ from txnlog.replicas.epochs import (
 from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, put_mark
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
-from txnlog.storage import open_storage
 from txnlog.storage.base import Address, Storage
 from txnlog.storage.probe import probe
 
@@ -32,8 +38,8 @@ Options = Mapping[str, object] | None
 
 
 def make_replicas(
-    roots: Sequence[str],
-    controller: str,
+    roots: Sequence[str | os.PathLike[str]],
+    controller: str | os.PathLike[str],
     options: Options,
     settings: Mapping[str, object],
     clock: Clock,
@@ -80,15 +86,18 @@ def own_options(url: str | os.PathLike[str], options: Options) -> Options:
     """Of options some of which are for single roots, those for this one; else all of them."""
     if not any("/" in name for name in options or {}):
         return options
-    return MemberOpener(options).of(os.fspath(url))
+    return MemberOpener(options).of(url)
 
 
 def find_replicas(
     url: str | os.PathLike[str], options: Options, clock: Clock
 ) -> ReplicatedStorage | None:
     """The replicas whose controller or root this is; None if it is neither."""
-    url = os.fspath(url)
-    storage = open_storage(url, MemberOpener(options).of(url))
+    opener = MemberOpener(options)
+    try:
+        storage = opener.root(url)
+    except UnsupportedFilesystem:
+        return None  # what only unsafe_single_writer opens holds no replicas
     try:
         data = storage.get(names.REPLICA_FILE)
     except ObjectNotFound:
@@ -96,8 +105,8 @@ def find_replicas(
             return None
     else:
         mark = envelope.decode(data, MARK_DECODER, f"{storage.url}/{names.REPLICA_FILE}")
-        storage = MemberOpener(options).root(mark.controller)
-    return _open(storage, MemberOpener(options), options, clock)
+        storage = opener.root(mark.controller)
+    return _open(storage, opener, options, clock)
 
 
 def _open(
