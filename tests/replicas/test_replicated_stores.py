@@ -390,6 +390,41 @@ def test_two_bring_in_different_roots_at_once(
     assert "x" not in objects(tmp_path / "c/incarnation-00000")
 
 
+def fail_reads(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
+    """An object cannot be read from one root; everything else can."""
+    get = LocalStorage.get
+
+    def failing(storage: LocalStorage, path: str) -> bytes:
+        if path == name and storage.url.startswith(str(folder)):
+            raise StorageError("it cannot be read")
+        return get(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "get", failing)
+
+
+def test_who_fails_while_a_root_copies_is_named(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the leader that cannot be read, and not the one that asks it."""
+    made.storage.put("x", b"1")
+    fail_reads(monkeypatch, tmp_path / "a", "x")
+    with pytest.raises(NotEnoughReplicas, match="r0-0 failed while r2-0 joined"):
+        made.add_replica(str(tmp_path / "c"))
+
+
+def test_who_fails_at_the_end_of_an_upload_is_named(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only one that has the whole of it, and not the one that is to have a copy."""
+    upload: Any = made.storage.upload("f/x")
+    upload.write(b"1")
+    upload._uploads.pop("r1-0").discard()
+    fail_reads(monkeypatch, tmp_path / "a", "f/x")
+    monkeypatch.setattr(Agreement, "propose", lambda *_: False)
+    with pytest.raises(NotEnoughReplicas, match="the leader r0-0 at"):
+        upload.close()
+
+
 def test_a_root_that_has_become_another_meanwhile_is_left(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,29 +111,30 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
 
 def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
     """Copy what the leader has, and drop what it has no more afterwards."""
-    source = agreement.storage(epoch, epoch.leader)
-    target = agreement.storage(epoch, member)
     copied: set[str] = set()
     sizes = []
 
     def copy(name: str) -> None:
         with suppress(ObjectNotFound):  # deleted since it was listed
-            source.confirm(name)
-            sizes.append(copy_object(source, target, name))
+            agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
+            sizes.append(copy_object(agreement, epoch, epoch.leader, member, name))
             copied.add(name)
 
     waiting = []
     for name, _ in _asked(agreement, epoch):
         waiting.append(partial(copy, name))
         if len(waiting) == _AT_ONCE:
-            _round(agreement, epoch, member, waiting)
+            _round(agreement, waiting)
             waiting = []
-    _round(agreement, epoch, member, waiting)
+    _round(agreement, waiting)
     # A deletion begins at the leader: what is listed there now is deleted here too, if it ever is.
     there = {name for name, _ in _asked(agreement, epoch)}
     doomed = sorted(copied - there)
     if doomed:
-        _round(agreement, epoch, member, [partial(target.delete, doomed)])
+        _patiently(
+            agreement,
+            lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
+        )
     return len(sizes), sum(sizes)
 
 
@@ -144,17 +145,8 @@ def _asked(agreement: Agreement, epoch: Epoch) -> list[tuple[str, int]]:
     )
 
 
-def _round(agreement: Agreement, epoch: Epoch, member: Member, calls: list[partial[None]]) -> None:
-    gather = agreement.controller.storage.gather
-    again = [
-        partial(_patiently, agreement, partial(_ask, agreement, epoch, member, one))
-        for one in calls
-    ]
-    gather(again)
-
-
-def _ask(agreement: Agreement, epoch: Epoch, member: Member, call: Callable[[], None]) -> None:
-    agreement.ask(epoch, member, lambda _: call())
+def _round(agreement: Agreement, calls: list[partial[None]]) -> None:
+    agreement.controller.storage.gather(partial(_patiently, agreement, one) for one in calls)
 
 
 def _patiently(agreement: Agreement, call: Callable[[], T]) -> T:

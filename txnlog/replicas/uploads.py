@@ -10,7 +10,7 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import copy_object
 from txnlog.replicas.epochs import Epoch, Member
-from txnlog.storage.base import Storage, Upload
+from txnlog.storage.base import Upload
 
 
 class ReplicatedUpload(Upload):
@@ -92,12 +92,9 @@ class ReplicatedUpload(Upload):
     def _copy_to(self, epoch: Epoch, target: Member) -> None:
         self._agreement.check_mark(epoch, target)
         failed: MemberFailed | None = None
-        to = self._agreement.storage(epoch, target)
         for source in sorted(self._whole, key=lambda member: member not in epoch.members):
-            found = self._agreement.storage(epoch, source)
             try:
-                self._agreement.ask(epoch, source, lambda storage: storage.size(self._name))
-                self._copy_from(epoch, found, target, to)
+                copy_object(self._agreement, epoch, source, target, self._name)
             except MemberFailed as error:
                 failed = error
             except ObjectNotFound:
@@ -105,9 +102,6 @@ class ReplicatedUpload(Upload):
             else:
                 return
         raise failed or StorageError(f"no member has the whole of {self._name} any more")
-
-    def _copy_from(self, epoch: Epoch, found: Storage, target: Member, to: Storage) -> None:
-        self._agreement.ask(epoch, target, lambda _: copy_object(found, to, self._name))
 
     def discard(self) -> None:
         if not self._ended:
