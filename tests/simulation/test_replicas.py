@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_nothing_acknowledged_is_lost() -> None:
-    """Two runs, with elections and members that come back."""
+    """Four runs, with elections and members that come back."""
     total = run_seeds((2, 3, 4, 5), ROUGH)
     assert total["acknowledged"] > 100
     assert total["elections"] > 0

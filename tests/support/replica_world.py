@@ -47,6 +47,7 @@ ROUGH = FaultRates(
     landing_ms=(10, 6_000),
     tear_ms=(0, 50),
 )
+STORMY = replace(ROUGH, fail=0.02, lose_response=0.02, land_late=0.02, pause=0.01, stop=0.004)
 
 
 class Violation(AssertionError):
@@ -322,6 +323,3 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: int) -> dict[s
             total["elections"] += epoch.leader_since == epoch.number > 0
             total["joined"] += epoch.why.endswith("has copied everything")
     return total
-
-
-STORMY = replace(ROUGH, fail=0.02, lose_response=0.02, land_late=0.02, pause=0.01, stop=0.004)

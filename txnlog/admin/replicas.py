@@ -5,7 +5,7 @@ from __future__ import annotations
 from txnlog.errors import InvalidOption, NotEnoughReplicas
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.description import Replicas, describe
-from txnlog.replicas.epochs import without
+from txnlog.replicas.epochs import root_of, without
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.opening import prepare_root
 from txnlog.replicas.replicated_storage import ReplicatedStorage
@@ -64,7 +64,7 @@ class ReplicaAdmin:
         """
         agreement = self._replicated().agreement
         epoch = agreement.refresh()
-        member = next((one for one in epoch.members if one.rpartition("-")[0] == root), None)
+        member = next((one for one in epoch.members if root_of(one) == root), None)
         if member is None:
             raise InvalidOption(f"{root} is none of {', '.join(epoch.members)}")
         why = "an operator takes it out"

@@ -236,7 +236,7 @@ class Agreement:
     # -- who is out ------------------------------------------------------------------------------
 
     def _say(self, epoch: Epoch, failed: MemberFailed) -> StorageError:
-        where = epoch.roots[failed.member.rpartition("-")[0]].url
+        where = epoch.roots[root_of(failed.member)].url
         role = "leader" if failed.member == epoch.leader else "replica"
         return NotEnoughReplicas(
             f"the {role} {failed.member} at {where} fails in epoch {epoch.number}, in which "
