@@ -106,3 +106,29 @@ def test_a_stream_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(InvalidRecord, match="the input cannot be read: Is a directory"):
         next(batches)
     os.close(folder)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"value": "x", "value": null}',
+        '{"value": null, "value": "x"}',
+        '{"value": "x", "\\u0076alue": null}',
+        '{"value": "x", "key": "a" , "key" : "b"}',
+        '{"value": {"base64": "eA==", "base64": null}}',
+        '{"value": "x", "headers": [{"key": "a", "value": "b", "value": null}]}',
+        '{"value": "x", "partition": 0, "partition": 1}',
+    ],
+)
+def test_a_key_given_twice_is_refused(line: str) -> None:
+    """Whichever of the two were taken could be the wrong one, and a null would delete."""
+    good = [
+        '{"value": "\\"value\\"", "key": "value"}',
+        '{"value": "\\u00e9", "key": "k", "headers": [{"key": "key", "value": "value"}]}',
+        '{"value": {"hex": "78"}, "key": {"hex": "78"}}',
+    ]
+    stream: io.BufferedReader = io.BufferedReader(io.BytesIO("\n".join([*good, line]).encode()))
+    batches = read_json_lines(stream, max_line_bytes=1000)
+    assert next(batches).column("value").to_pylist() == [b'"value"', "\u00e9".encode(), b"x"]
+    with pytest.raises(InvalidRecord, match=r"line 4 is not a record: '\w+' is given twice"):
+        next(batches)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -215,6 +216,33 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
     timestamp_type: str | None = None
 
 
+_SELDOM: Final = (b'"headers"', b'"timestamp_ms"', b'"partition"', b'"base64"', b'"hex"')
+"""What else counts in a line."""
+
+
+def _may_repeat(line: bytes, record: _JsonRecord, seldom: Sequence[bytes]) -> bool:
+    """Whether a key that counts may be there twice; a few lines with each once look so, too.
+
+    Without an escape a name stands between quotes, which those in a string do not do.
+    """
+    header_count = len(record.headers)
+    return (
+        line.count(b'"value"') > header_count + 1
+        or line.count(b'"key"') > header_count + (record.key is not None)
+        or b"\\u" in line
+        or any(line.count(name) > 1 for name in seldom)
+    )
+
+
+def _refuse_twice(pairs: Sequence[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name!r} is given twice")
+
+
+_STRICT: Final = json.JSONDecoder(object_pairs_hook=_refuse_twice)
+
 _SHAPE: Final = (
     'A line is an object with a "value" and, as wanted, "key", "headers", "timestamp_ms" and '
     '"partition", as `records read -o jsonl` prints it: {"key": "k", "value": "v"}; a tombstone '
@@ -234,7 +262,7 @@ def read_json_lines(
 
     Bytes are a string (UTF-8), ``{"base64": "..."}``, ``{"hex": "..."}`` or null. ``value`` must
     be there. ``topic``, ``offset`` and ``timestamp_type`` may be, and do not count; any other key
-    is refused. Empty lines are passed over.
+    is refused, and one of those that count if it is given twice. Empty lines are passed over.
 
     Args:
         stream: the lines.
@@ -253,12 +281,16 @@ def read_json_lines(
     number = 0
     for chunk in _read_line_chunks(stream, max_line_bytes * _BINARY_FACTOR):
         records, wrong = [], None
+        seldom = [name for name in _SELDOM if name in (chunk or b"")]
         for line in () if chunk is None else chunk.split(b"\n"):
             number += 1
             if not line.strip():
                 continue
             try:
-                records.append(_to_row(decoder.decode(line), headers, partition_count))
+                record = decoder.decode(line)
+                if _may_repeat(line, record, seldom):  # the last is taken: a null would delete
+                    _STRICT.decode(line.decode())
+                records.append(_to_row(record, headers, partition_count))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
                 wrong = InvalidRecord(f"line {number} is not a record: {error}. {_SHAPE}")
                 break
