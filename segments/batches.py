@@ -61,7 +61,6 @@ from txnlog.segments.formats.message_sets import (
 from txnlog.segments.formats.packed import can_pack, decode_packed, encode_packed
 from txnlog.segments.formats.rows import decode_rows, encode_rows
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
-from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.records import (
     TIMESTAMP_COLUMNS,
     TIMESTAMP_TYPE,
@@ -70,6 +69,7 @@ from txnlog.segments.records import (
     Int64Array,
     timestamps_ms,
 )
+from txnlog.segments.schema_columns import Columns
 
 # A reader that has this many bytes (or all that the file has) can decode any header.
 MAX_HEADER_BYTES: Final = HEADER_BYTES + CHECK_BYTES

@@ -32,10 +32,11 @@ from txnlog.segments.indexes.sparse import (
     TimeIndex,
 )
 from txnlog.segments.parquet.chosen_rows import RowChoice, read_chosen
-from txnlog.segments.parquet.reader import Columns, ParquetSegment
+from txnlog.segments.parquet.reader import ParquetSegment
 from txnlog.segments.parquet.reader import first_chunk as parquet_first_chunk
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.records import TIMESTAMP_COLUMNS, Int32Array, Int64Array, timestamps_ms
+from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import SegmentFile
 
 # A scan of headers fetches this much, and skips payloads that are worth a request of their own;

@@ -90,7 +90,7 @@ def encode_columns(columns: pa.Schema) -> str:
 def _decode(schema: TopicSchema) -> pa.Schema:
     import pyarrow as pa
 
-    from txnlog.segments.parquet.columns import default_of
+    from txnlog.segments.schema_columns import default_of
 
     try:
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema.arrow, validate=True)))
@@ -134,7 +134,7 @@ def _scan_columns(schema: TopicSchema) -> pa.Schema:
 
 def without_ids(field: pa.Field) -> pa.Field:
     """The field as users see it, nested ones too."""
-    from txnlog.segments.parquet.columns import children, with_children
+    from txnlog.segments.schema_columns import children, with_children
 
     kind = with_children(field.type, [without_ids(child) for child in children(field.type)])
     return field.with_type(kind).remove_metadata()
@@ -144,7 +144,7 @@ def _relax(field: pa.Field) -> pa.Field:
     """The field with nested ones that may be null: below a null in Arrow there is another."""
     from pyarrow import types
 
-    from txnlog.segments.parquet.columns import children, with_children
+    from txnlog.segments.schema_columns import children, with_children
 
     inner = [_relax(child).with_nullable(True) for child in children(field.type)]
     if types.is_map(field.type):

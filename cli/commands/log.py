@@ -82,7 +82,7 @@ def _show_schema(schema: TopicSchema | None) -> list[str]:
         return []
     from txnlog.errors import CorruptEntry
     from txnlog.schema import without_ids
-    from txnlog.segments.parquet.columns import id_of
+    from txnlog.segments.schema_columns import id_of
 
     try:
         columns = [*schema.columns]

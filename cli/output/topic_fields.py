@@ -27,7 +27,7 @@ class Column(NamedTuple):
 
 def _list_columns(schema: TopicSchema) -> list[Column]:
     from txnlog.schema import without_ids
-    from txnlog.segments.parquet.columns import DEFAULT, id_of
+    from txnlog.segments.schema_columns import DEFAULT, id_of
 
     found = []
     for field in schema.columns:

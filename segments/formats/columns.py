@@ -30,8 +30,6 @@ from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordForm
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
 from txnlog.segments.formats.codecs import check_uncompressed
 from txnlog.segments.number_arrays import numbers_of
-from txnlog.segments.parquet.columns import SchemaColumns
-from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.records import (
     HEADERS_TYPE,
     RECORD_SCHEMA,
@@ -40,6 +38,7 @@ from txnlog.segments.records import (
     Int32Array,
     default_column,
 )
+from txnlog.segments.schema_columns import Columns, SchemaColumns
 
 CHECK_BYTES: Final = 3
 

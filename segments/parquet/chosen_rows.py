@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.parquet.footer import RowGroup
-from txnlog.segments.parquet.reader import Columns, ParquetSegment, RowGroupRecords
+from txnlog.segments.parquet.reader import ParquetSegment, RowGroupRecords
 from txnlog.segments.records import RECORD_SCHEMA
+from txnlog.segments.schema_columns import Columns
 
 _LOOKED_AT_BYTES: Final = 32 << 20
 """Of row groups with so many bytes of these columns, or of one, it is looked at once which rows are

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txnlog.segments.parquet.columns import FIELD_ID, id_of
+from txnlog.segments.schema_columns import FIELD_ID, id_of
 
 _FIRST: Final = 2_000_000_000
 _IDS: Final = {

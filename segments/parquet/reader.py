@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.errors import CorruptRecord, TxnlogError, UnsupportedRecordFormat
-from txnlog.segments.parquet.columns import SchemaColumns, match_fields
 from txnlog.segments.parquet.footer import (
     FOOTER_CHUNK_BYTES,
     MAGIC,
@@ -26,6 +25,7 @@ from txnlog.segments.parquet.footer import (
     read_footer,
 )
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, Int32Array
+from txnlog.segments.schema_columns import Columns, SchemaColumns, match_fields
 from txnlog.segments.segment_file import SegmentFile
 
 WHOLE_BYTES: Final = 4 << 20
@@ -42,10 +42,6 @@ class RowGroupRecords:
     group: RowGroup
     records: pa.RecordBatch
     offset_deltas: Int32Array | None
-
-
-Columns: TypeAlias = Sequence[str] | pa.Schema | None
-"""Which columns are read: by name, or those of a typed topic's schema, or all."""
 
 
 def count_leaves(kind: pa.DataType) -> int:

@@ -22,8 +22,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.names import OWN_FILE, schema_version
-from txnlog.segments.parquet.columns import default_as_text, default_of
 from txnlog.segments.parquet.footer import OFFSET_COLUMN
+from txnlog.segments.schema_columns import default_as_text, default_of
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.batch.typed_rows import spark_type
 

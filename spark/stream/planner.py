@@ -25,7 +25,7 @@ from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
 from txnlog.schema import TopicSchema
-from txnlog.segments.parquet.columns import id_of
+from txnlog.segments.schema_columns import id_of
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions

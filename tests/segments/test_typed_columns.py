@@ -18,9 +18,9 @@ from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity, tag_of
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.inspect.verify import verify_segment
-from txnlog.segments.parquet.columns import DEFAULT, FIELD_ID
 from txnlog.segments.reader import find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE, TIMESTAMP_TYPE
+from txnlog.segments.schema_columns import DEFAULT, FIELD_ID
 from txnlog.segments.writer import SegmentWriter
 
 CODECS = [Compression.NONE, Compression.LZ4, Compression.ZSTD]

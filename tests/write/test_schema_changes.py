@@ -27,7 +27,7 @@ from txnlog.read.dataset import make_dataset
 from txnlog.read.schema import scan_columns
 from txnlog.read.segment_ranges import read_ranges
 from txnlog.schema import encode_columns
-from txnlog.segments.parquet.columns import DEFAULT
+from txnlog.segments.schema_columns import DEFAULT
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 

@@ -220,7 +220,7 @@ class _Change:
 
         old, new = before.type, after.type
         if types.is_struct(old) and types.is_struct(new):
-            from txnlog.segments.parquet.columns import children
+            from txnlog.segments.schema_columns import children
 
             inner = self.fields(children(old), children(new), _id_of(before), f"{where}.", {})
             return pa.struct(inner)
@@ -268,7 +268,7 @@ def _is_wider(before: Any, after: Any) -> bool:  # noqa: ANN401
 
 
 def _id_of(field: pa.Field) -> int:
-    from txnlog.segments.parquet.columns import id_of
+    from txnlog.segments.schema_columns import id_of
 
     number = id_of(field)
     assert number is not None
@@ -276,13 +276,13 @@ def _id_of(field: pa.Field) -> int:
 
 
 def _largest_id(field: pa.Field) -> int:
-    from txnlog.segments.parquet.columns import children
+    from txnlog.segments.schema_columns import children
 
     return max(_id_of(field), *map(_largest_id, children(field.type)), 0)
 
 
 def _default_text(field: pa.Field) -> bytes | None:
-    from txnlog.segments.parquet.columns import DEFAULT
+    from txnlog.segments.schema_columns import DEFAULT
 
     text: bytes | None = field.metadata.get(DEFAULT)
     return text

@@ -53,7 +53,7 @@ def with_defaults(
 
     Raises InvalidSchema: one is no value of its column, or the column can have none.
     """
-    from txnlog.segments.parquet.columns import DEFAULT
+    from txnlog.segments.schema_columns import DEFAULT
 
     if defaults is not None and not isinstance(defaults, Mapping):
         raise InvalidSchema(f"defaults must be a mapping of columns to values, not {defaults!r}")
@@ -80,7 +80,7 @@ def _default_text(field: pa.Field, value: object) -> bytes:
     import pyarrow as pa
     from pyarrow import types
 
-    from txnlog.segments.parquet.columns import default_as_text
+    from txnlog.segments.schema_columns import default_as_text
 
     refusal = InvalidSchema(f"column {field.name!r} cannot have the default {value!r:.60}")
     if types.is_nested(field.type) or value is None:
@@ -101,7 +101,7 @@ def _check_default(field: pa.Field, key: Sequence[str]) -> None:
     import pyarrow as pa
     from pyarrow import types
 
-    from txnlog.segments.parquet.columns import DEFAULT, default_as_text, default_of
+    from txnlog.segments.schema_columns import DEFAULT, default_as_text, default_of
 
     text = field.metadata[DEFAULT]
     if field.name in key:
@@ -128,7 +128,7 @@ def check_columns(columns: object, ids: Ids) -> pa.Schema:
     """Columns with ids, of names and types that can be. Raises InvalidSchema."""
     import pyarrow as pa
 
-    from txnlog.segments.parquet.columns import DEFAULT
+    from txnlog.segments.schema_columns import DEFAULT
 
     if not isinstance(columns, pa.Schema):
         raise InvalidSchema(f"a schema must be a pyarrow.Schema, not {type(columns).__name__}")
@@ -198,7 +198,7 @@ def _check_field(field: pa.Field, path: str, ids: Ids, depth: int) -> pa.Field:
 
     if depth > _MAX_DEPTH:
         raise InvalidSchema(f"column {path!r} is nested more than {_MAX_DEPTH} levels deep")
-    from txnlog.segments.parquet.columns import FIELD_ID
+    from txnlog.segments.schema_columns import FIELD_ID
 
     number = ids.next()
     checked = _check_type(field.type, path, ids, depth)

@@ -52,7 +52,7 @@ def has_become(before: TopicSchema, now: TopicSchema) -> bool:
         before.newest_id,
     ):
         return False
-    from txnlog.segments.parquet.columns import id_of
+    from txnlog.segments.schema_columns import id_of
 
     names: dict[int | None, str] = {}
     for former in now.former:
@@ -81,7 +81,7 @@ class _Names:
     def find(self, field: pa.Field, parent: int) -> pa.Field | None:
         from pyarrow import types
 
-        from txnlog.segments.parquet.columns import children, id_of, with_children
+        from txnlog.segments.schema_columns import children, id_of, with_children
 
         number = id_of(field)
         assert number is not None

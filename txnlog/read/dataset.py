@@ -23,9 +23,9 @@ from txnlog.names import schema_version
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_ranges
 from txnlog.schema import TopicSchema
-from txnlog.segments.parquet.columns import children, default_of, id_of
 from txnlog.segments.parquet.footer import check_footer
 from txnlog.segments.parquet.renamed_columns import rename_columns
+from txnlog.segments.schema_columns import children, default_of, id_of
 from txnlog.storage.base import Storage
 
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from txnlog.read.schema import ScanColumns
 from txnlog.segments.parquet.footer import RowGroup
-from txnlog.segments.parquet.reader import Columns, ParquetSegment, RowGroupRecords
+from txnlog.segments.parquet.reader import ParquetSegment, RowGroupRecords
 from txnlog.segments.parquet.statistics import ValueRange, value_ranges
 from txnlog.segments.reader import SegmentBatch
+from txnlog.segments.schema_columns import Columns
 
 
 class FileChoice:

@@ -35,7 +35,6 @@ from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.number_arrays import arrow_of, constant_array
 from txnlog.segments.parquet.chosen_rows import RowChoice
-from txnlog.segments.parquet.reader import Columns
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.segments.reader import (
     SegmentBatch,
@@ -45,6 +44,7 @@ from txnlog.segments.reader import (
     read_segment,
 )
 from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
+from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall

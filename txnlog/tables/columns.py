@@ -12,9 +12,9 @@ from txnlog.columns.layouts import file_layout
 from txnlog.config import TopicConfig
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TIMESTAMP, TopicSchema
-from txnlog.segments.parquet.columns import default_of, id_of
 from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.records import RECORD_SCHEMA
+from txnlog.segments.schema_columns import default_of, id_of
 
 
 def table_columns(view: TopicView) -> pa.Schema:

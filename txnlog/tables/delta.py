@@ -28,7 +28,7 @@ from pyarrow import types
 from txnlog.errors import InvalidOption, InvalidSchema
 from txnlog.log.open_logs import Logs
 from txnlog.schema import PARTITION
-from txnlog.segments.parquet.columns import id_of
+from txnlog.segments.schema_columns import id_of
 from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_name, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes

@@ -15,13 +15,13 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.parquet.columns import children, default_of, id_of
 from txnlog.segments.records import (
     MAX_TIMESTAMP_MS,
     TIMESTAMP_TYPE,
     are_representable,
     normalize,
 )
+from txnlog.segments.schema_columns import children, default_of, id_of
 
 
 @dataclass(frozen=True, slots=True)

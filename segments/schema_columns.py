@@ -1,7 +1,8 @@
-"""The columns of a schema, made of those that a file has: by ids, whatever they are called there.
+"""The columns of a schema, made of stored ones: by ids, whatever they are called there.
 
-A file was written under a schema of its time. Columns may have been added since, dropped, renamed,
-put in another order or made wider, those inside of structs too. What a file lacks has its default.
+A Parquet file, or a batch, was written under a schema of its time. Columns may have been added
+since, dropped, renamed, put in another order or made wider, those inside of structs too. What is
+not stored has its default.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyarrow import types
@@ -20,7 +21,12 @@ FIELD_ID: Final = b"PARQUET:field_id"
 DEFAULT: Final = b"txnlog.default"
 """Where a field of a schema has the value, as text, of records that were written without it."""
 
+Columns: TypeAlias = Sequence[str] | pa.Schema | None
+"""Which columns are read: by name, or those of a typed topic's schema, or all."""
+
 _Convert: TypeAlias = Callable[[pa.Array], pa.Array]
+_Source: TypeAlias = tuple[str, _Convert | None] | pa.Scalar | None
+"""Of one column: the stored one and what converts it, or its default, or nothing."""
 
 
 def id_of(field: pa.Field) -> int | None:
@@ -80,7 +86,7 @@ class SchemaColumns:
     def __init__(self, file_schema: pa.Schema, wanted: pa.Schema) -> None:
         self._wanted = wanted
         self.stored: list[str] = []
-        self._sources: list[tuple[str, _Convert | None] | pa.Scalar | None] = []
+        self._sources: list[_Source] = []
         fields = [*file_schema]
         for field, at in zip(wanted, match_fields(fields, [*wanted]), strict=True):
             if at is None:
@@ -103,7 +109,7 @@ class SchemaColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
 
     def _make_column(
-        self, records: pa.RecordBatch, count: int, field: pa.Field, source: Any
+        self, records: pa.RecordBatch, count: int, field: pa.Field, source: _Source
     ) -> pa.Array:
         if source is None:
             return pa.nulls(count, field.type)
