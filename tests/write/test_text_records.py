@@ -115,6 +115,7 @@ def test_a_stream_that_cannot_be_read_is_refused() -> None:
         '{"value": null, "value": "x"}',
         '{"value": "x", "\\u0076alue": null}',
         '{"value": "x", "key": "a" , "key" : "b"}',
+        '{"value": "x", "key": null, "key": "b", "headers": [{"key": "a", "value": null}]}',
         '{"value": {"base64": "eA==", "base64": null}}',
         '{"value": "x", "headers": [{"key": "a", "value": "b", "value": null}]}',
         '{"value": "x", "partition": 0, "partition": 1}',

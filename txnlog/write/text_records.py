@@ -207,7 +207,7 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     value: str | _Bytes | None
-    key: str | _Bytes | None = None
+    key: str | _Bytes | None | msgspec.UnsetType = msgspec.UNSET
     headers: list[_Header] = []
     timestamp_ms: _Timestamp | None = None
     partition: _Partition | None = None
@@ -223,13 +223,14 @@ _SELDOM: Final = (b'"headers"', b'"timestamp_ms"', b'"partition"', b'"base64"', 
 def _may_repeat(line: bytes, record: _JsonRecord, seldom: Sequence[bytes]) -> bool:
     """Whether a key that counts may be there twice; a few lines with each once look so, too.
 
-    Without an escape a name stands between quotes, which those in a string do not do.
+    Without an escape of an ASCII character a name stands between quotes, and in a string it does
+    not, unless it is all of it.
     """
     header_count = len(record.headers)
     return (
         line.count(b'"value"') > header_count + 1
-        or line.count(b'"key"') > header_count + (record.key is not None)
-        or b"\\u" in line
+        or line.count(b'"key"') > header_count + (record.key is not msgspec.UNSET)
+        or b"\\u00" in line
         or any(line.count(name) > 1 for name in seldom)
     )
 
@@ -381,8 +382,8 @@ def _to_row(record: _JsonRecord, headers: Headers, partition_count: int | None) 
         {"key": header.key, "value": _decode_bytes(header.value)} for header in record.headers
     ]
     own += [{"key": key, "value": value} for key, value in headers]
-    stamp = record.timestamp_ms
-    return _decode_bytes(record.key), _decode_bytes(record.value), own, stamp, record.partition
+    key = None if record.key is msgspec.UNSET else _decode_bytes(record.key)
+    return key, _decode_bytes(record.value), own, record.timestamp_ms, record.partition
 
 
 def _decode_bytes(data: str | _Bytes | None) -> bytes | None:
