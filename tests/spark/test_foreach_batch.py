@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from spark_helpers import data_files, fill, numbers, placed_files, stored
+from spark_helpers import data_files, fill, numbers, placed_files, save, stored
 from stream_helpers import folder, forget_last_commit, reads_streams, run, stream
 
 from txnlog import Store
@@ -75,6 +75,21 @@ def test_a_function_writes_several_topics_in_one_transaction(
         run(each_batch(spark, topics, fan_out, "d", transactional_id=f"spark-stream-{query.id}"))
     assert fan_out.calls == 2
     assert topics.describe_transaction(f"spark-stream-{query.id}") == found
+
+
+@pytest.mark.more
+@reads_streams
+def test_a_plain_write_in_a_function_is_not_taken_for_a_table(
+    spark: SparkSession, topics: Store
+) -> None:
+    """It is an execution within another one, as those with which Spark makes a table are."""
+
+    def copy(batch: DataFrame, _: int) -> None:
+        save(batch.select("value"), topics, "out")
+
+    writer = stream(spark, topics, "in").writeStream.foreachBatch(copy)
+    run(writer.option("checkpointLocation", str(folder(topics, "c"))))
+    assert stored(topics, "out") == list(range(100))
 
 
 def test_it_is_for_streams_only(spark: SparkSession, topics: Store) -> None:

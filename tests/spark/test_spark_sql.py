@@ -106,7 +106,9 @@ def test_tables_of_the_catalog_are_refused_before_anything_is_written(
 
 @pytest.mark.more
 def test_what_is_no_table_is_written_however_it_is_run(spark: SparkSession, topics: Store) -> None:
-    """Statements that run other statements, and functions of foreachBatch, make no table."""
+    """Statements that run other statements make no table."""
     _view(spark, topics, "output", "subscribe 'out'")
-    spark.sql("EXECUTE IMMEDIATE \"INSERT INTO output (value) VALUES (CAST('1' AS BINARY))\"")
-    assert stored(topics, "out") == [1]
+    insert = "INSERT INTO output (value) VALUES (CAST('1' AS BINARY))"
+    spark.sql(f'EXECUTE IMMEDIATE "{insert}"')
+    spark.sql(f"BEGIN FOR SELECT id FROM range(2) DO {insert}; END FOR; END")
+    assert stored(topics, "out") == [1, 1, 1]
