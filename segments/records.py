@@ -15,6 +15,11 @@ from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.number_arrays import arrow_of, numbers_of
 
 TIMESTAMP_TYPE: Final = pa.timestamp("ms", tz="UTC")
+CONVERSION_ERRORS: Final = (
+    *(ValueError, TypeError, NotImplementedError, OverflowError),
+    *(pa.ArrowCapacityError, pa.ArrowIndexError),
+)
+"""What Arrow raises where values cannot be those of a type: never that memory is short."""
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD_SCHEMA: Final = pa.schema(
     [
@@ -273,7 +278,7 @@ def _is_text_or_bytes(kind: pa.DataType) -> bool:
 def _cast(name: str, array: pa.Array, target: pa.DataType, *, safe: bool = True) -> pa.Array:
     try:
         return array.cast(target, safe=safe)
-    except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
+    except CONVERSION_ERRORS as error:
         raise UnsupportedRecordFormat(
             f"column {name!r} of type {array.type} cannot be made {target}: {error}"
         ) from error

@@ -16,6 +16,8 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from pyarrow import types
 
+from txnlog.segments.records import CONVERSION_ERRORS
+
 FIELD_ID: Final = b"PARQUET:field_id"
 """Where Arrow keeps the id of a field, which Parquet files have of each column."""
 DEFAULT: Final = b"txnlog.default"
@@ -121,7 +123,7 @@ class SchemaColumns:
             if convert is not None:
                 column = convert(column)
             return column if column.type == field.type else column.cast(field.type)
-        except (pa.ArrowException, NotImplementedError) as error:
+        except CONVERSION_ERRORS as error:
             raise ValueError(
                 f"column {name!r} is {column.type}, not {field.type}: {error}"
             ) from error

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from txnlog.segments.parquet.reader import count_leaves
+from txnlog.segments.records import CONVERSION_ERRORS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +62,7 @@ def _scalars(statistics: Any, stored: Any, kind: Any) -> tuple[pa.Scalar | None,
     """Both ends as scalars of type ``kind``; None if they cannot be told exactly."""
     try:
         ends = [_scalar(statistics, end, stored).cast(kind) for end in ("min", "max")]
-    except (pa.ArrowException, NotImplementedError, ValueError, OverflowError, TypeError):
+    except CONVERSION_ERRORS:
         return None, None
     return ends[0], ends[1]
 

@@ -10,12 +10,14 @@ from segment_samples import Row, batch_of, random_records, rows_of
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import (
     RECORD_SCHEMA,
+    _normalize_binary,
     normalize,
     record_size,
     record_sizes,
     split_large,
     take_groups,
 )
+from txnlog.segments.schema_columns import SchemaColumns
 
 
 @pytest.mark.parametrize(
@@ -236,3 +238,27 @@ def test_a_dictionary_of_nothing_is_measured() -> None:
     assert record_sizes(pa.record_batch({"value": array})).tolist() == [4, 4]
     array = pa.DictionaryArray.from_arrays(pa.array([None, 1], pa.int8()), pa.array(["", "ab"]))
     assert record_sizes(pa.record_batch({"value": array})).tolist() == [4, 6]
+
+
+class Full:
+    """Stands for values that Arrow has no memory for in another type."""
+
+    type = pa.dictionary(pa.int8(), pa.string())
+
+    def cast(self, *_: object, **__: object) -> object:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    def column(self, _: str) -> Full:
+        return self
+
+
+def test_memory_that_is_short_is_no_fault_of_the_records() -> None:
+    """Nobody is told that they are damaged, or of the wrong type."""
+    field = pa.field("x", pa.binary())
+    with pytest.raises(MemoryError):
+        _normalize_binary("x", Full())
+    with pytest.raises(MemoryError):
+        SchemaColumns(pa.schema([field]), pa.schema([field])).make(Full(), 1)
+    bad = pa.DictionaryArray.from_arrays(pa.array([5], pa.int8()), pa.array(["a"]), safe=False)
+    with pytest.raises(UnsupportedRecordFormat, match="cannot be made binary"):
+        _normalize_binary("x", bad)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from txnlog.errors import InvalidRecord
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
+from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import TopicBuffer
@@ -151,5 +152,5 @@ def _to_batches(batch: object) -> list[pa.RecordBatch]:
         )
     try:
         return list(pa.table(batch).to_batches())
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except CONVERSION_ERRORS as error:
         raise InvalidRecord(f"the {type(batch).__name__} cannot be made Arrow: {error}") from error

@@ -16,6 +16,7 @@ from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import (
+    CONVERSION_ERRORS,
     MAX_TIMESTAMP_MS,
     TIMESTAMP_TYPE,
     are_representable,
@@ -132,7 +133,7 @@ class TypedRecords:
             )
         try:
             return _convert(array, field.type)
-        except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
+        except CONVERSION_ERRORS as error:
             row = _first_wrong(array, field.type)
             shown = "" if row is None else f" in row {row}{_show(array, row)}"
             raise self.refusal(
@@ -331,7 +332,7 @@ def _first_wrong(array: pa.Array, target: pa.DataType) -> int | None:
         middle = (low + high + 1) // 2
         try:
             _convert(array.slice(0, middle), target)
-        except (pa.ArrowException, NotImplementedError, ValueError, TypeError):
+        except CONVERSION_ERRORS:
             high = middle - 1
         else:
             low = middle

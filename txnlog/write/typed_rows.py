@@ -10,7 +10,7 @@ from pyarrow import types
 
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, TIMESTAMP
-from txnlog.segments.records import HEADERS_TYPE
+from txnlog.segments.records import CONVERSION_ERRORS, HEADERS_TYPE
 from txnlog.write.typed_records import TypedRecords
 
 
@@ -52,7 +52,7 @@ def make_record(
 def _infer(records: TypedRecords, values: Sequence[object], path: str) -> pa.Array:
     try:
         return pa.array(values)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except CONVERSION_ERRORS as error:
         raise records.refusal(f"column {path!r} cannot be {values[0]!r:.60}: {error}") from error
 
 
