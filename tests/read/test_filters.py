@@ -209,10 +209,15 @@ MORE = settings(SOME, max_examples=75)
 FLAT = [name for name in ALL["typed"] if name != "place"]
 
 
+def some_of(names: list[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(names), min_size=1, unique=True)
+
+
+TYPED_FILTERS = given(kept=_filters(FLAT), columns=some_of(ALL["typed"]))
+
+
 @SOME
-@given(
-    kept=_filters(FLAT), columns=st.lists(st.sampled_from(ALL["typed"]), min_size=1, unique=True)
-)
+@TYPED_FILTERS
 def test_a_filter_of_typed_records_keeps_what_a_plain_one_keeps(
     typed: Store, kept: pc.Expression, columns: list[str]
 ) -> None:
@@ -222,9 +227,7 @@ def test_a_filter_of_typed_records_keeps_what_a_plain_one_keeps(
 
 @pytest.mark.more
 @MORE
-@given(
-    kept=_filters(FLAT), columns=st.lists(st.sampled_from(ALL["typed"]), min_size=1, unique=True)
-)
+@TYPED_FILTERS
 def test_many_filters_of_typed_records(
     typed: Store, kept: pc.Expression, columns: list[str]
 ) -> None:
@@ -233,9 +236,7 @@ def test_many_filters_of_typed_records(
 
 @pytest.mark.slow
 @settings(SOME, max_examples=1000)
-@given(
-    kept=_filters(FLAT), columns=st.lists(st.sampled_from(ALL["typed"]), min_size=1, unique=True)
-)
+@TYPED_FILTERS
 def test_very_many_filters_of_typed_records(
     typed: Store, kept: pc.Expression, columns: list[str]
 ) -> None:
@@ -243,9 +244,7 @@ def test_very_many_filters_of_typed_records(
 
 
 @settings(SOME, max_examples=8)
-@given(
-    kept=_filters(FLAT), columns=st.lists(st.sampled_from(ALL["typed"]), min_size=1, unique=True)
-)
+@TYPED_FILTERS
 def test_a_filter_of_typed_batches_keeps_what_a_plain_one_keeps(
     batches: Store, kept: pc.Expression, columns: list[str]
 ) -> None:
@@ -255,7 +254,7 @@ def test_a_filter_of_typed_batches_keeps_what_a_plain_one_keeps(
 @settings(SOME, max_examples=8)
 @given(
     kept=_filters(ALL["plain"]),
-    columns=st.lists(st.sampled_from(ALL["plain"]), min_size=1, unique=True),
+    columns=some_of(ALL["plain"]),
 )
 def test_a_filter_of_keys_and_values_keeps_what_a_plain_one_keeps(
     plain: Store, kept: pc.Expression, columns: list[str]
