@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from txnlog.config import WriterCodec
 from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
@@ -10,6 +11,9 @@ from txnlog.schema import TopicSchema
 from txnlog.segments.identity import NO_TAG
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import new_producer_id
+
+if TYPE_CHECKING:
+    from txnlog.segments.writer import SegmentSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,32 @@ class UploadedSegment:
     tag: int = NO_TAG
     begun_ms: int | None = None
     position: int = OWN_FILE
+
+    @classmethod
+    def of(
+        cls,
+        summary: SegmentSummary,
+        spec: TopicSpec,
+        partition: int,
+        name: str,
+        begun_ms: int,
+        position: int = OWN_FILE,
+    ) -> UploadedSegment:
+        """The one that a writer has just finished."""
+        return cls(
+            topic=spec.topic,
+            topic_id=spec.topic_id,
+            partition=partition,
+            name=name,
+            record_count=summary.record_count,
+            batch_count=summary.batch_count,
+            size_bytes=summary.size_bytes,
+            min_timestamp_ms=summary.min_timestamp_ms,
+            max_timestamp_ms=summary.max_timestamp_ms,
+            tag=summary.tag,
+            begun_ms=begun_ms,
+            position=position,
+        )
 
     @property
     def ref(self) -> SegmentRef:

@@ -324,19 +324,13 @@ class SegmentUploader:
         """Encode what waits for a segment, and note that it is finished."""
         summary = segment.writer.finish()
         self._finished.append(
-            UploadedSegment(
-                topic=self._spec.topic,
-                topic_id=self._spec.topic_id,
-                partition=segment.partition,
-                name=segment.name,
-                record_count=summary.record_count,
-                batch_count=summary.batch_count,
-                size_bytes=summary.size_bytes,
-                min_timestamp_ms=summary.min_timestamp_ms,
-                max_timestamp_ms=summary.max_timestamp_ms,
-                tag=summary.tag,
-                begun_ms=segment.begun_ms,
-                position=segment.position,
+            UploadedSegment.of(
+                summary,
+                self._spec,
+                segment.partition,
+                segment.name,
+                segment.begun_ms,
+                segment.position,
             )
         )
         return summary

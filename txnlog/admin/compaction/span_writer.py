@@ -163,18 +163,8 @@ class SpanWriter:
 
     def _finish(self, segment: _Open) -> UploadedSegment:
         summary = segment.writer.finish()
-        uploaded = UploadedSegment(
-            topic=self._spec.topic,
-            topic_id=self._spec.topic_id,
-            partition=self._partition,
-            name=segment.name,
-            record_count=summary.record_count,
-            batch_count=summary.batch_count,
-            size_bytes=summary.size_bytes,
-            min_timestamp_ms=summary.min_timestamp_ms,
-            max_timestamp_ms=summary.max_timestamp_ms,
-            tag=summary.tag,
-            begun_ms=segment.begun_ms,
+        uploaded = UploadedSegment.of(
+            summary, self._spec, self._partition, segment.name, segment.begun_ms
         )
 
         def requests() -> Iterator[Callable[[], None]]:
