@@ -207,7 +207,7 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     value: str | _Bytes | None
-    key: str | _Bytes | None | msgspec.UnsetType = msgspec.UNSET
+    key: str | _Bytes | msgspec.UnsetType | None = msgspec.UNSET
     headers: list[_Header] = []
     timestamp_ms: _Timestamp | None = None
     partition: _Partition | None = None
