@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from steps import another, append, begin, new_store, values
+from steps import another, append, begin, maintain, new_store, values
 
 from txnlog import TopicPartition
 from txnlog.admin import merging
@@ -16,7 +16,7 @@ from txnlog.admin.maintenance import MaintenanceStep
 from txnlog.errors import OffsetOutOfRange, StorageError, TxnlogError, UploadExpired
 from txnlog.log import manifests, topic_log
 from txnlog.log.retired_segments import UploadCheck
-from txnlog.results import FileDeletion, FileRetirement, MaintenanceFailure
+from txnlog.results import FileDeletion, FileRetirement
 from txnlog.state.placement import Segment
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
@@ -59,13 +59,6 @@ def shared(storage: HeapStorage) -> list[str]:
 
 def notes(storage: HeapStorage) -> list[str]:
     return [path for path, _ in storage.list_all("topics/t/retired")]
-
-
-def maintain(store: Store) -> list[MaintenanceStep]:
-    """Run it as a new process; no part fails."""
-    steps = another(store).maintain()
-    assert not [step for step in steps if isinstance(step, MaintenanceFailure)]
-    return steps
 
 
 def deleted(steps: Sequence[MaintenanceStep]) -> list[tuple[str, str]]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from txnlog import IsolationLevel
+from txnlog.admin.maintenance import MaintenanceStep
 from txnlog.errors import TxnlogError
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.results import TransactionDescription
+from txnlog.results import FileDeletion, MaintenanceFailure, TransactionDescription
 from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -130,3 +131,14 @@ def sound_transactions(store: Store) -> list[TransactionDescription]:
         assert not isinstance(found, TxnlogError), found
         sound.append(found)
     return sound
+
+
+def maintain(store: Store, *topics: str, **options: bool) -> list[MaintenanceStep]:
+    """Run it as a new process; no part fails."""
+    steps = another(store).maintain(topics or None, **options)
+    assert not [step for step in steps if isinstance(step, MaintenanceFailure)]
+    return steps
+
+
+def reasons(steps: Sequence[MaintenanceStep]) -> list[str]:
+    return [step.reason for step in steps if isinstance(step, FileDeletion)]

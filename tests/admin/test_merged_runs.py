@@ -1,0 +1,85 @@
+"""Which segments are merged: runs of small ones, each record a few times in all."""
+
+from __future__ import annotations
+
+import itertools
+
+from txnlog.admin.merging import choose_runs
+from txnlog.state.placement import KafkaFile, Segment
+
+
+def segment(
+    base: int,
+    count: int,
+    size: int = 100,
+    entry: int = 1,
+    at_ms: int = 0,
+    kafka: KafkaFile | None = None,
+) -> Segment:
+    """A segment of so many records."""
+    return Segment(entry, f"s{base}", base, count, size, at_ms, at_ms, 1, -1, -1, -1, kafka=kafka)
+
+
+FOR_EVER_MS = (1 << 63) - 1
+
+
+def chosen(
+    segments: list[Segment],
+    most_bytes: int = 10_000,
+    most_ms: int = FOR_EVER_MS,
+    hidden: frozenset[int] = frozenset(),
+) -> list[tuple[int, int]]:
+    """The runs, each as the first offset and the number of segments."""
+    runs = choose_runs(segments, hidden, most_bytes, most_ms)
+    return [(run[0].base_offset, len(run)) for run in runs]
+
+
+def side_by_side(*counts: int, size: int = 100) -> list[Segment]:
+    ends = [*itertools.accumulate(counts)]
+    return [segment(end - n, n, size=size) for n, end in zip(counts, ends, strict=True)]
+
+
+def test_a_run_is_bounded_in_bytes() -> None:
+    assert chosen(side_by_side(*[1] * 10), most_bytes=500) == [(0, 5), (5, 5)]
+
+
+def test_few_segments_are_left_alone() -> None:
+    assert chosen(side_by_side(1, 1, 1)) == []
+    assert chosen(side_by_side(1, 1, 1, 1)) == [(0, 4)]
+
+
+def test_a_large_segment_is_not_rewritten_for_small_ones() -> None:
+    """Else a record would be rewritten with each run; large ones wait for others of their size."""
+    assert chosen(side_by_side(100, 1, 1, 1, 1)) == [(100, 4)]
+    assert chosen(side_by_side(1, 1, 1, 1, 100, 1, 1)) == [(0, 4)]
+    assert chosen(side_by_side(100, 90, 80, 70, 1)) == [(0, 5)]
+
+
+def test_a_record_is_rewritten_a_few_times_in_all() -> None:
+    """1,000 runs, each behind an append of one record."""
+    segments: list[Segment] = []
+    rewritten = 0
+    for offset in range(1000):
+        segments.append(segment(offset, 1))
+        for run in choose_runs(segments, frozenset(), 1 << 40, FOR_EVER_MS):
+            count = sum(one.record_count for one in run)
+            rewritten += count
+            at = segments.index(run[0])
+            segments[at : at + len(run)] = [segment(run[0].base_offset, count)]
+    assert rewritten < 12 * 1000
+    assert len(segments) < 40
+
+
+def test_records_lie_no_further_apart_than_retention_needs() -> None:
+    segments = [segment(n, 1, at_ms=n * 10) for n in range(12)]
+    assert chosen(segments, most_ms=50) == [(0, 6), (6, 6)]
+
+
+def test_what_is_not_merged_parts_runs() -> None:
+    """Kafka's own segments, aborted ones, gaps."""
+    plain = side_by_side(*[1] * 9)
+    kafka = segment(4, 1, kafka=KafkaFile(1))
+    assert chosen([*plain[:4], kafka, *plain[5:]]) == [(0, 4), (5, 4)]
+    aborted = segment(4, 1, entry=7)
+    assert chosen([*plain[:4], aborted, *plain[5:]], hidden=frozenset({7})) == [(0, 4), (5, 4)]
+    assert chosen([*plain[:4], *plain[5:]]) == [(0, 4), (5, 4)]
