@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +32,9 @@ from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.store import Store, open_store
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FLIGHTS = 8_000
+BATCH = 500
 LAG_S = 2.0
 TIMES = 20
 PATIENCE_S = 120.0
@@ -234,3 +239,55 @@ def test_two_servers_and_a_disk(tmp_path: Path, report: Report) -> None:
             outages = run_bank(tmp_path, roots, DiskRoot(tmp_path / "controller"), 4)
     version = f"versitygw {first.server.version}, minio {second.server.version}, a disk"
     tell(report, StoreServer("replicas-on-servers", version, ""), outages)
+
+
+def test_the_flights_demo_loses_a_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is killed, and the leader's disk goes while the next one runs; each flight once."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import flights_etl as demo
+    from flights_data import load_flights
+    from flights_proof import consumed_flights
+
+    flights = load_flights(FLIGHTS)
+    leader, other = (DiskRoot(tmp_path / name) for name in ("one", "two"))
+    controller = str(tmp_path / "controller")
+    config = {"replica.lag.time.max.ms": int(LAG_S * 1000)}
+    store = open_store(
+        leader.url, replicas=[other.url], controller=controller, create=True, config=config
+    )
+    for topic, partitions in demo.TOPICS.items():
+        store.create_topic(topic, partitions=partitions)
+    demo.fill(store, flights)
+    command = [sys.executable, str(EXAMPLES / "flights_job.py"), "--store", controller]
+    with subprocess.Popen([*command, "--batch-size", str(BATCH)]) as killed:
+        try:
+            wait_for(lambda: consumed_flights(store) >= BATCH)
+        finally:
+            killed.kill()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(demo.run_job, store, BATCH)
+        before = consumed_flights(store)
+        wait_for(lambda: consumed_flights(store) > before or job.done())
+        leader.stop("not mounted")
+        assert before < consumed_flights(store) < FLIGHTS
+        job.result()
+    prove(demo, open_store(controller), flights)
+    assert store.replicas().leader == "r1-0"
+    leader.bring_back()
+    store.add_replica(leader.url)
+    other.stop("gone")
+    prove(demo, open_store(leader.url), flights)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """For as long as Spark may take to begin on a busy machine."""
+    began_s = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began_s < 5 * PATIENCE_S
+        time.sleep(0.1)
+
+
+def prove(demo: Any, store: Store, flights: Any) -> None:
+    proof = demo.Proof()
+    proof.all_of(store, flights)
+    assert not proof.failed
