@@ -165,6 +165,12 @@ def _contention(scale: Scale) -> list[str]:
     return measure(scale.of(20, 5))
 
 
+def _replicas(_: Scale) -> list[str]:
+    from replicas import measure
+
+    return measure()
+
+
 def _compaction(scale: Scale) -> list[str]:
     from compaction import measure
 
@@ -199,6 +205,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "bytes": ("Bytes on disk", _bytes),
     "merging": ("Merging", _merging),
     "contention": ("Contention", _contention),
+    "replicas": ("Replicas", _replicas),
     "compaction": ("Compaction", _compaction),
     "million": ("A million segments", _million),
     "week": ("A week", _week),

@@ -97,3 +97,24 @@ def test_requests_that_fail_now_and_then_put_nobody_out() -> None:
     roots.down.add(CONTROLLER)
     with pytest.raises(StorageError):
         storage.put_if_absent("y", b"1")
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+@pytest.mark.parametrize("waits_s", [1, 15])
+def test_a_root_that_does_not_answer_is_put_out(gone: str, waits_s: int) -> None:
+    """However long its adapter waits: that is a part of the time for which it fails."""
+    roots, clock = Roots(2), VirtualClock()
+    storage = roots.plain(clock)
+    storage.put("before", b"1")
+
+    class Stalled(set[str]):
+        def __contains__(self, root: object) -> bool:
+            if root == gone:
+                clock.sleep(waits_s)
+            return root == gone
+
+    roots.down = Stalled()
+    began_ms = clock.time_ms
+    assert storage.put_if_absent("after", b"1")
+    assert clock.time_ms - began_ms < LAG_MS + 3 * waits_s * 1000
+    assert roots.epoch().in_sync == (f"{({*'ab'} - {gone}).pop()}-0",)

@@ -1,6 +1,7 @@
 """What was measured of servers, as benchmarks/STORES.md: a section for each, newest figures only.
 
-The sections of servers that did not run stay as they are.
+The sections of servers that did not run stay as they are. Of a narrowed run each figure takes the
+place of the older one, with its own date.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Report:
     rows: dict[str, dict[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     _versions: dict[str, str] = field(default_factory=dict)
-    _not_kept: dict[str, set[str]] = field(default_factory=dict)
-    """By server, what has a figure in the file and was not measured: the section stays."""
+    _not_measured: dict[str, set[str]] = field(default_factory=dict)
+    """By server, what has an older figure in the file, which stays."""
 
     def begin(self, server: StoreServer) -> None:
         """A server runs."""
@@ -51,8 +52,8 @@ class Report:
             for name, rows in self.rows.items()
         ]
         lines += [
-            f"{name}: figures not kept, the file has more: {', '.join(sorted(what))}"
-            for name, what in self._not_kept.items()
+            f"{name}: older figures stay for {', '.join(sorted(what))}"
+            for name, what in self._not_measured.items()
         ]
         return [*lines, *(f"{name} did not run: {why}" for name, why in self.missing.items())]
 
@@ -66,35 +67,55 @@ class Report:
             for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]
         }
         for name, rows in self.rows.items():
-            # A part of the figures, of a narrowed run, does not replace all of them.
-            left_out = _measured_before(sections.get(name, "")) - rows.keys()
+            section = sections.get(name, "")
+            # Figures of another version are no longer this server's.
+            same = section.startswith(f"{name} {self._versions[name]}\n")
+            before = _measured_before(section) if same else {}
+            left_out = before.keys() - rows.keys()
             if rows and left_out:
-                self._not_kept[name] = left_out
+                self._not_measured[name] = left_out
+                head, _, _ = section.partition("\n| what |")
+                sections[name] = f"{head}\n{_table(before | _dated(rows))}"
             elif rows:
                 sections[name] = self._section(name, rows)
         body = "\n\n".join(f"## {sections[name]}" for name in sorted(sections))
         path.write_text(f"{_HEAD}\n{body}\n")
 
     def _section(self, name: str, rows: dict[str, str]) -> str:
-        today = dt.datetime.now(dt.UTC).date()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         machine = f"{os.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB"
         lines = [
             f"{name} {self._versions[name]}",
             "",
-            f"{today}, {machine}, load average {os.getloadavg()[2]:.1f}; "
+            f"{_today()}, {machine}, {_load()}; "
             f"{platform.system()}, Python {platform.python_version()}, " + ", ".join(_installed()),
             "",
-            "| what | figure |",
-            "|---|---|",
-            *(f"| {what} | {figure} |" for what, figure in sorted(rows.items())),
+            _table(rows),
         ]
         return "\n".join(lines)
 
 
-def _measured_before(section: str) -> set[str]:
-    """What the rows of a section are about."""
-    return set(re.findall(r"^\| (?!what )(.+?) \|", section, flags=re.MULTILINE))
+def _today() -> dt.date:
+    return dt.datetime.now(dt.UTC).date()
+
+
+def _load() -> str:
+    return f"load average {os.getloadavg()[2]:.1f}"
+
+
+def _dated(rows: dict[str, str]) -> dict[str, str]:
+    return {what: f"{figure} ({_today()}, {_load()})" for what, figure in rows.items()}
+
+
+def _table(rows: dict[str, str]) -> str:
+    lines = [f"| {what} | {figure} |" for what, figure in sorted(rows.items())]
+    return "\n".join(["| what | figure |", "|---|---|", *lines])
+
+
+def _measured_before(section: str) -> dict[str, str]:
+    """The rows of a section, by what they are about."""
+    found = re.findall(r"^\| (?!what )(.+?) \| (.+) \|$", section, flags=re.MULTILINE)
+    return dict(found)
 
 
 def _installed() -> list[str]:

@@ -102,6 +102,10 @@ class Bank:
     """How many there are for each look of a reader."""
     timeout_ms: int = TIMEOUT_MS
     """Of transactions."""
+    patience_s: float = 0.0
+    """How long its processes go on trying where the store cannot be reached."""
+    is_over: Callable[[], bool] | None = None
+    """When it closes; otherwise when its readers have looked as often as they should."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -114,6 +118,7 @@ class Bank:
         self.ledger.mkdir()
 
     def hire(self, role: str, name: str, **job: Any) -> Clerk:
+        job.setdefault("patience_s", self.patience_s)
         given = Job(self.url, str(self.ledger), name, self.seed, self.options, **job)
         return self._start(role, given)
 
@@ -181,13 +186,11 @@ class Bank:
         if words[0] in ("saw", "refused"):
             self.done[" ".join(words)] += 1
             clerk.job.looks[words[1]] -= 1
-            if not self._closing and not any(
-                sum(other.job.looks.values()) for other in self.everybody if other in self.going
-            ):
+            if not self._closing and (self.is_over or self._have_looked)():
                 (self.ledger / STOP).touch()
                 for other in self.going:
                     other.close()
-            elif self.chance.random() < self.transfers:
+            elif self.chance.random() < self.transfers and not self._closing:
                 writers = [other for other in self.going if other.role == "write"]
                 self.chance.choice(writers).let(1)
         if words[0] == "error":
@@ -202,6 +205,10 @@ class Bank:
             self._disturb_reader(clerk)
         else:
             self._disturb(clerk)
+
+    def _have_looked(self) -> bool:
+        going = (other for other in self.everybody if other in self.going)
+        return not any(sum(other.job.looks.values()) for other in going)
 
     def _disturb(self, clerk: Clerk) -> None:
         lot = self.chance.random()
@@ -243,11 +250,13 @@ def open_banks(folder: Path) -> Iterator[Callable[..., Bank]]:
     """Opens banks, and ends all their processes with the block."""
     banks: list[Bank] = []
 
-    def opened(seed: int, url: str, options: dict[str, Any], config: dict[str, int]) -> Bank:
-        store = txnlog.open(url, create=True, storage_options=options, config=config)
+    def opened(
+        seed: int, url: str, options: dict[str, Any], config: dict[str, int], **replicas: Any
+    ) -> Bank:
+        store = txnlog.open(url, create=True, storage_options=options, config=config, **replicas)
         for topic, count in PARTITIONS.items():
             store.create_topic(topic, partitions=count)
-        banks.append(Bank(seed, folder, url, options))
+        banks.append(Bank(seed, folder, replicas.get("controller", url), options))
         return banks[-1]
 
     try:

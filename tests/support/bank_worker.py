@@ -21,13 +21,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import txnlog
 from txnlog import IsolationLevel
 from txnlog.clock import SystemClock
-from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, TxnlogError
+from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, StorageError, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.read.isolation import check_isolation_level
@@ -35,13 +36,15 @@ from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import read_ranges
 from txnlog.snapshot import Snapshot
 
+T = TypeVar("T")
+
 PARTITIONS = {"a": 1, "b": 2, "c": 1, "d": 2}
 SOURCES = {"g0": "a", "g1": "b"}
 """By consumer group, the topic that it reads."""
 LEVELS = ("read_committed", "snapshot", "read_uncommitted")
 VALUE = ScanColumns(("value",))
 STOP = "stop"
-"""The name of a file beside the ledger: when it is there, nobody tidies up any more."""
+"""The name of a file beside the ledger: when it is there, nobody tidies up or looks any more."""
 
 
 @dataclass
@@ -49,7 +52,8 @@ class Job:
     """What one process is to do.
 
     ``looks`` are how many snapshots of each level a reader takes. ``halts`` is the chance of a
-    listing that the process stops itself in the middle of it.
+    listing that the process stops itself in the middle of it. ``patience_s`` is how long it goes on
+    trying where its store cannot be reached, as while a root of it is gone.
     """
 
     url: str
@@ -63,6 +67,7 @@ class Job:
     anew: bool = False
     looks: dict[str, int] = field(default_factory=dict)
     halts: float = 0.0
+    patience_s: float = 0.0
 
     def command(self, role: str) -> list[str]:
         return [sys.executable, __file__, role, json.dumps(asdict(self))]
@@ -80,7 +85,21 @@ class SkewedClock(SystemClock):
 
 def open_store(job: Job) -> txnlog.Store:
     clock = SkewedClock(job.skew_ms)
-    return txnlog.open(job.url, storage_options=job.options, clock=clock)
+    return patiently(job, lambda: txnlog.open(job.url, storage_options=job.options, clock=clock))
+
+
+def patiently(job: Job, call: Callable[[], T]) -> T:
+    """Make a call again while the store cannot be reached, as long as the job has patience."""
+    clock = SystemClock()
+    began_s = clock.monotonic_s()
+    while True:
+        try:
+            return call()
+        except StorageError as error:
+            if clock.monotonic_s() - began_s >= job.patience_s:
+                raise
+            say("failed", type(error).__name__)
+            clock.sleep(0.2)
 
 
 _said = threading.Lock()
@@ -187,13 +206,13 @@ class Teller:
     def run(self) -> None:
         store = open_store(self.job)
         while not self._is_over():
-            producer = store.producer(
-                transactional_id=self.job.name, transaction_timeout_ms=self.job.timeout_ms
-            )
             # Before the init: what was asked for by then has its outcome after it.
             ledger = Ledger(self.job.ledger)
             ledger.read()
             try:
+                producer = store.producer(
+                    transactional_id=self.job.name, transaction_timeout_ms=self.job.timeout_ms
+                )
                 producer.init_transactions()
                 self._learn(producer, ledger)
                 while not self._is_over() and self._is_let():
@@ -324,11 +343,11 @@ def tidy(job: Job) -> None:
             [*[("topic", topic) for topic in PARTITIONS], *[("group", group) for group in SOURCES]]
         )
         log = logs.topic(name) if kind == "topic" else logs.group(name)
-        log.refresh()
+        patiently(job, log.refresh)
         if chance.random() < 0.7:
-            logs.settlement.settle([log])
+            patiently(job, partial(logs.settlement.settle, [log]))
         if log.next_entry:
-            log.checkpoint()
+            patiently(job, log.checkpoint)
             done += 1
             if done % 10 == 0:
                 say("tidied", name)
@@ -489,8 +508,10 @@ def read(job: Job) -> None:
     chance.shuffle(levels)
     auditor = Auditor(job)
     for number, level in enumerate(levels):
+        if (Path(job.ledger) / STOP).exists():
+            break
         try:
-            atomic = auditor.look(check_isolation_level(level))
+            atomic = patiently(job, partial(auditor.look, check_isolation_level(level)))
         except ConcurrentTransactions:
             say("refused", level)
             continue

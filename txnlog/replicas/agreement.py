@@ -41,7 +41,7 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _PATIENCE_LAGS = 3
 """A request is tried for so many times ``replica.lag.time.max.ms``: a leader may have to be found
-gone, and then the one that was elected in its place."""
+gone, and then the one that was elected in its place. It goes on while the epochs do."""
 
 _logger = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ class Agreement:
         self._open_member = open_member
         self._storages: dict[tuple[Member, str], Storage] = {}
         self._failing: dict[Member, _Failing] = {}
+        self._answered_s: dict[Member, float] = {}
         self._epoch: Epoch | None = None
         self._round = threading.local()
 
@@ -113,23 +114,29 @@ class Agreement:
 
     def ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
         """Make a request of one member. Raises ObjectNotFound, MemberFailed."""
+        began_s = self.clock.monotonic_s()
         try:
             result = call(self.storage(epoch, member))
         except ObjectNotFound:
-            self._failing.pop(member, None)
+            self._note_answer(member)
             raise
         except StorageError as error:
-            self._note_failure(epoch, member)
+            self._note_failure(epoch, member, began_s)
             raise MemberFailed(member, error, useless=isinstance(error, MarkGone)) from error
-        self._failing.pop(member, None)
+        self._note_answer(member)
         return result
 
-    def _note_failure(self, epoch: Epoch, member: Member) -> None:
-        now_s = self.clock.monotonic_s()
+    def _note_answer(self, member: Member) -> None:
+        self._failing.pop(member, None)
+        self._answered_s[member] = self.clock.monotonic_s()
+
+    def _note_failure(self, epoch: Epoch, member: Member, began_s: float) -> None:
+        # What an adapter waits for an answer may be longer than a member may fail.
+        since_s = max(began_s, self._answered_s.get(member, began_s))
         seen = self._failing.get(member)
-        if seen is None or now_s - seen.last_s > epoch.lag_s:
-            seen = _Failing(now_s, now_s)
-        self._failing[member] = _Failing(seen.since_s, now_s)
+        if seen is not None and since_s - seen.last_s <= epoch.lag_s:
+            since_s = min(since_s, seen.since_s)
+        self._failing[member] = _Failing(since_s, self.clock.monotonic_s())
 
     def ask_all(
         self, epoch: Epoch, members: Sequence[Member], call: Callable[[Member, Storage], T]
@@ -196,9 +203,9 @@ class Agreement:
                 went_on = self._react(epoch, failed, first_s)
             except NotEnoughReplicas as error:
                 failure, went_on = error, False
-            if self.clock.monotonic_s() - began_s > _PATIENCE_LAGS * epoch.lag_s:
-                raise failure
             if not went_on:
+                if self.clock.monotonic_s() - began_s > _PATIENCE_LAGS * epoch.lag_s:
+                    raise failure
                 self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
             self.refresh()

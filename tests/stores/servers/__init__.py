@@ -42,6 +42,8 @@ class StoreServer:
     """A commit may take seconds: whoever tests with timeouts gives it longer ones."""
     cuts: bool = True
     """False: what a cut connection costs is too long to cut as many as elsewhere."""
+    process: subprocess.Popen[bytes] | None = None
+    """What runs it, the first of its group, for tests that stop it."""
 
 
 class CannotStart(Exception):

@@ -14,10 +14,10 @@ VERSION = "0.0.0-20260212201848-7aac2a2c5b7c"
 
 
 @contextmanager
-def run(folder: Path) -> Iterator[StoreServer]:
-    """Run it over a folder below ``folder``."""
+def run(folder: Path, port: int | None = None) -> Iterator[StoreServer]:
+    """Run it over a folder below ``folder``; one that has been there goes on."""
     program = go_install("github.com/minio/minio", f"v{VERSION}")
-    port, console = free_port(), free_port()
+    port, console = port or free_port(), free_port()
     command = [program, "server", "--address", f"127.0.0.1:{port}"]
     command += ["--console-address", f"127.0.0.1:{console}", folder / "data"]
     environment = {
@@ -27,7 +27,7 @@ def run(folder: Path) -> Iterator[StoreServer]:
         "MINIO_UPDATE": "off",
         "MINIO_CALLHOME_ENABLE": "off",
     }
-    with running(command, folder, env=environment, ready=partial(listens, port)):
+    with running(command, folder, env=environment, ready=partial(listens, port)) as process:
         options = options_for(port)
         make_bucket(options)
-        yield StoreServer("minio", VERSION.split("-")[1], URL, options)
+        yield StoreServer("minio", VERSION.split("-")[1], URL, options, process=process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 KEY, SECRET = "test-stores", "test-stores-secret"
@@ -20,8 +21,9 @@ def options_for(port: int) -> dict[str, object]:
 
 
 def make_bucket(options: dict[str, object]) -> None:
-    """Create the bucket of the tests."""
+    """Create the bucket of the tests, unless it is there."""
     import s3fs
 
     given: dict[str, Any] = {**options, "skip_instance_cache": True}
-    s3fs.S3FileSystem(**given).call_s3("create_bucket", Bucket=BUCKET)
+    with suppress(FileExistsError):
+        s3fs.S3FileSystem(**given).call_s3("create_bucket", Bucket=BUCKET)

@@ -18,16 +18,16 @@ VERSION = "1.8.0"
 
 
 @contextmanager
-def run(folder: Path) -> Iterator[StoreServer]:
-    """Run it over a folder below ``folder``."""
+def run(folder: Path, port: int | None = None) -> Iterator[StoreServer]:
+    """Run it over a folder below ``folder``; one that has been there goes on."""
     program = go_install("github.com/versity/versitygw/cmd/versitygw", f"v{VERSION}")
     data = folder / "data"
-    data.mkdir()
-    port = free_port()
+    data.mkdir(exist_ok=True)
+    port = port or free_port()
     command = [program, "--port", f"127.0.0.1:{port}", "--access", KEY, "--secret", SECRET]
     # Without it every request has a connection of its own.
     command += ["--keep-alive", "--quiet", "posix", data]
-    with running(command, folder, ready=partial(listens, port)):
+    with running(command, folder, ready=partial(listens, port)) as process:
         options = options_for(port)
         make_bucket(options)
-        yield StoreServer("versitygw", VERSION, URL, options)
+        yield StoreServer("versitygw", VERSION, URL, options, process=process)

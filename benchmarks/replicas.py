@@ -1,0 +1,219 @@
+"""What a second root costs: requests, and latency in virtual time, beside a store on one root.
+
+Every request takes the time that its place is given here, those that are made together as long as
+the slowest; nothing else takes any. So the figures are the same on every machine, and say how many
+requests wait for one another. Only one thread runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from txnlog.producer import Producer
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.epochs import Epoch, Member, Proposer, first_epoch
+from txnlog.replicas.members import put_mark
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.ahead import SizedCall
+from txnlog.storage.base import Storage, Upload
+from txnlog.storage.buffered_uploads import BufferedUpload
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.store import attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+T = TypeVar("T")
+
+FAR_MS, NEAR_MS = 30, 3
+COMMITS = 20
+TOPICS = ("a", "b")
+_WARM = 3
+"""Commits that are not counted: settings and logs are read first."""
+
+
+@dataclass
+class Timeline:
+    """The time of all that happens in a run."""
+
+    now_ms: float = 0.0
+
+
+class TimedStorage(ForwardingStorage):
+    """A place whose requests take so long; it counts them by kind."""
+
+    def __init__(self, inner: Storage, line: Timeline, request_ms: float) -> None:
+        super().__init__(inner)
+        self.counts: Counter[str] = Counter()
+        self._line = line
+        self._request_ms = request_ms
+
+    def _timed(self, kind: str, call: Callable[[], T]) -> T:
+        self.counts[kind] += 1
+        self._line.now_ms += self._request_ms
+        return call()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return self._timed("put", lambda: self.inner.put_if_absent(name, data))
+
+    def put(self, name: str, data: bytes) -> None:
+        self._timed("put", lambda: self.inner.put(name, data))
+
+    def upload(self, name: str) -> Upload:
+        return BufferedUpload(lambda data: self.put(name, data))
+
+    def confirm(self, name: str) -> None:
+        self._timed("other", lambda: self.inner.confirm(name))
+
+    def get(self, name: str) -> bytes:
+        return self._timed("get", lambda: self.inner.get(name))
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._timed("get", lambda: self.inner.get_range(name, start, stop))
+
+    def size(self, name: str) -> int:
+        return self._timed("other", lambda: self.inner.size(name))
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        return self._timed("list", lambda: self.inner.list_names(folder, start_after))
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        self._timed("other", lambda: self.inner.delete(doomed))
+
+    def relaxed(self) -> TimedStorage:
+        return self
+
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
+        """All begin now; it is over when the last one is."""
+        begun_ms = over_ms = self._line.now_ms
+        found = []
+        for call in calls:
+            self._line.now_ms = begun_ms
+            found.append(call())
+            over_ms = max(over_ms, self._line.now_ms)
+        self._line.now_ms = over_ms
+        return found
+
+    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
+        self.gather(calls)
+
+    def run_ahead(self, calls: Iterable[SizedCall[T]], _: int = 0) -> Generator[T]:
+        yield from self.gather(call for _, call in calls)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one commit has cost: its latency, and the requests of each place."""
+
+    took_ms: float
+    places: tuple[Counter[str], ...]
+    """The roots', the leader's first; then the controller's, where there is one."""
+
+
+def measure() -> list[str]:
+    """Lines of Markdown: a table of latencies, and one of requests."""
+    what = (
+        "`python benchmarks/run.py --only replicas`. Virtual time: a request takes what its place "
+        "is given, those that are made together as long as the slowest, all else nothing. On one "
+        f"root: the slower of both. Medians of {COMMITS} commits, which are all alike."
+    )
+    head = "| leader, follower, controller | commit | on one root | on two | ratio |"
+    lines = [what, "", head, "|---|---|---|---|---|"]
+    for leader_ms, follower_ms, controller_ms in (
+        (FAR_MS, FAR_MS, NEAR_MS),
+        (NEAR_MS, FAR_MS, NEAR_MS),
+        (FAR_MS, NEAR_MS, NEAR_MS),
+        (FAR_MS, FAR_MS, FAR_MS),
+    ):
+        alone = _commits([max(leader_ms, follower_ms)])
+        both = _commits([leader_ms, follower_ms], controller_ms)
+        for what, one in alone.items():
+            lines.append(
+                f"| {leader_ms}, {follower_ms}, {controller_ms} ms | {what} | {one.took_ms:.0f} ms "
+                f"| {both[what].took_ms:.0f} ms | {both[what].took_ms / one.took_ms:.2f} |"
+            )
+    return [*lines, "", *_requests()]
+
+
+def _requests() -> list[str]:
+    head = "| puts, listings, reads | on one root | leader | follower | listings of the epochs |"
+    lines = [head, "|---|---|---|---|---|"]
+    alone, both = _commits([FAR_MS]), _commits([FAR_MS, FAR_MS], FAR_MS)
+    for what, one in alone.items():
+        *roots, controller = both[what].places
+        assert {*controller} <= {"list"}, controller
+        told = " | ".join(_told(counts) for counts in (*one.places, *roots))
+        lines.append(f"| {what} | {told} | {controller['list']} |")
+    return lines
+
+
+def _told(counts: Counter[str]) -> str:
+    assert not counts["other"], counts
+    return f"{counts['put']}, {counts['list']}, {counts['get']}"
+
+
+def _commits(roots_ms: list[float], controller_ms: float | None = None) -> dict[str, Cost]:
+    """By kind of commit, what one costs on these roots; without a controller there is one root."""
+    line = Timeline()
+    places = [TimedStorage(HeapStorage(), line, request_ms) for request_ms in roots_ms]
+    if controller_ms is None:
+        (storage,) = places
+        store = attach(storage, create=True, clock=VirtualClock())
+    else:
+        control = TimedStorage(HeapStorage(), line, controller_ms)
+        store = attach(_replicated(places, control), create=True, clock=VirtualClock())
+        places.append(control)
+    for topic in TOPICS:
+        store.create_topic(topic)
+    plain, job = store.producer(), store.producer(transactional_id="job")
+    job.init_transactions()
+    return {
+        "a flush to one topic": _cost(lambda: _flush(plain), line, places),
+        "a transaction over two topics": _cost(lambda: _transact(job), line, places),
+    }
+
+
+def _replicated(places: list[TimedStorage], control: TimedStorage) -> ReplicatedStorage:
+    who = Proposer("benchmark", 0, "made")
+    first = first_epoch({f"r{n}": f"heap://{n}" for n in range(len(places))}, {}, who)
+    members = dict(zip(first.in_sync, places, strict=True))
+    for member, place in members.items():
+        put_mark(place, member, control.url)
+    assert Controller(control).propose(first)
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        return members[member]
+
+    storage = ReplicatedStorage(control, open_member, clock=VirtualClock())
+    storage.trust(probed=True)
+    return storage
+
+
+def _flush(producer: Producer) -> None:
+    producer.send(TOPICS[0], value=b"1")
+    producer.flush()
+
+
+def _transact(producer: Producer) -> None:
+    with producer.transaction():
+        for topic in TOPICS:
+            producer.send(topic, value=b"1")
+
+
+def _cost(commit: Callable[[], None], line: Timeline, places: list[TimedStorage]) -> Cost:
+    costs = []
+    for _ in range(_WARM + COMMITS):
+        for place in places:
+            place.counts.clear()
+        begun_ms = line.now_ms
+        commit()
+        counts = tuple(Counter(place.counts) for place in places)
+        costs.append(Cost(line.now_ms - begun_ms, counts))
+    counted = sorted(costs[_WARM:], key=lambda cost: cost.took_ms)
+    return counted[COMMITS // 2]
+
+
+if __name__ == "__main__":
+    print("\n".join(measure()))
