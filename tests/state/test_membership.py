@@ -105,7 +105,7 @@ class Model:
         some = [request for request in self.asked if self.chance.random() < 0.7]
         also = [m for at, m in some if self.group.may_join(m, at, self.state.next_entry)]
         joined = self.group.joinable("g", member, also)
-        self.put(MembersJoined("n", 0, joined))
+        self.put_joined(*joined)
         for one in joined:
             self.believers[one.member_id].followed = self.group.generation
         self.fulfilled += len(joined) - 1
@@ -129,7 +129,12 @@ class Model:
     def subscribe(self) -> None:
         asks = self.another_subscription()
         if asks is not None:
-            self.put(MembersJoined("n", 0, (asks,)))
+            self.put_joined(asks)
+
+    def put_joined(self, *joined: GroupMember) -> None:
+        entry = MembersJoined("n", 0, joined)
+        assert [*self.group.join_violations(entry)] == []
+        self.put(entry)
 
     def remove(self) -> None:
         if self.group.members:
