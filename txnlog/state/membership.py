@@ -266,16 +266,18 @@ class Membership(msgspec.Struct, omit_defaults=True):
 
     def _join(self, member: GroupMember, number: int) -> None:
         before = self.members.get(member.member_id)
+        is_left_over = False
         if before is None and (older := self.instance(member.instance_id)) is not None:
-            # What the older instance holds is the newer one's: nobody else need notice. It is
-            # fenced, so that nobody waits for it to let go of anything.
+            # What the older instance owns is the newer one's: nobody else need notice. It is
+            # fenced, so what it has not let go of yet is nobody's, and to be assigned.
             before = Held(older.member, owned=older.owned)
+            is_left_over = bool(older.revoking)
             del self.members[older.member.member_id]
             self._note_gone([older.member.member_id], number)
         held = before or Held(member)
         known, held.member, held.joined_entry = held.member, member, number
         self.members[member.member_id] = held
-        if before is None or _asks_differently(known, member):
+        if before is None or is_left_over or _asks_differently(known, member):
             self._begin()
 
     def _remove(self, member_ids: Iterable[str], number: int) -> None:
