@@ -197,6 +197,24 @@ class Consumer(Polling):
         self._recognise(snapshot)
         self._assign(wanted)
 
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group as :meth:`close` does: the listener is called.
+
+        It may subscribe again, or be assigned partitions; where no offset was committed it begins
+        anew. Raises IllegalState if it is called by the listener.
+        """
+        self._open()
+        if self._sharing is not None:
+            self._sharing.check_may_close("unsubscribe()")
+        try:
+            self._hand_over(self._assigned.keys())
+            if self._sharing is not None:
+                self._sharing.close(self, reason="unsubscribe()")
+        finally:
+            self._sharing = self._pattern = None
+            self._topics, self._subscribed = (), False
+            self._drop([*self._assigned])
+
     def _assign(self, partitions: Sequence[TopicPartition]) -> None:
         self._drop_buffered()
         self._assigned = dict.fromkeys(partitions)

@@ -53,6 +53,7 @@ _MANIFEST = re.compile(r"([0-9]{20})-[0-9A-Za-z_-]+\.(?:arrow|rewrites)")
 _PROPOSAL = re.compile(r"([0-9]{20})-(.+)\.json")
 _HEARTBEAT = re.compile(r"([0-9a-f]{32})\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
 _JOIN_REQUEST = re.compile(r"([0-9a-f]{32})\.(\d{1,18})\.join")
+_LEAVE_REQUEST = re.compile(r"([0-9a-f]{32})\.leave")
 IndexKind: TypeAlias = Literal["offset", "time", "transaction"]
 SEGMENT_ENDING: Final = ".log"
 INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
@@ -344,6 +345,11 @@ def join_request(group_id: str, request: JoinRequest) -> str:
     return f"{group_members(group_id)}/{request.member_id}.{request.next_entry:d}.join"
 
 
+def leave_request(group_id: str, member_id: str) -> str:
+    """The file of a request to leave: ``<member>.leave``."""
+    return f"{group_members(group_id)}/{member_id}.leave"
+
+
 def decode_names(components: list[str]) -> list[str]:
     """The ids that folders below ``transactions`` or ``groups`` stand for."""
     return [_decode(component) for component in components]
@@ -390,6 +396,12 @@ def parse_join_request(name: str) -> JoinRequest | None:
     """The request that a name in ``members/`` tells of; None if it is something else."""
     match = _JOIN_REQUEST.fullmatch(name)
     return JoinRequest(match[1], int(match[2])) if match else None
+
+
+def parse_leave_request(name: str) -> str | None:
+    """The member that asks to leave by a name in ``members/``; None if it is something else."""
+    match = _LEAVE_REQUEST.fullmatch(name)
+    return match[1] if match else None
 
 
 def closing_mark(first: int, level: int) -> str:

@@ -19,6 +19,7 @@ from txnlog.state.membership import (
     Committer,
     GroupMember,
     MembersJoined,
+    MembersLeft,
     Partitions,
     PartitionsAssigned,
 )
@@ -189,6 +190,31 @@ def committed_by_no_member(broken: BrokenStore) -> None:
     broken.put_entry(G_LOG, broken.entries(G_LOG)[-1] + 1, moved)
 
 
+def join(broken: BrokenStore, *members: GroupMember) -> None:
+    broken.put_entry(
+        G_LOG, broken.entries(G_LOG)[-1] + 1, MembersJoined("0" * 32, 1_700_000_000_000, members)
+    )
+
+
+def joined_again(broken: BrokenStore) -> None:
+    """In an entry of several, by who read a request too late."""
+    shared(broken)
+    left = MembersLeft("0" * 32, 1_700_000_000_000, ("m",), "closed")
+    broken.put_entry(G_LOG, broken.entries(G_LOG)[-1] + 1, left)
+    join(broken, *(GroupMember(member_id, ("a",), ("x",), 1, 1) for member_id in "pm"))
+
+
+def joined_as_one_instance(broken: BrokenStore) -> None:
+    join(
+        broken,
+        *(GroupMember(member_id, ("a",), ("x",), 1, 1, instance_id="i") for member_id in "mo"),
+    )
+
+
+def joined_with_another_assignor(broken: BrokenStore) -> None:
+    join(broken, *(GroupMember(assignor, ("a",), (assignor,), 1, 1) for assignor in "xy"))
+
+
 BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     lost_entry: {"L1"},
     flipped_bit: {"L1"},
@@ -215,6 +241,9 @@ BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     given_while_held: {"M2"},
     committed_by_another: {"M3"},
     committed_by_no_member: {"M3"},
+    joined_again: {"M4"},
+    joined_as_one_instance: {"M4"},
+    joined_with_another_assignor: {"M5"},
 }
 
 

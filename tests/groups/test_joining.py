@@ -18,6 +18,7 @@ from txnlog.names import JoinRequest
 from txnlog.state import envelope
 from txnlog.state.group import GroupState, OffsetCommit
 from txnlog.state.membership import (
+    MOST_BEHIND,
     GroupMember,
     Held,
     JoinAsked,
@@ -343,12 +344,13 @@ def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
     def sleeps(self: Joining) -> bool:
         with self._log.reading() as state:
             self._ask(state, member(late.member_id))
-        put(group, MembersJoined("n", 0, (member(before),)))
-        put(group, MembersLeft("n", 0, (before,), "session.timeout.ms"))
-        for number in range(200):
+        others = log_of(group)
+        others.append(lambda _: MembersJoined("n", 0, (member(before),)))
+        others.append(lambda _: MembersLeft("n", 0, (before,), "session.timeout.ms"))
+        for number in range(MOST_BEHIND // 2):
             other = member(f"{number:032x}")
-            put(group, MembersJoined("n", 0, (other,)))
-            put(group, MembersLeft("n", 0, (other.member_id,), "closed"))
+            others.append(lambda _: MembersJoined("n", 0, (other,)))  # noqa: B023 - called at once
+            others.append(lambda _: MembersLeft("n", 0, (other.member_id,), "closed"))  # noqa: B023
         patch.undo()
         return ask_first(self)
 

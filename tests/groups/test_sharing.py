@@ -18,6 +18,7 @@ from txnlog.errors import (
     FencedInstanceId,
     GroupNotEmpty,
     IllegalGeneration,
+    IllegalState,
     InconsistentGroupProtocol,
     InvalidOption,
     RebalanceInProgress,
@@ -482,3 +483,55 @@ def test_what_a_member_hands_over_is_committed_if_it_commits_by_itself(
     one.close()
     offsets = {at.partition: at.offset for at in group.store.describe_group("g").offsets}
     assert offsets == dict.fromkeys(range(4), 11)
+
+
+@pytest.mark.parametrize("again", ["subscribe", "assign"])
+def test_who_unsubscribes_leaves_and_may_come_back(group: Group, again: str) -> None:
+    one, two = group.consumer("one"), group.consumer("two")
+    group.rounds(one, two)
+    assert len(one.poll(max_records=100)) == 20
+    one.unsubscribe()
+    assert one.assignment() == []
+    assert ("one", "revoked", [0, 1]) in group.told
+    with pytest.raises(IllegalState, match="subscribe"):
+        one.poll()
+    assert len(group.store.describe_group("g").members) == 1
+    group.rounds(two)
+    assert numbers(two) == [0, 1, 2, 3]
+    assert len(two.poll(max_records=100)) == 20
+    if again == "assign":
+        one.assign(T[:1])
+        assert len(one.poll(max_records=100)) == 0  # from where its listener has committed
+        return
+    one.subscribe(["t"])
+    group.rounds(one, two)
+    assert sorted([*numbers(one), *numbers(two)]) == [0, 1, 2, 3]
+    assert len(numbers(one)) == 2
+    group.send(1)
+    assert len(one.poll(max_records=100)) == 2
+
+
+def test_unsubscribing_without_a_group(group: Group) -> None:
+    """It begins anew then, as one that was just made; what has no subscription has none to end."""
+    consumer = group.store.consumer("t", auto_offset_reset="earliest")
+    assert len(consumer.poll(max_records=100)) == 40
+    for _ in range(2):
+        consumer.unsubscribe()
+        assert consumer.assignment() == []
+    consumer.subscribe(["t"])
+    assert len(consumer.poll(max_records=100)) == 40
+
+
+def test_a_listener_can_neither_unsubscribe_nor_keep_a_consumer_from_it(group: Group) -> None:
+    class Stubborn(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, _: object) -> None:
+            consumer.unsubscribe()
+
+    consumer = group.consumer()
+    consumer.subscribe(["t"], listener=Stubborn())
+    take_part(consumer)
+    with pytest.raises(IllegalState, match="by a rebalance listener"):
+        consumer.unsubscribe()
+    assert consumer.assignment() == []
+    group.consumer("next").poll(max_records=1)
+    assert group.told == [("next", "assigned", [0, 1, 2, 3])]

@@ -9,7 +9,7 @@ import pytest
 from group_runs import GroupRun, Violation
 from long_runs.run import CALM, ROUGH, STALLING, STORMY
 
-from txnlog.groups import member, planning, sharing
+from txnlog.groups import joining, leaving, member, planning, sharing
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.member import Member
 from txnlog.state.membership import Held, Membership
@@ -48,6 +48,7 @@ def test_nothing_is_missed_and_nothing_is_committed_twice(weather: str) -> None:
 
 
 CROWD = {"members": 8, "rough_ms": 40_000, "calm_ms": 120_000}
+LEAVERS = {**CROWD, "together_ms": 10_000}
 
 
 def test_many_join_at_one_instant() -> None:
@@ -55,6 +56,12 @@ def test_many_join_at_one_instant() -> None:
     run = group_run(2, "rough", **CROWD)
     joined = [len(e["members"]) for e in run.entries() if e["kind"] == "members-joined"]
     assert max(joined) >= 3
+
+
+def test_many_leave_at_one_instant() -> None:
+    run = group_run(4, "rough", **LEAVERS)
+    left = [len(e["member_ids"]) for e in run.entries() if e["kind"] == "members-left"]
+    assert max(left) >= 3
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_many_join_at_one_instant() -> None:
 @pytest.mark.parametrize("weather", WEATHERS)
 def test_many_runs_of_many_members(weather: str, seeds: range) -> None:
     for seed in seeds:
-        group_run(seed, weather, **CROWD)
+        group_run(seed, weather, **(CROWD if seed % 4 < 2 else LEAVERS))
 
 
 def test_topics_are_made_and_deleted_meanwhile() -> None:
@@ -206,3 +213,14 @@ def test_a_consumer_reads_on_what_was_taken_from_it(monkeypatch: Patch) -> None:
         patch.setattr(Membership, "check_commit", lambda *_, **__: None)
 
     check_caught(monkeypatch, mutate, "fenced", "backwards", transactional=False)
+
+
+@pytest.mark.more
+def test_requests_that_nobody_deletes(monkeypatch: Patch) -> None:
+    """They are left when all members have left."""
+
+    def mutate(patch: Patch) -> None:
+        for room in (joining, leaving, member):
+            patch.setattr(room, "delete_requests", lambda *_: None)
+
+    check_caught(monkeypatch, mutate, "left behind", **LEAVERS)

@@ -26,6 +26,7 @@ from txnlog.state.membership import (
     Membership,
     MembersJoined,
     MembersLeft,
+    Partitions,
     PartitionsAssigned,
     RebalanceBegun,
     Silence,
@@ -72,6 +73,7 @@ class Model:
         self.gone: set[str] = set()
         self.said: dict[str, int] = {}
         self.fulfilled = 0
+        self.leaving: set[str] = set()
 
     @property
     def group(self) -> Membership:
@@ -105,7 +107,7 @@ class Model:
         some = [request for request in self.asked if self.chance.random() < 0.7]
         also = [m for at, m in some if self.group.may_join(m, at, self.state.next_entry)]
         joined = self.group.joinable("g", member, also)
-        self.put(MembersJoined("n", 0, joined))
+        self.put_joined(*joined)
         for one in joined:
             self.believers[one.member_id].followed = self.group.generation
         self.fulfilled += len(joined) - 1
@@ -129,7 +131,12 @@ class Model:
     def subscribe(self) -> None:
         asks = self.another_subscription()
         if asks is not None:
-            self.put(MembersJoined("n", 0, (asks,)))
+            self.put_joined(asks)
+
+    def put_joined(self, *joined: GroupMember) -> None:
+        entry = MembersJoined("n", 0, joined)
+        assert [*self.group.join_violations(entry)] == []
+        self.put(entry)
 
     def remove(self) -> None:
         if self.group.members:
@@ -138,6 +145,17 @@ class Model:
                 self.put(MembersLeft("n", 0, (member_id,), "closed"))
             else:
                 self.put(MembersExpired("n", 0, "", (Silence(member_id, 3, "silent"),)))
+
+    def ask_to_leave(self) -> None:
+        if self.group.members:
+            self.leaving.add(self.chance.choice([*self.group.members]))
+
+    def leave(self) -> None:
+        """Somebody puts it for those who have asked, at any time, whoever they are by then."""
+        some = [who for who in sorted(self.leaving) if self.chance.random() < 0.7]
+        before = {*self.group.members}
+        self.put(MembersLeft("n", 0, (*some,), "closed"))
+        assert before - {*self.group.members} <= self.leaving
 
     def begin(self) -> None:
         self.put(RebalanceBegun("n", 0, "", "topics have changed"))
@@ -216,10 +234,10 @@ def test_a_random_model(monkeypatch: pytest.MonkeyPatch) -> None:
         model = Model(seed)
         steps = [
             *(model.join, model.remove, model.begin, model.subscribe, model.ask),
-            *(model.read, model.assign),
+            *(model.read, model.assign, model.ask_to_leave, model.leave),
         ]
         for _ in range(40):
-            model.chance.choices(steps, [3, 1, 1, 1, 3, 8, 8])[0]()
+            model.chance.choices(steps, [3, 1, 1, 1, 3, 8, 8, 1, 1])[0]()
             model.check()
         model.settle()
         model.check()
@@ -231,6 +249,28 @@ def test_a_random_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def member(member_id: str = "m") -> GroupMember:
     return GroupMember(member_id, ("t",), ("range",), 1, 1)
+
+
+def test_what_a_fenced_instance_had_not_let_go_of_is_assigned_anew() -> None:
+    """Its successor owns what it owned, and nobody would be told to assign the rest."""
+    group = Membership()
+    static, other = (
+        msgspec.structs.replace(member(who), cooperative=("range",), instance_id=instance)
+        for who, instance in (("m", "i"), ("o", ""))
+    )
+    group.fold(MembersJoined("n", 0, (static, other)), 0)
+    for generation, numbers in ((1, (0, 1)), (2, (0,))):
+        owned: dict[str, Partitions] = {"m": {"t": numbers}}
+        group.fold(PartitionsAssigned("n", 0, "m", generation, "range", {}, owned), generation)
+    assert group.members["m"].revoking == {"t": {1: 1}}
+    assert group.status(has_offsets=False) == "CompletingRebalance"
+    newer = msgspec.structs.replace(static, member_id="newer")
+    group.fold(MembersJoined("n", 0, (newer,)), 3)
+    assert group.members["newer"].owned == {"t": {0: 1}}
+    assert group.status(has_offsets=False) == "PreparingRebalance"
+    group.fold(PartitionsAssigned("n", 0, "o", 3, "range", {}, {"newer": {"t": (0,)}}), 4)
+    group.fold(MembersJoined("n", 0, (msgspec.structs.replace(newer, member_id="newest"),)), 5)
+    assert group.status(has_offsets=False) == "Stable"  # nothing was left over
 
 
 def test_what_a_group_is_about() -> None:

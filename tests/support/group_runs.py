@@ -43,6 +43,7 @@ class GroupRun:
         static: whether members have instance ids.
         pattern: members subscribe by a pattern; topics that match are made, deleted and made anew
             as long as faults happen.
+        together_ms: so often all members leave at one instant, as long as faults happen; 0: never.
         rough_ms, calm_ms: for how long faults happen, and how long it goes on after that.
     """
 
@@ -53,6 +54,7 @@ class GroupRun:
     static: bool = False
     members: int = 3
     pattern: bool = False
+    together_ms: int = 0
     rough_ms: int = 120_000
     calm_ms: int = 240_000
     processed: Counter[int] = field(default_factory=Counter)
@@ -131,7 +133,7 @@ class GroupRun:
                 elif records:
                     self.processed.update(begun)
                     consumer.commit()
-                if chance.random() < 0.03 and self._left_ms() > self.calm_ms:
+                if self._leaves(process):
                     closed, consumer = consumer, None
                     closed.close()
             except FencedInstanceId:
@@ -146,6 +148,19 @@ class GroupRun:
         self.simulation._actors[number].rates = CALM
         if consumer is not None:
             consumer.close()
+
+    def _leaves(self, process: Process) -> bool:
+        """Whether a member is to leave now; waits if the others do so, too, in a moment."""
+        if self._left_ms() <= self.calm_ms:
+            return False
+        if process.chance.random() < 0.03:
+            return True
+        passed_ms = self.simulation.clock.time_ms - self.began_ms
+        left_ms = self.together_ms - passed_ms % self.together_ms if self.together_ms else 0
+        if not 0 < left_ms < 2_500:
+            return False
+        process.clock.sleep(left_ms / 1000)
+        return True
 
     def _consumer(self, store: Store, number: int) -> Consumer:
         consumer = store.consumer(

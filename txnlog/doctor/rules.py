@@ -21,7 +21,7 @@ from txnlog.state.group import (
     OffsetsCommitted,
     OffsetsDeleted,
 )
-from txnlog.state.membership import PartitionsAssigned
+from txnlog.state.membership import MembersJoined, PartitionsAssigned
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
 from txnlog.state.rewrites import Rewritten, resolve
@@ -246,7 +246,7 @@ def _same_segment(ours: Segment, theirs: Segment) -> bool:
 
 
 def group_violations(group_id: str, state: GroupState, entry: GroupEntry) -> Iterator[Violation]:
-    """G1, G2 and M1 to M3: whether ``entry`` was allowed to do what it does."""
+    """G1, G2 and M1 to M5: whether ``entry`` was allowed to do what it does."""
     try:
         match entry:
             case OffsetsCommitted(offsets=offsets):
@@ -258,8 +258,10 @@ def group_violations(group_id: str, state: GroupState, entry: GroupEntry) -> Ite
                 state.check_deletion(group_id)
             case PartitionsAssigned():
                 yield from state.membership.assignment_violations(entry)
+            case MembersJoined():
+                yield from state.membership.join_violations(entry)
             case _:
-                pass  # whoever joins or leaves, and whoever takes another one for dead, may
+                pass  # whoever leaves, and whoever takes another one for dead, may
     except TxnlogError as error:
         yield ("G1" if isinstance(error, CommitFailed) else "G2"), str(error)
 

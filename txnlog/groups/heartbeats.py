@@ -31,9 +31,9 @@ def delete_heartbeats(storage: Storage, group_id: str, beats: Iterable[Heartbeat
         storage.delete(doomed)
 
 
-def list_heartbeats(storage: Storage, group_id: str) -> list[Heartbeat]:
-    """All that there are, in one listing."""
-    found = map(names.parse_heartbeat, storage.list_names(names.group_members(group_id)))
+def find_heartbeats(shown: Iterable[str]) -> list[Heartbeat]:
+    """Those that some names in ``members/`` tell of."""
+    found = map(names.parse_heartbeat, shown)
     return [beat for beat in found if beat is not None]
 
 

@@ -25,13 +25,15 @@ from txnlog.errors import (
 from txnlog.groups import heartbeats
 from txnlog.groups.assignors import BUILT_IN, DEFAULT, Assignor
 from txnlog.groups.heartbeats import Observer
-from txnlog.groups.joining import Joining, delete_join_requests, list_join_requests
+from txnlog.groups.joining import Joining
+from txnlog.groups.leaving import Leaving
 from txnlog.groups.planning import (
     is_all_released,
     may_assign,
     members_that_released,
     plan_assignment,
 )
+from txnlog.groups.requests import OldRequests, delete_requests, find_requests
 from txnlog.log import dead_members
 from txnlog.log.open_logs import Logs
 from txnlog.names import Heartbeat, TopicPartition, check_text
@@ -43,7 +45,6 @@ from txnlog.state.membership import (
     Held,
     MembersExpired,
     Membership,
-    MembersLeft,
     PartitionsAssigned,
     RebalanceBegun,
     Silence,
@@ -141,6 +142,7 @@ class Member:
         self._viewed_left = False
         self._ready_for = 0
         self._observer = Observer()
+        self._old_requests = OldRequests()
         self._asked: dict[str, int] = {}
         self._named = -1, -1, frozenset[str]()
 
@@ -296,24 +298,19 @@ class Member:
             if not self._joined or self._left:
                 return
             self._left = True
-            nonce = self._clock.token()
-
-            def build(state: GroupState) -> MembersLeft | None:
-                if self.member_id not in state.membership.members:
-                    return None
-                return MembersLeft(nonce, self._clock.now_ms(), (self.member_id,), reason)
-
-            self._log.append(build)
+            was_put = Leaving(self._log, self.member_id, reason).run()
             heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats)
             self._beats = []
+            if not was_put:
+                return  # who has put it for all tidies up
             self._logs.tidy([self._log])
             with self._log.reading() as state:
                 is_last = not state.membership.members
             if is_last:
-                left = heartbeats.list_heartbeats(self._logs.storage, self.group_id)
-                delete_join_requests(self._log, list_join_requests(self._log))
+                left = self._logs.storage.list_names(names.group_members(self.group_id))
+                delete_requests(self._log, find_requests(self.group_id, left))
                 self._log.refresh()
-                self._delete_strangers(left)
+                self._delete_strangers(heartbeats.find_heartbeats(left))
 
     # -- telling and looking ---------------------------------------------------------------------
 
@@ -409,7 +406,10 @@ class Member:
         ``at_once``: something was just done that may have been the last that others waited for.
         """
         began_s = self._clock.monotonic_s()
-        beats = heartbeats.list_heartbeats(self._logs.storage, self.group_id)
+        shown = self._logs.storage.list_names(names.group_members(self.group_id))
+        requests = find_requests(self.group_id, shown)
+        delete_requests(self._log, self._old_requests.look(began_s, requests))
+        beats = heartbeats.find_heartbeats(shown)
         newest = heartbeats.newest_of(beats)
         with self._log.reading() as state:
             known = {*state.membership.members}

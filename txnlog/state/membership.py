@@ -266,16 +266,18 @@ class Membership(msgspec.Struct, omit_defaults=True):
 
     def _join(self, member: GroupMember, number: int) -> None:
         before = self.members.get(member.member_id)
+        is_left_over = False
         if before is None and (older := self.instance(member.instance_id)) is not None:
-            # What the older instance holds is the newer one's: nobody else need notice. It is
-            # fenced, so that nobody waits for it to let go of anything.
+            # What the older instance owns is the newer one's: nobody else need notice. It is
+            # fenced, so what it has not let go of yet is nobody's, and to be assigned.
             before = Held(older.member, owned=older.owned)
+            is_left_over = bool(older.revoking)
             del self.members[older.member.member_id]
             self._note_gone([older.member.member_id], number)
         held = before or Held(member)
         known, held.member, held.joined_entry = held.member, member, number
         self.members[member.member_id] = held
-        if before is None or _asks_differently(known, member):
+        if before is None or is_left_over or _asks_differently(known, member):
             self._begin()
 
     def _remove(self, member_ids: Iterable[str], number: int) -> None:
@@ -377,6 +379,28 @@ class Membership(msgspec.Struct, omit_defaults=True):
             joined.append(member)
             trial.members[member.member_id] = Held(member)
         return tuple(joined)
+
+    def join_violations(self, entry: MembersJoined) -> Iterator[tuple[str, str]]:
+        """What is wrong with who joins, each with the invariant that it violates: M4 or M5."""
+        ids, instance_ids = set[str](), set[str]()
+        for member in entry.members:
+            if member.member_id in ids:
+                yield "M4", f"{member.member_id} joins twice"
+            if member.member_id in self.gone:
+                left = self.gone[member.member_id]
+                yield "M4", f"{member.member_id} joins, and is gone since entry {left}"
+            if member.instance_id and member.instance_id in instance_ids:
+                yield "M4", f"two members join as instance {member.instance_id}"
+            ids.add(member.member_id)
+            instance_ids.add(member.instance_id)
+        stay = [
+            held.member
+            for member_id, held in self.members.items()
+            if member_id not in ids and held.member.instance_id not in instance_ids - {""}
+        ]
+        offered = [{*member.assignors} for member in [*stay, *entry.members]]
+        if offered and not set.intersection(*offered):
+            yield "M5", f"no assignor is common to {', '.join(sorted(ids))} and the other members"
 
     def assignment_violations(self, entry: PartitionsAssigned) -> Iterator[tuple[str, str]]:
         """What is wrong with an assignment, each with the invariant that it violates: M1 or M2."""

@@ -1,0 +1,101 @@
+"""Members that leave at one instant: one of them puts it for all, in one entry.
+
+Who is alone puts that it leaves, and is done. Who loses the number to another one that leaves
+leaves a request beside the group's heartbeats, and looks again; of those who wait, the one whose
+request comes first puts the next entry, and in it all whose requests it has seen. Nobody depends on
+anybody: see :class:`txnlog.groups.turns.Turns`.
+
+A member's id is used once, so who has asked to leave is gone for ever: a request is right however
+late it is read, and by whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txnlog import names
+from txnlog.groups.requests import delete_requests, list_requests, put_request
+from txnlog.groups.turns import Turns
+from txnlog.log.group_log import GroupLog
+from txnlog.state.membership import Membership, MembersLeft
+
+
+class Leaving:
+    """One member on its way out of its group's log.
+
+    Args:
+        log: the group's.
+        member_id: who leaves.
+        reason: for those who read the log. Those whose requests are fulfilled have it, too.
+    """
+
+    def __init__(self, log: GroupLog, member_id: str, reason: str) -> None:
+        self._log = log
+        self._clock = log.clock
+        self._member_id = member_id
+        self._reason = reason
+        self._asked = False
+
+    def run(self) -> bool:
+        """Leave; whether this process has put the entry that says so: else it is no member.
+
+        Raises StorageError; it may have left then.
+        """
+        with self._log.lock:
+            try:
+                return self._go_on()
+            finally:
+                if self._asked:
+                    self._delete([self._member_id])
+
+    def _go_on(self) -> bool:
+        turns = Turns(self._clock)
+        while True:
+            before = self._log.next_entry
+            with turns.looking():
+                asking = self._refresh()
+            with self._log.reading() as state:
+                group = state.membership
+                if self._member_id not in group.members:
+                    return False
+                turns.looked(has_gone_on=_newest_gone(group) >= before)
+                others = sorted({*asking} & group.members.keys() - {self._member_id})
+                if not self._asked and turns.is_crowd(_newest_gone(group)):
+                    self._ask()
+                elif not self._asked or turns.may_put(sum(o < self._member_id for o in others)):
+                    number = state.next_entry
+                    gone = (self._member_id, *others)
+                    entry = MembersLeft(
+                        self._clock.token(), self._clock.now_ms(), gone, self._reason
+                    )
+                    if self._log.put_next(entry) is not None:
+                        self._delete(asking)
+                        return True
+                    turns.lose(number)
+            turns.wait(self._log.name, "left", asked=self._asked)
+
+    def _refresh(self) -> list[str]:
+        """Refresh the log; once it has asked, also see who else has, beside that."""
+        if not self._asked:
+            self._log.refresh()
+            return []
+        asking = list[str]()
+        self._log.refresh_beside(lambda: asking.extend(self._list()))
+        return asking
+
+    def _ask(self) -> None:
+        self._asked = True
+        path = names.leave_request(self._log.name, self._member_id)
+        put_request(self._log, path, b"%d\n" % self._clock.now_ms())  # the content is for people
+
+    def _list(self) -> list[str]:
+        found = map(names.parse_leave_request, list_requests(self._log))
+        return [who for who in found if who is not None]
+
+    def _delete(self, asking: Iterable[str]) -> None:
+        delete_requests(self._log, (names.leave_request(self._log.name, who) for who in asking))
+
+
+def _newest_gone(group: Membership) -> int:
+    """The last entry that has removed somebody, as far as it is known; -1: none has."""
+    return max(group.gone.values(), default=-1)
